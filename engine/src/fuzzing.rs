@@ -4,7 +4,7 @@
 //! Fuzz targets (`fuzz/`) and a short deterministic test (`lotus-cli`) call these. Each panics if a
 //! reader believes what it should not.
 
-use crate::catalogue::{decode, encode, sample};
+use crate::node::catalogue::{decode, encode, sample};
 pub use crate::snapshot::fuzzing::{snapshot, snapshot_sample};
 
 /// Decodes a catalogue of 1 to 4 groups: one that is accepted is what would be written.

@@ -14,87 +14,60 @@
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
 //! * [`Session`], [`Transaction`]: the interface of a job on a coordinator.
 //! * [`path`]: finding rows by something other than their primary key.
-//! * `coordinator`, `slot`: threads and coroutines; `read`, `commit`: the two phases.
-//! * `version_tables`: rows' version tables that a node may use without asking a memory node.
 //! * [`audit`]: invariants that hold when nothing runs.
+//!
+//! # Floors
+//! Each folder imports only from those below it:
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `snapshot` | snapshot files: scanning, format, restoring |
+//! | `checks` | the audit, and inspection while transactions run |
+//! | `cluster` | starting processes and coordinators, the catalogue, loading, figures |
+//! | `upkeep` | purges of deleted rows, trims of old versions |
+//! | `membership` | leases, expulsion, recovery, the oracle's succession |
+//! | `memory_nodes` | loss and return of memory nodes, filling |
+//! | `shards` | owners' words, hand-over, balancing |
+//! | `txn` | a transaction: its data, execution and commit |
+//! | `space` | slabs and slots, and lending them between nodes |
+//! | `node` | a compute node and its coordinators: the state that they keep, the verbs that they repeat |
+//! | `api` | configuration, errors, public data types |
 
 #![forbid(unsafe_code)]
 
-mod absent;
-pub mod audit;
-mod balance;
-mod builder;
-mod cache_counters;
-mod capacity;
-mod catalogue;
+mod api;
+mod checks;
 mod cluster;
-mod commit;
-mod config;
-mod configuration;
-mod control;
-mod coordinator;
-mod council;
-mod error;
-mod figures;
-mod filling;
 #[doc(hidden)]
 pub mod fuzzing;
-mod grace;
-mod hand_over;
-mod horizon;
-pub mod inspect;
-mod lending;
-mod load;
-mod loaded;
-#[cfg(feature = "may")]
-pub mod may;
-mod members;
-mod memory;
-mod nodes;
-mod older;
-mod once;
-mod oracle;
-mod orders;
-mod ownership;
-mod part;
-pub mod path;
-mod plan;
-mod purge;
-mod read;
-mod recover;
-mod rejoin;
-mod reserve;
-mod returning;
-mod row_counts;
-mod rows;
-mod session;
+mod membership;
+mod memory_nodes;
+mod node;
 mod shards;
-mod shared;
-mod silent;
-mod slot;
-mod slots;
 mod snapshot;
-mod submit;
-mod suspects;
-mod timestamps;
-mod trim;
+mod space;
 mod txn;
 mod upkeep;
-mod version_tables;
-mod watch;
 
-pub use builder::ClusterBuilder;
-pub use cache_counters::{CacheCounters, Hits};
-pub use capacity::{GroupMemory, MemoryFigures, NodeMemory, TableMemory};
-pub use cluster::{Cluster, Seat};
-pub use config::{
+pub use api::cache_counters::{CacheCounters, Hits};
+pub use api::config::{
     Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
 };
-pub use error::{ClusterError, TxnError};
-pub use figures::{CoordinatorFigures, NodeFigures, ShardOwner};
-pub use hand_over::{MoveCounters, MoveError, Moved};
-pub use load::RowSource;
-pub use loaded::{Data, LoadWatch};
+pub use api::error::{ClusterError, TxnError};
+pub use api::isolation::Isolation;
+pub use api::moves::{MoveCounters, MoveError, Moved};
+pub use api::seat::Seat;
+pub use checks::{audit, inspect};
+pub use cluster::builder::ClusterBuilder;
+pub use cluster::capacity::{GroupMemory, MemoryFigures, NodeMemory, TableMemory};
+pub use cluster::figures::{CoordinatorFigures, NodeFigures, ShardOwner};
+pub use cluster::handle::Cluster;
+pub use cluster::load::RowSource;
+pub use cluster::loaded::{Data, LoadWatch};
+pub use cluster::memory_status::{MemoryReturn, MemoryStanding, MemoryStatus};
+pub use cluster::part::Wait;
+pub use cluster::row_counts::TableRows;
+pub use cluster::shards::{Balancing, Moving, ShardStatus};
 pub use lotus_fabric::counters::VerbCounters;
 pub use lotus_fabric::env::Nanos;
 pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
@@ -102,14 +75,14 @@ pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Authority, Intent, ShardEpoch};
-pub use part::Wait;
-pub use row_counts::TableRows;
-pub use session::{Isolation, Session, SessionView};
-pub use shards::{Balancing, Moving, ShardStatus};
-pub use silent::{MemoryReturn, MemoryStanding, MemoryStatus};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,
     read_snapshot, read_snapshot_head,
 };
-pub use submit::Submitted;
-pub use txn::{Item, Receipt, Transaction};
+pub use txn::body::{Item, Receipt};
+#[cfg(feature = "may")]
+pub use txn::may;
+pub use txn::path;
+pub use txn::session::{Session, SessionView};
+pub use txn::submit::Submitted;
+pub use txn::transaction::Transaction;

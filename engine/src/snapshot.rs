@@ -44,10 +44,11 @@ pub use format::{
     SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor, read_snapshot, read_snapshot_head,
 };
 
-use crate::cluster::{Cluster, Seat};
-use crate::error::TxnError;
-use crate::loaded::Data;
-use crate::submit::Submitted;
+use crate::api::error::TxnError;
+use crate::api::seat::Seat;
+use crate::cluster::handle::Cluster;
+use crate::cluster::loaded::Data;
+use crate::txn::submit::Submitted;
 use format::Writer;
 use scan::{Piece, read_all};
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::format::FORMAT;
-use crate::error::{ClusterError, TxnError};
+use crate::api::error::{ClusterError, TxnError};
 
 /// Error of a snapshot operation.
 #[derive(Debug, thiserror::Error)]

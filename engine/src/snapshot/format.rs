@@ -28,7 +28,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::error::SnapshotError;
-use crate::catalogue::{decode_spec, encode_spec};
+use crate::node::catalogue::{decode_spec, encode_spec};
 
 const MAGIC: [u8; 8] = *b"LOTUSNAP";
 /// The format that this module writes. It reads format 1 as well, which has no labels.

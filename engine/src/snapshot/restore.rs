@@ -14,8 +14,8 @@ use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
 
 use super::error::SnapshotError;
 use super::format::{SnapshotInfo, SnapshotVisitor, read_snapshot};
-use crate::cluster::Cluster;
-use crate::error::TxnError;
+use crate::api::error::TxnError;
+use crate::cluster::handle::Cluster;
 
 impl<M: Machines> Cluster<M> {
     /// Makes and fills all tables of a snapshot, in a cluster that has none and serves no clients

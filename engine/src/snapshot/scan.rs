@@ -22,7 +22,7 @@
 //!
 //! # What it is not
 //! Sure to succeed. Versions that writers displace are kept for it, more than for other snapshots
-//! ([`crate::horizon`]); where they are still more, or memory is full, it becomes too old, and the
+//! ([`crate::membership::floors`]); where they are still more, or memory is full, it becomes too old, and the
 //! caller begins anew.
 
 use std::rc::Rc;
@@ -46,12 +46,12 @@ use lotus_sabotage::{Rule, broken};
 use zerocopy::IntoBytes;
 
 use super::format::{ROWS_BYTES, push_row};
-use crate::audit::{IndexBlocks, Scan};
-use crate::coordinator::Coordinator;
-use crate::error::TxnError;
-use crate::session::Session;
-use crate::slot::Slot;
-use crate::txn::Transaction;
+use crate::api::error::TxnError;
+use crate::checks::audit::{IndexBlocks, Scan};
+use crate::node::coordinator::Coordinator;
+use crate::txn::session::Session;
+use crate::txn::slot::Slot;
+use crate::txn::transaction::Transaction;
 
 /// Rows that one batch reads.
 const AT_ONCE: usize = 64;
@@ -285,13 +285,13 @@ impl Reader<'_> {
     ) -> Result<Option<(u64, Vec<u64>)>, TxnError> {
         let coordinator = self.coordinator();
         coordinator.node.check_standing()?;
-        let epoch = coordinator.enter_epoch()?;
+        let epoch = coordinator.configuration.enter_epoch()?;
         let placement = coordinator.placement().clone();
         let (shared, lane) = (&*coordinator.shared, coordinator.lane.clone());
         let scan = Scan { shared, placement: &placement, lane };
         let primary = coordinator.primary(self.group);
         match blocks.next(&scan, &self.table, primary).await {
-            Ok(block) => coordinator.check_epoch(epoch).map(|()| block),
+            Ok(block) => coordinator.configuration.check_epoch(epoch).map(|()| block),
             Err(error) => Err(coordinator.after_failure(error).await),
         }
     }
@@ -367,9 +367,9 @@ impl Reader<'_> {
 
     async fn post(&self, batch: Batch) -> Result<Completed, TxnError> {
         let coordinator = self.coordinator();
-        let epoch = coordinator.enter_epoch()?;
+        let epoch = coordinator.configuration.enter_epoch()?;
         match batch.post().await {
-            Ok(done) => coordinator.check_epoch(epoch).map(|()| done),
+            Ok(done) => coordinator.configuration.check_epoch(epoch).map(|()| done),
             Err(error) => Err(coordinator.after_failure(error).await),
         }
     }

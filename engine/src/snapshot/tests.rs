@@ -11,10 +11,10 @@ use lotus_recovery::membership;
 
 use super::format::{Writer, push_row};
 use super::*;
-use crate::config::TimestampKind;
-use crate::rejoin;
-use crate::session::Isolation;
-use crate::shared::ComputeNode;
+use crate::api::config::TimestampKind;
+use crate::api::isolation::Isolation;
+use crate::cluster::rejoin;
+use crate::node::shared::ComputeNode;
 
 const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(8).capacity(1000);
 const FIRST: Seat = Seat { compute_node: 0, thread: 0 };

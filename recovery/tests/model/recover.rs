@@ -2,7 +2,7 @@
 //! done. A recoverer may stop at any step; another one then takes over.
 //!
 //! # What it is
-//! The order of `engine/src/recover/transaction.rs` around [`decide`] and [`repair`], which are the
+//! The order of `engine/src/membership/recover/transaction.rs` around [`decide`] and [`repair`], which are the
 //! engine's own. A swap finds the word that was read, or its recoverer starts over.
 //!
 //! # What is one step here

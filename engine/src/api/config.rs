@@ -1,0 +1,204 @@
+//! Settings of a cluster, with defaults and units.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::TxnId;
+use lotus_fabric::region::WORD_BYTES;
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
+
+use crate::api::error::ClusterError;
+
+/// Limit of a version table cache, in rows: 72 GiB.
+const MAX_VERSION_TABLES: usize = 1 << 30;
+
+/// Shortest lease: beats take round trips.
+const MIN_LEASE: Duration = Duration::from_micros(100);
+
+/// Version that a serializable read-write transaction reads under its lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReadRule {
+    /// The newest: the lock keeps it current, so that no abort is needed.
+    #[default]
+    Latest,
+    /// The newest up to T_start; aborts if there is a newer one (LOTUS §5.1, phase 1).
+    Snapshot,
+}
+
+/// Order in which a commit makes its versions visible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum VisibleOrder {
+    /// All backups, wait, then the primaries: versions that were read survive a coordinator (H3).
+    #[default]
+    BackupsFirst,
+    /// All at once, as in LOTUS §5.1. For comparison: a crash can take back what was read.
+    AllAtOnce,
+}
+
+/// Kind of locks that the cluster uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockKind {
+    /// Lock tables on compute nodes (LOTUS §4.1).
+    #[default]
+    Lotus,
+    /// Compare-and-swap spin locks on memory nodes: the baseline that LOTUS argues against.
+    CasSpin,
+}
+
+/// Source of timestamps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TimestampKind {
+    /// One atomic clock shared by the process.
+    #[default]
+    Clock,
+    /// The first compute node serves timestamps to all others by RPC.
+    Oracle,
+}
+
+/// Treatment of a version that a writer displaces while a snapshot may still need it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Retention {
+    /// The version stays in place until no snapshot needs it, within bounds (DESIGN §7, H13).
+    #[default]
+    UntilUnneeded,
+    /// The version is overwritten, as in LOTUS §7.1. For comparison: readers of rows that are often
+    /// written must start again.
+    None,
+}
+
+/// Policy that chooses the compute node for a transaction that names a row.
+pub use lotus_router::Policy as RoutingPolicy;
+
+/// All settings of an embedded cluster.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Number of memory nodes; default 3.
+    pub memory_nodes: usize,
+    /// Number of compute nodes; default 1.
+    pub compute_nodes: usize,
+    /// Copies of every record, the primary included; default 3.
+    pub replicas: usize,
+    /// Coordinators (threads) on each compute node; default 1.
+    pub threads: usize,
+    /// Transactions that each coordinator interleaves; default 16.
+    pub coroutines: usize,
+    /// Bytes of each compute node's lock table; default 32 MiB (LOTUS §8.1).
+    pub lock_table_bytes: usize,
+    /// CVTs that each compute node caches, of the shards it owns; default 64 K, 0 for no cache
+    /// (LOTUS §8.1). Takes 72 bytes each, more if tables have more than two versions of a row.
+    /// Needs [`LockKind::Lotus`].
+    pub version_table_cache: usize,
+    /// Limit of one memory node's memory, in bytes; default 16 GiB. Backed only as it is used.
+    pub memory_limit: u64,
+    /// Limit of the rows that one transaction writes; default 512.
+    pub max_writes: u16,
+    /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
+    pub commit_timeout: Duration,
+    /// Time that a transaction waits for remote locks; default 1 s.
+    pub lock_timeout: Duration,
+    /// Seed of all randomness; default 0.
+    pub seed: u64,
+    /// See [`ReadRule`].
+    pub read_rule: ReadRule,
+    /// See [`VisibleOrder`].
+    pub visible_order: VisibleOrder,
+    /// See [`LockKind`].
+    pub locks: LockKind,
+    /// See [`TimestampKind`].
+    pub timestamps: TimestampKind,
+    /// See [`RoutingPolicy`].
+    pub routing: RoutingPolicy,
+    /// See [`Retention`].
+    pub retention: Retention,
+    /// Interval at which each compute node publishes the oldest snapshot it may read; default 1 ms.
+    pub horizon_interval: Duration,
+    /// Time that a compute node may be silent before the others expel it and recover its
+    /// transactions; `None`, the default, for ever. 20 ms suffice where threads have cores of their
+    /// own; elsewhere use at least 500 ms. Needs [`LockKind::Lotus`].
+    pub lease: Option<Duration>,
+    /// Time that an owner giving a shard away waits for transactions that hold its locks, before it
+    /// asks those that are not committing to give up; default 10 ms (LOTUS §4.3).
+    pub drain_patience: Duration,
+    /// Interval at which compute nodes compare their loads, so that an overloaded one gives shards
+    /// away (LOTUS §4.3); `None`, the default, for never. The paper has 100 ms. Needs
+    /// [`LockKind::Lotus`].
+    pub balance: Option<Duration>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            memory_nodes: 3,
+            compute_nodes: 1,
+            replicas: 3,
+            threads: 1,
+            coroutines: 16,
+            lock_table_bytes: 32 << 20,
+            version_table_cache: 64 << 10,
+            memory_limit: 16 << 30,
+            max_writes: DEFAULT_MAX_WRITES,
+            commit_timeout: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(1),
+            seed: 0,
+            read_rule: ReadRule::default(),
+            visible_order: VisibleOrder::default(),
+            locks: LockKind::default(),
+            timestamps: TimestampKind::default(),
+            routing: RoutingPolicy::default(),
+            retention: Retention::default(),
+            horizon_interval: Duration::from_millis(1),
+            lease: None,
+            drain_patience: Duration::from_millis(10),
+            balance: None,
+        }
+    }
+}
+
+impl Config {
+    /// Coroutine slots on each compute node: first those of the applications, then one of its own
+    /// for each coordinator.
+    pub(crate) fn slots(&self) -> usize {
+        self.threads.saturating_mul(self.coroutines.saturating_add(1))
+    }
+
+    /// Checks the settings that no other constructor checks.
+    pub(crate) fn check(&self) -> Result<(), ClusterError> {
+        let setting = |ok: bool, sentence: &str| {
+            if ok { Ok(()) } else { Err(ClusterError::Setting(sentence.to_owned())) }
+        };
+        setting(self.threads > 0, "a compute node needs at least one coordinator")?;
+        setting(self.coroutines > 0, "a coordinator needs at least one coroutine")?;
+        setting(
+            self.version_table_cache <= MAX_VERSION_TABLES,
+            &format!("a version table cache of more than {MAX_VERSION_TABLES} rows"),
+        )?;
+        setting(!self.horizon_interval.is_zero(), "the horizon's interval must not be zero")?;
+        setting(
+            self.lease.is_none_or(|lease| lease >= MIN_LEASE),
+            &format!("a lease must be at least {MIN_LEASE:?}"),
+        )?;
+        setting(
+            self.lease.is_none() || self.locks == LockKind::Lotus,
+            "a lease needs LOTUS's locks: those on memory nodes cannot be taken from the dead",
+        )?;
+        setting(
+            self.balance.is_none_or(|interval| !interval.is_zero()),
+            "the interval of load balancing must not be zero",
+        )?;
+        setting(
+            self.balance.is_none() || self.locks == LockKind::Lotus,
+            "load balancing needs LOTUS's locks: those on memory nodes have no owners",
+        )?;
+        let limit = usize::from(TxnId::MAX_SLOT) + 1;
+        setting(
+            self.slots() <= limit,
+            &format!("threads × (coroutines + 1) is {}, but at most {limit} fit", self.slots()),
+        )?;
+        let entry_bytes = entry_words(usize::from(self.max_writes)) * WORD_BYTES;
+        setting(
+            entry_bytes <= MAX_VERB_BYTES,
+            &format!("a log entry for {} writes does not fit in one WRITE", self.max_writes),
+        )
+    }
+}

@@ -1,0 +1,281 @@
+//! Errors, and what the caller may do about them: one enum per family of operations.
+
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_fabric::transport::FabricError;
+use lotus_locktable::LockTableError;
+use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::table::{SizeError, SpecError};
+use lotus_recovery::log::GeometryError;
+use lotus_recovery::membership::MembershipError;
+use lotus_router::TopologyError;
+use lotus_router::authority::{AuthorityError, IncarnationError};
+
+use crate::api::path_error::PathError;
+use lotus_fabric::lane::BatchError;
+
+/// Error of an operation of a transaction.
+///
+/// An error of an execution or a commit ends the attempt, which then holds nothing (but see
+/// [`Unknown`](Self::Unknown)). Any other error changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxnError {
+    /// Another transaction holds or has changed the row. Retry as a new attempt.
+    #[error("another transaction is using row {key:?} of table {}", table.0)]
+    Conflict {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The row carries an undecided write. Retry later; recovery settles it.
+    #[error("row {key:?} of table {} carries an undecided write", table.0)]
+    InDoubt {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The version that the snapshot needs has been overwritten. Retry with a newer snapshot.
+    #[error("the snapshot is too old to read row {key:?} of table {}", table.0)]
+    SnapshotTooOld {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The owner's lock table has no room. Back off, then retry.
+    #[error("the lock table is full")]
+    LockTableFull,
+    /// The transaction's own locks fill a bucket of the lock table, so no retry can help. Lock
+    /// fewer rows at once, or configure a larger lock table.
+    #[error("the transaction locks too many rows for this lock table")]
+    TooManyLocks,
+    /// A node did not answer in time. The attempt had no effect; retry.
+    #[error("a node did not answer in time")]
+    Timeout,
+    /// The compute node that owned the row's lock was lost, and no other owns it yet. The attempt
+    /// had no effect; back off, then retry.
+    #[error("nobody keeps the lock of row {key:?} of table {} at the moment", table.0)]
+    Unavailable {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The compute node that owns the row's lock has not answered for a while, and may be dead. The
+    /// attempt had no effect; do something else, then retry.
+    #[error("who keeps the lock of row {key:?} of table {} does not answer", table.0)]
+    Suspected {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// A memory node with the last copies of rows that the attempt needed does not answer half of
+    /// the compute nodes. The attempt had no effect, and retries will fail until the node comes
+    /// back.
+    #[error("the last copies of some rows are lost with memory node {memory_node}")]
+    DataLost {
+        /// The memory node, from zero.
+        memory_node: usize,
+    },
+    /// The row does not exist, so it cannot be updated or deleted.
+    #[error("table {} has no row {key:?}", table.0)]
+    NotFound {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The row exists, so it cannot be inserted.
+    #[error("table {} already has a row {key:?}", table.0)]
+    AlreadyExists {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// A key or value exceeds the table's limit. Nothing was changed; shorten it.
+    #[error(transparent)]
+    TooLarge(#[from] SizeError),
+    /// A row of a secondary access path cannot be read or changed. Nothing was changed.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The transaction writes more rows than a log slot can name. Split it.
+    #[error("a transaction writes at most {limit} rows")]
+    TooManyWrites {
+        /// The limit.
+        limit: usize,
+    },
+    /// The memory nodes have no room for another row of this table, or for so many first updates of
+    /// rows at once. Nothing was changed. Deletes never fail so, and make room: not at once, but
+    /// when no snapshot needs the rows any more.
+    #[error("table {} is full: the memory limit is reached", table.0)]
+    TableFull {
+        /// The table.
+        table: TableId,
+    },
+    /// Another row of this table has the same 64-bit key. Nothing was changed; choose other primary
+    /// keys.
+    #[error("the 64-bit key of row {key:?} of table {} belongs to another row", table.0)]
+    KeyCollision {
+        /// The table.
+        table: TableId,
+        /// The requested row.
+        key: PrimaryKey,
+    },
+    /// There is no such table.
+    #[error("there is no table {}", .0.0)]
+    UnknownTable(TableId),
+    /// Misuse, without effect: the sentence says what to do instead.
+    #[error("{0}")]
+    Misuse(&'static str),
+    /// The transaction may or may not have committed, and its rows stay locked until that is
+    /// settled. Never retry blindly.
+    #[error("the outcome of transaction {0:?} is unknown")]
+    Unknown(TxnId),
+    /// This compute node has been expelled or has failed. Use another one; the outcome of what was
+    /// in flight is unknown.
+    #[error("this compute node no longer takes part in the cluster")]
+    Fenced,
+    /// The transaction's own code panicked. The attempt was aborted, unless its commit had begun.
+    #[error("the transaction's code panicked")]
+    Panicked,
+}
+
+impl TxnError {
+    /// Whether the attempt certainly had no effect and a new one may succeed.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Conflict { .. }
+                | Self::InDoubt { .. }
+                | Self::SnapshotTooOld { .. }
+                | Self::LockTableFull
+                | Self::Timeout
+                | Self::Unavailable { .. }
+                | Self::Suspected { .. }
+        )
+    }
+}
+
+/// Error of starting a cluster, or of creating or filling a table.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// The nodes or replicas are inconsistent; correct the configuration.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A setting is out of range; the sentence says which, and what is allowed.
+    #[error("{0}")]
+    Setting(String),
+    /// The lock table's size is out of range.
+    #[error(transparent)]
+    LockTable(#[from] LockTableError),
+    /// The logs cannot be laid out.
+    #[error(transparent)]
+    Log(#[from] GeometryError),
+    /// No incarnation was available for a compute node.
+    #[error(transparent)]
+    Incarnation(#[from] IncarnationError),
+    /// The fabric reported an error.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The table's specification is not valid.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A table of that name exists already.
+    #[error("there is a table named \"{0}\" already")]
+    TableExists(String),
+    /// There is no such table.
+    #[error("there is no table {}", .0.0)]
+    UnknownTable(TableId),
+    /// The memory nodes have no room; raise the memory limit or lower the capacity.
+    #[error("table {}: {needed} more bytes do not fit under the memory limit", table.0)]
+    OutOfMemory {
+        /// The table.
+        table: TableId,
+        /// Bytes asked for at once.
+        needed: u64,
+    },
+    /// A row to be loaded is not valid.
+    #[error("row {row}: {reason}")]
+    Row {
+        /// The row's number in the source.
+        row: u64,
+        /// The sentence that says what is wrong with it.
+        reason: String,
+    },
+    /// There is no table of that name.
+    #[error("there is no table named \"{0}\"")]
+    NoSuchTable(String),
+    /// The authority did not answer, or another process was faster; ask again.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The value stored at the authority makes no sense; another program writes to it.
+    #[error("what is stored at the authority is damaged")]
+    Damaged,
+    /// The compute node has been started in this cluster before. Either it still takes part; or the
+    /// others have not settled its transactions in time; or no node can: there is no lease, or it
+    /// was the last one. Start it again later.
+    #[error(
+        "compute node {node} has been started in this cluster before: it takes part still, or \
+         what it has left is not settled yet, or no compute node is left to settle it"
+    )]
+    JoinedBefore {
+        /// The compute node's index.
+        node: usize,
+    },
+    /// The process of compute node 0 has not founded the cluster in time; start it.
+    #[error("compute node 0 has not made the cluster within {waited:?}")]
+    NotFounded {
+        /// Time that this process has waited.
+        waited: std::time::Duration,
+    },
+    /// The [`while_waiting`](crate::ClusterBuilder::while_waiting) callback ended a wait of the
+    /// start. Start again.
+    #[error("the start was broken off")]
+    Interrupted,
+    /// The process of compute node 0 ended before all data was loaded, or could not load it; the
+    /// sentence says why. The data will never be complete: end all nodes, memory nodes too, and
+    /// start them again.
+    #[error("the making of this cluster was cut short: {why}; it will never serve")]
+    CutShort {
+        /// The reason, without a full stop.
+        why: String,
+    },
+    /// The cluster was founded with other settings; start all processes alike.
+    #[error("the cluster was made with \"{theirs}\", and this process has \"{ours}\"")]
+    OtherSettings {
+        /// Setting of the cluster.
+        theirs: String,
+        /// Setting of this process.
+        ours: String,
+    },
+    /// The operating system could not start a thread.
+    #[error("could not start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The memory nodes could not be reached.
+    #[error("the memory nodes could not be reached: {0}")]
+    Unreachable(String),
+    /// A coordinator has stopped after a panic; the cluster cannot be used any more.
+    #[error("a coordinator of compute node {node} has failed")]
+    CoordinatorFailed {
+        /// The compute node's index.
+        node: usize,
+    },
+}
+
+impl From<MembershipError> for ClusterError {
+    fn from(error: MembershipError) -> Self {
+        match error {
+            MembershipError::Authority(error) => error.into(),
+            _ => Self::Damaged,
+        }
+    }
+}
+
+pub(crate) fn unreachable_nodes(error: BatchError) -> ClusterError {
+    ClusterError::Unreachable(error.to_string())
+}

@@ -1,0 +1,151 @@
+//! Builder of a cluster, with its settings.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::machines::{Machines, Threads};
+use lotus_router::Authority;
+
+use crate::api::config::{Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder};
+use crate::api::error::ClusterError;
+use crate::cluster::handle::Cluster;
+use crate::cluster::part::{Part, Wait};
+use crate::cluster::plan::Plan;
+
+/// Settings of a cluster; each method documents its default. [`Config`] has the whole list.
+///
+/// ```
+/// # fn main() -> Result<(), lotus::ClusterError> {
+/// let cluster = lotus::Cluster::embedded().memory_nodes(3).compute_nodes(2).replicas(3).start()?;
+/// cluster.stop()
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing runs before `start`"]
+pub struct ClusterBuilder {
+    config: Config,
+    part: Part,
+}
+
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty;)*) => {
+        impl ClusterBuilder {
+            $($(#[$doc])* pub fn $name(mut self, $name: $kind) -> Self {
+                self.config.$name = $name;
+                self
+            })*
+        }
+    };
+}
+
+settings! {
+    /// Number of memory nodes; default 3.
+    memory_nodes: usize;
+    /// Number of compute nodes; default 1.
+    compute_nodes: usize;
+    /// Copies of every record; default 3.
+    replicas: usize;
+    /// Coordinators (threads) on each compute node; default 1.
+    threads: usize;
+    /// Transactions that a coordinator interleaves; default 16.
+    coroutines: usize;
+    /// Bytes of each compute node's lock table; default 32 MiB.
+    lock_table_bytes: usize;
+    /// CVTs that each compute node caches; default 64 K, 0 for no cache.
+    version_table_cache: usize;
+    /// Limit of a memory node's memory, in bytes; default 16 GiB.
+    memory_limit: u64;
+    /// Limit of the rows that one transaction writes; default 512.
+    max_writes: u16;
+    /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
+    commit_timeout: Duration;
+    /// Time that a transaction waits for remote locks; default 1 s.
+    lock_timeout: Duration;
+    /// Seed of all randomness; default 0.
+    seed: u64;
+    /// Version that serializable transactions read under a lock; default the latest.
+    read_rule: ReadRule;
+    /// Order in which a commit's versions become visible; default backups first.
+    visible_order: VisibleOrder;
+    /// Kind of locks; default LOTUS's lock tables.
+    locks: LockKind;
+    /// Source of timestamps; default a shared clock.
+    timestamps: TimestampKind;
+    /// Policy that chooses a transaction's compute node; default hybrid.
+    routing: RoutingPolicy;
+    /// Treatment of displaced versions; default to keep them while a snapshot needs them.
+    retention: Retention;
+    /// Interval at which compute nodes exchange the snapshots they still read; default 1 ms.
+    horizon_interval: Duration;
+    /// Time that a compute node may be silent before the others expel and recover it; default for
+    /// ever.
+    lease: Option<Duration>;
+    /// Time that a hand-over waits for transactions before it asks them to give up; default 10 ms.
+    drain_patience: Duration;
+    /// Interval at which compute nodes compare their loads and give shards away; default never.
+    balance: Option<Duration>;
+}
+
+impl ClusterBuilder {
+    /// Makes this process one of several: it hosts only these compute nodes, given by their places
+    /// in order. Other processes host the rest, and all agree through `authority`. The process of
+    /// compute node 0 founds the cluster; each of the others waits for it for at most `patience`.
+    ///
+    /// The founder creates and fills the initial tables within
+    /// [`Cluster::fill`](crate::Cluster::fill). Until that is done, no snapshot is taken and the
+    /// first life of compute node 0 has no successor.
+    ///
+    /// All processes must have the same settings, [`TimestampKind::Oracle`] among them, and
+    /// machines over the same memory nodes: [`Self::start_on`].
+    pub fn part(
+        mut self,
+        compute_nodes: impl IntoIterator<Item = usize>,
+        authority: Arc<dyn Authority>,
+        patience: Duration,
+    ) -> Self {
+        let hosted = compute_nodes.into_iter().collect();
+        let waiting = Arc::new(|_| ControlFlow::Continue(()));
+        self.part = Part::Share { hosted, authority, patience, waiting };
+        self
+    }
+
+    /// Calls `look` repeatedly while a process with a [part](Self::part) of the cluster waits for
+    /// others during its start. [`ControlFlow::Break`] ends the start with
+    /// [`ClusterError::Interrupted`]. Has no effect if called before [`Self::part`].
+    pub fn while_waiting(
+        mut self,
+        look: impl Fn(Wait) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        if let Part::Share { waiting, .. } = &mut self.part {
+            *waiting = Arc::new(look);
+        }
+        self
+    }
+
+    /// Starts the cluster.
+    ///
+    /// # Errors
+    /// Inconsistent settings, or memory or threads that cannot be had.
+    pub fn start(self) -> Result<Cluster, ClusterError> {
+        let machines = Threads::new(self.node_count()?, self.config.seed);
+        self.start_on(machines)
+    }
+
+    /// Starts the cluster on other machines than threads of this process, such as a simulator's.
+    ///
+    /// # Errors
+    /// As [`ClusterBuilder::start`].
+    pub fn start_on<M: Machines>(self, machines: M) -> Result<Cluster<M>, ClusterError> {
+        Cluster::start(self.config, &self.part, machines)
+    }
+
+    /// Number of machines of the cluster: memory nodes, which come first, and compute nodes.
+    ///
+    /// # Errors
+    /// Inconsistent settings.
+    pub fn node_count(&self) -> Result<u16, ClusterError> {
+        let plan = Plan::new(&self.config)?;
+        Ok((plan.memory_nodes.len() + plan.compute_nodes.len()) as u16)
+    }
+}

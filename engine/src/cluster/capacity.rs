@@ -1,0 +1,170 @@
+//! Memory in use: what is allocated on each memory node, for which tables, and how much of it is
+//! free again at a compute node.
+//!
+//! A group's slabs are counted in its directory, on the primary. Slabs are never given back, so the
+//! allocated memory only grows. How much of it is in use is known only to all compute nodes
+//! together: each reports the slots that are free at itself ([`GroupMemory::free_here_bytes`]), and
+//! the sum over all nodes is what is free.
+
+use std::collections::BTreeMap;
+
+use lotus_fabric::ids::TableId;
+use lotus_fabric::lane::BatchError;
+use lotus_fabric::machines::Machines;
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_mvcc::TableDef;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{RegionLayout, SLAB_BYTES, SlabEntry};
+use lotus_mvcc::slab::SlotKind;
+use lotus_router::{GroupId, Placement, Replica};
+
+use crate::api::seat::Seat;
+use crate::cluster::handle::Cluster;
+use crate::node::coordinator::Coordinator;
+use crate::txn::body::purpose;
+use crate::txn::submit::Submitted;
+
+/// Memory in use, as one compute node sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MemoryFigures {
+    /// Memory nodes, by their places; `None` for one that is not in use.
+    pub nodes: Vec<Option<NodeMemory>>,
+    /// Replica groups, in their order.
+    pub groups: Vec<GroupMemory>,
+    /// Tables, in their order.
+    pub tables: Vec<TableMemory>,
+}
+
+/// The memory of one memory node, for rows and their index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeMemory {
+    /// Bytes of the slabs that were handed out.
+    pub allocated_bytes: u64,
+    /// Bytes of all slabs.
+    pub limit_bytes: u64,
+}
+
+/// The memory of one replica of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GroupMemory {
+    /// Bytes of the slabs that were handed out.
+    pub allocated_bytes: u64,
+    /// Bytes of all slabs.
+    pub limit_bytes: u64,
+    /// Bytes of allocated slots that are free at this compute node. While the group has slabs left,
+    /// its other coordinators may keep more of their own.
+    pub free_here_bytes: u64,
+}
+
+/// The memory of one table, in one replica of each group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableMemory {
+    /// The table.
+    pub table: TableId,
+    /// Bytes of its slabs.
+    pub allocated_bytes: u64,
+    /// Bytes of its slots that are free at this compute node, like
+    /// [`GroupMemory::free_here_bytes`].
+    pub free_here_bytes: u64,
+}
+
+/// Bytes of one group's slabs by table, and the offset where the last slab ends.
+#[derive(Default)]
+struct Directory {
+    end: u64,
+    tables: BTreeMap<TableId, u64>,
+}
+
+impl<M: Machines> Cluster<M> {
+    /// Memory in use, as a compute node sees it. Its coordinator 0 answers, between transactions,
+    /// and reads the directories of all groups.
+    ///
+    /// The result is an error if a memory node that is in use cannot be read.
+    ///
+    /// # Panics
+    /// If there is no such compute node in this process.
+    pub fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures> {
+        self.submit(Seat { compute_node, thread: 0 }, |session| async move {
+            let coordinator = session.coordinator();
+            match coordinator.memory_figures().await {
+                Ok(figures) => Ok(figures),
+                Err(error) => Err(coordinator.after_failure(error).await),
+            }
+        })
+    }
+}
+
+impl Coordinator {
+    async fn memory_figures(&self) -> Result<MemoryFigures, BatchError> {
+        let layout = &self.shared.region;
+        let limit_bytes = layout.end() - layout.first_slab();
+        let defs = self.shared.all_tables();
+        let mut figures = MemoryFigures {
+            nodes: vec![None; self.shared.config.memory_nodes],
+            groups: Vec::new(),
+            tables: Vec::with_capacity(defs.len()),
+        };
+        for table in &defs {
+            let table = table.id();
+            figures.tables.push(TableMemory { table, allocated_bytes: 0, free_here_bytes: 0 });
+        }
+        let placement = Placement::clone(&self.placement());
+        for (group, replicas) in placement.groups() {
+            let directory = self.read_directory(replicas.primary(), layout).await?;
+            let allocated_bytes = directory.end - layout.first_slab();
+            for replica in replicas.members() {
+                // Memory nodes are numbered first.
+                let node = figures.nodes.get_mut(usize::from(replica.node.0));
+                if let Some(node) = node.map(Option::get_or_insert_default) {
+                    node.allocated_bytes += allocated_bytes;
+                    node.limit_bytes += limit_bytes;
+                }
+            }
+            let mut free_here_bytes = 0;
+            for (table, def) in figures.tables.iter_mut().zip(&defs) {
+                let free = self.free_bytes(group, def);
+                table.allocated_bytes += directory.tables.get(&table.table).copied().unwrap_or(0);
+                table.free_here_bytes += free;
+                free_here_bytes += free;
+            }
+            figures.groups.push(GroupMemory { allocated_bytes, limit_bytes, free_here_bytes });
+        }
+        Ok(figures)
+    }
+
+    /// Bytes of a table's slots in a group that are free at this coordinator or shared by its node.
+    fn free_bytes(&self, group: GroupId, def: &TableDef) -> u64 {
+        let bucket_bytes = (def.bucket_words() * WORD_BYTES) as u64;
+        let kinds = [(SlotKind::Record, def.slot_bytes()), (SlotKind::Bucket, bucket_bytes)];
+        let free = kinds.map(|(kind, bytes)| {
+            let slots = purpose(def.id(), group, kind);
+            let own = self.slabs.borrow().available(slots, bytes);
+            (own + self.node.slots.lock().available(slots, bytes)) * bytes
+        });
+        free.iter().sum()
+    }
+
+    async fn read_directory(
+        &self,
+        replica: Replica,
+        layout: &RegionLayout,
+    ) -> Result<Directory, BatchError> {
+        let mut directory = Directory { end: layout.first_slab(), ..Directory::default() };
+        let mut slab = layout.first_slab();
+        while slab < layout.end() {
+            let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
+            let mut batch = self.lane.batch();
+            let at = replica.at(RegionLayout::directory_word(slab));
+            let words = batch.read(at, left.min(MAX_VERB_BYTES));
+            let done = batch.post().await?;
+            for word in done.words(words) {
+                slab += SLAB_BYTES;
+                if let Some(entry) = SlabEntry::decode(*word) {
+                    directory.end = slab;
+                    *directory.tables.entry(entry.table).or_default() += SLAB_BYTES;
+                }
+            }
+        }
+        Ok(directory)
+    }
+}

@@ -1,0 +1,598 @@
+//! A cluster, or this process's part of one: compute nodes on some [`Machines`], by default threads
+//! and the `local` fabric, with memory nodes in the same process.
+//!
+//! [`Cluster`] is a `Send + Sync` handle: any thread, with or without an async runtime, may submit
+//! whole transactions to the coordinators. Set-up, loading and auditing run on the calling thread,
+//! with a lane of their own.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_channel::Sender;
+use lotus_fabric::counters::VerbCounters;
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::TableId;
+use lotus_fabric::local::LocalFabric;
+use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::region::WORD_BYTES;
+use lotus_mvcc::index::IndexShape;
+use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
+use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
+use lotus_points::point_here;
+use lotus_recovery::Beat;
+use lotus_router::{AuthorityError, Intent, Placement};
+
+use crate::api::cache_counters::CacheCounters;
+use crate::api::config::Config;
+use crate::api::error::{ClusterError, TxnError, unreachable_nodes};
+use crate::api::isolation::Isolation;
+use crate::api::seat::Seat;
+use crate::cluster::builder::ClusterBuilder;
+use crate::cluster::load::{Loader, RowSource};
+use crate::cluster::once::{Unanswered, self};
+use crate::cluster::part::{Entry, Part, self};
+use crate::cluster::plan::Plan;
+use crate::cluster::threads::{self, settle};
+use crate::membership::members;
+use crate::node::shared::{ComputeNode, Shared};
+use crate::space::slabs::{SlabError, self};
+use crate::txn::session::{Job, Session};
+use crate::txn::submit::{Kind, Submitted, catch_panics, retry};
+use crate::txn::transaction::Transaction;
+
+/// Handle of a cluster; see the module docs. Dropping it stops the cluster.
+pub struct Cluster<M: Machines = Threads> {
+    machines: M,
+    pub(crate) shared: Arc<Shared>,
+    coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
+    /// Counter that spreads transactions that name no row over the coordinators.
+    next: AtomicU64,
+    /// Whether this process has founded the cluster.
+    founded: bool,
+    /// Whether this process's nodes had been started before.
+    returned: bool,
+    /// Whether there are no other processes.
+    alone: bool,
+}
+
+struct CoordinatorHandle<C> {
+    seat: Seat,
+    jobs: Sender<Job>,
+    core: Option<C>,
+}
+
+/// Error for allocations while a memory node is being removed.
+fn leaving() -> ClusterError {
+    ClusterError::Unreachable("a memory node is being lost; try again".to_owned())
+}
+
+impl Cluster {
+    /// Settings for an embedded cluster, all at their defaults; see [`ClusterBuilder`].
+    pub fn embedded() -> ClusterBuilder {
+        ClusterBuilder::default()
+    }
+
+    /// Ends a compute node on the spot, as if its process had died: commits stay unfinished, locks
+    /// are not released, no other node is notified. Jobs submitted to it end with `Fenced`.
+    ///
+    /// With a [lease](ClusterBuilder::lease) the other nodes notice, resolve its transactions and
+    /// take over its shards; commits that it had reported are kept. Without one, the rows that it
+    /// was writing stay locked.
+    ///
+    /// # Panics
+    /// If there is no such compute node in this process.
+    pub fn kill(&self, compute_node: usize) {
+        self.shared.hosted(compute_node).expect("a compute node of this process").kill();
+    }
+
+    /// The fabric underneath, for tests that make nodes fail. Memory nodes are numbered from zero,
+    /// compute nodes after them.
+    #[doc(hidden)]
+    pub fn local_fabric(&self) -> &LocalFabric {
+        self.machines.local_fabric()
+    }
+}
+
+impl<M: Machines> Cluster<M> {
+    pub(crate) fn start(config: Config, part: &Part, machines: M) -> Result<Self, ClusterError> {
+        let plan = Plan::new(&config)?;
+        let (shared, entry) = plan.carry_out(config, part, &machines)?;
+        let shared = Arc::new(shared);
+        let cluster = Self {
+            machines,
+            shared: Arc::clone(&shared),
+            coordinators: RwLock::default(),
+            next: AtomicU64::new(0),
+            founded: entry.founds(),
+            returned: entry.is_announced(),
+            alone: part.is_whole(),
+        };
+        if !entry.is_announced() {
+            cluster.write_headers(&entry)?;
+            point_here!(shared.nodes.first().id.0, FirstBeat);
+        }
+        if entry.founds() {
+            let (control, authority) = (&shared.control, shared.council.authority());
+            part::found(&shared.config, part, entry.members(), control, authority)?;
+            point_here!(shared.nodes.first().id.0, Chartered);
+        }
+        // From here on other processes count on these nodes.
+        part.ask(&shared.control, || shared.learn_tables())?;
+        part.ask(&shared.control, || shared.learn_losses())?;
+        for node in &shared.nodes {
+            cluster.start_coordinators(&node)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Whether this process has founded the cluster, so that there are no tables yet. False for a
+    /// process that has compute node 0 as a returned incarnation.
+    pub fn has_founded(&self) -> bool {
+        self.founded
+    }
+
+    /// Whether the compute nodes of this process have returned, as new incarnations.
+    pub fn has_returned(&self) -> bool {
+        self.returned
+    }
+
+    /// Whether all compute nodes are in this process and always will be.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Settings that the cluster was started with.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Creates a table. Other processes find it by its name.
+    ///
+    /// # Errors
+    /// An invalid specification, a name that is taken, no room under the memory limit, or an
+    /// authority that has not answered for a minute: then [`Self::open_table`] tells whether the
+    /// table was created.
+    pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
+        let shared = &self.shared;
+        let shape = IndexShape::of(&spec, shared.placement.group_count())?;
+        let taking = shared.take_by_control().ok_or_else(leaving)?;
+        let (mut bases, mut ours) = (None, None);
+        let deadline = shared.control.now().after(once::PATIENCE);
+        loop {
+            let mut catalogue = shared.ask(|| shared.learn_tables())?;
+            if let Some(id) = catalogue.find(&spec.name) {
+                // Only this call has this memory: an equal entry is ours, answered or not.
+                let entered = catalogue.tables.get(usize::from(id.0));
+                if entered.is_some() && entered == ours.as_ref() {
+                    return Ok(id);
+                }
+                return Err(ClusterError::TableExists(spec.name.into_owned()));
+            }
+            let id = TableId(catalogue.tables.len() as u16);
+            let bases = match &bases {
+                Some(bases) => self.name_slabs(&taking.placement, &shape, bases, id)?,
+                None => bases.insert(self.take_index(&taking.placement, &shape, id)?),
+            };
+            let table = TableDef::new(id, spec.clone(), bases.clone())?;
+            ours = Some(table.clone());
+            match catalogue.enter(table, shared.council.authority()) {
+                Ok(()) => {
+                    shared.install(&catalogue.tables)?;
+                    return Ok(id);
+                }
+                // Another process has entered a table meanwhile; ours gets the next number.
+                Err(AuthorityError::Conflict { .. }) => {}
+                // The entry may have been made.
+                Err(error) if error.is_unanswered() && shared.control.now() < deadline => {
+                    shared.control.pause(once::PAUSE);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes the memory of an index in every group; returns its offset in each.
+    fn take_index(
+        &self,
+        placement: &Placement,
+        shape: &IndexShape,
+        id: TableId,
+    ) -> Result<Vec<u64>, ClusterError> {
+        let shared = &self.shared;
+        let mut bases = Vec::new();
+        for (group, replicas) in placement.groups() {
+            let needed = shape.index_bytes(usize::from(group.0));
+            if needed == 0 {
+                bases.push(shared.region.first_slab());
+                continue;
+            }
+            let entry = self.index_slab(id);
+            let taken = shared.control.with_lane(|lane| async move {
+                slabs::take_slabs(&lane, replicas, &shared.region, needed, entry).await
+            })?;
+            bases.push(taken.map_err(|error| match error {
+                SlabError::Full => ClusterError::OutOfMemory { table: id, needed },
+                SlabError::Fabric(error) => ClusterError::Unreachable(error.to_string()),
+            })?);
+        }
+        Ok(bases)
+    }
+
+    /// Enters slabs that were taken for an index under the table's current number.
+    fn name_slabs<'a>(
+        &self,
+        placement: &Placement,
+        shape: &IndexShape,
+        bases: &'a Vec<u64>,
+        id: TableId,
+    ) -> Result<&'a Vec<u64>, ClusterError> {
+        for ((group, replicas), base) in placement.groups().zip(bases) {
+            let needed = shape.index_bytes(usize::from(group.0));
+            let entry = self.index_slab(id);
+            let named = self.shared.control.with_lane(|lane| async move {
+                slabs::enter(&lane, replicas, *base, needed, entry).await
+            })?;
+            named.map_err(unreachable_nodes)?;
+        }
+        Ok(bases)
+    }
+
+    fn index_slab(&self, table: TableId) -> SlabEntry {
+        let owner = self.shared.nodes.first().incarnation;
+        SlabEntry { kind: SlabKind::Index, table, owner }
+    }
+
+    /// Number of the table `name`, if this process knows it.
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
+        tables.iter().find(|table| table.spec().name == name).map(|table| table.id())
+    }
+
+    /// Number of the table `name`, which another process may have created.
+    ///
+    /// # Errors
+    /// There is no such table, or the authority has not answered for a minute.
+    pub fn open_table(&self, name: &str) -> Result<TableId, ClusterError> {
+        let missing = || ClusterError::NoSuchTable(name.to_owned());
+        match self.table(name) {
+            Some(id) => Ok(id),
+            None => {
+                let catalogue = self.shared.ask(|| self.shared.learn_tables())?;
+                catalogue.find(name).ok_or_else(missing)
+            }
+        }
+    }
+
+    /// Fills an empty table with rows `0..rows`, in parallel; `loaded` counts them. No transaction
+    /// may use the table meanwhile.
+    ///
+    /// # Errors
+    /// An unknown table, an invalid or duplicate row, or no room. The table is unusable afterwards.
+    pub fn load(
+        &self,
+        table: TableId,
+        rows: u64,
+        source: &RowSource<'_>,
+        loaded: &AtomicU64,
+    ) -> Result<(), ClusterError> {
+        let def = self.shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
+        let shared = &*self.shared;
+        let taking = shared.take_by_control().ok_or_else(leaving)?;
+        let placement = &taking.placement;
+        let workers = shared.control.workers();
+        let loads = shared.control.in_parallel(workers, |worker| {
+            let table = Arc::clone(&def);
+            shared.control.with_lane(|lane| async move {
+                Loader { shared, placement, lane, table, source, loaded }
+                    .run(rows, worker, workers)
+                    .await
+            })?
+        });
+        loads.into_iter().collect()
+    }
+
+    /// Runs `job` in one of the coroutine slots of the coordinator at `seat`. The job occupies the
+    /// slot until it ends.
+    ///
+    /// # Panics
+    /// If there is no such coordinator in this process.
+    pub fn submit<T, F, Fut>(&self, seat: Seat, job: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Session) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, TxnError>> + 'static,
+    {
+        let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
+        let coordinator = coordinators.iter().find(|known| known.seat == seat);
+        let coordinator = coordinator.expect("the seat is one of this process's");
+        let (reply, submitted) = Submitted::channel();
+        let job: Job = Box::new(move |session| {
+            Box::pin(async move {
+                let outcome = catch_panics(move || job(session)).await;
+                reply.send(outcome);
+            })
+        });
+        // A failed coordinator takes no jobs; the dropped reply then tells the caller.
+        let _ = coordinator.jobs.try_send(job);
+        submitted
+    }
+
+    /// Whether any compute node of this process still takes part: it has neither failed nor been
+    /// expelled.
+    pub fn is_serving(&self) -> bool {
+        self.shared.nodes.iter().any(|node| !node.has_failed())
+    }
+
+    /// Seats of all coordinators of this process.
+    pub fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
+        let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
+        let seats: Vec<Seat> = coordinators.iter().map(|coordinator| coordinator.seat).collect();
+        seats.into_iter()
+    }
+
+    /// Seats of the coordinators on compute nodes that have not failed.
+    fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
+        let serves = |seat: &Seat| {
+            let node = self.shared.hosted(seat.compute_node);
+            node.is_some_and(|node| !node.has_failed())
+        };
+        self.seats().filter(serves)
+    }
+
+    /// Returns this seat, or its thread's seat on the next node here that has not failed.
+    fn serving(&self, seat: Seat) -> Seat {
+        let nodes: Vec<_> = self.shared.nodes.iter().collect();
+        let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);
+        let mut turn = (0..nodes.len()).map(|step| &nodes[(first + step) % nodes.len()]);
+        let serving = turn.find(|node| !node.has_failed()).unwrap_or(&nodes[first]);
+        Seat { compute_node: serving.index, ..seat }
+    }
+
+    /// Runs a read-write transaction on some coordinator, and repeats it while it fails for a
+    /// reason that a retry may cure.
+    ///
+    /// The closure gets the transaction and must commit it; it is called anew for each attempt.
+    /// Await the result or call [`Submitted::wait`].
+    pub fn run<T, F, Fut>(&self, isolation: Isolation, body: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: Fn(Transaction) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, TxnError>> + 'static,
+    {
+        self.submit(self.any_seat(), move |session| retry(session, Kind::Write(isolation), body))
+    }
+
+    /// Like [`Cluster::run`], on the compute node that owns the locks of a row, where they cost no
+    /// message (LOTUS §4.3).
+    ///
+    /// # Errors
+    /// `UnknownTable`.
+    pub fn run_at<T, F, Fut>(
+        &self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        isolation: Isolation,
+        body: F,
+    ) -> Result<Submitted<T>, TxnError>
+    where
+        T: Send + 'static,
+        F: Fn(Transaction) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, TxnError>> + 'static,
+    {
+        let def = self.shared.table(table).ok_or(TxnError::UnknownTable(table))?;
+        let first = def.key(&key.into()).shard();
+        let intent = Intent::ReadWrite { first };
+        let node = self.shared.router.route(intent, self.random());
+        let compute_node = self.shared.index_of(node).unwrap_or(0);
+        let seat = self.serving(Seat { compute_node, ..self.any_seat() });
+        Ok(self.submit(seat, move |session| retry(session, Kind::Write(isolation), body)))
+    }
+
+    /// Like [`Cluster::run`], for a read-only transaction: one snapshot, no locks.
+    pub fn run_read_only<T, F, Fut>(&self, body: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: Fn(Transaction) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, TxnError>> + 'static,
+    {
+        self.submit(self.any_seat(), move |session| retry(session, Kind::Read, body))
+    }
+
+    /// Place of the compute node that the router chooses for a transaction.
+    pub fn route(&self, intent: Intent, random: u64) -> usize {
+        self.shared.index_of(self.shared.router.route(intent, random)).unwrap_or(0)
+    }
+
+    /// Verbs and messages of all coordinators since the start, without those of failed nodes.
+    ///
+    /// # Errors
+    /// `Fenced` if a coordinator fails meanwhile.
+    pub fn counters(&self) -> Result<VerbCounters, TxnError> {
+        let mut all = VerbCounters::default();
+        for seat in self.serving_seats() {
+            let counted = self.submit(seat, |session| async move { Ok(session.counters()) });
+            all += &self.wait(counted)?;
+        }
+        Ok(all)
+    }
+
+    /// Look-ups of all coordinators in their nodes' caches since the start, without those of failed
+    /// nodes.
+    ///
+    /// # Errors
+    /// `Fenced` if a coordinator fails meanwhile.
+    pub fn cache_counters(&self) -> Result<CacheCounters, TxnError> {
+        let mut all = CacheCounters::default();
+        for seat in self.serving_seats() {
+            let counted = self.submit(seat, |session| async move { Ok(session.cache_counters()) });
+            all += self.wait(counted)?;
+        }
+        Ok(all)
+    }
+
+    /// Waits until reported commits are complete: a commit is reported when every copy shows it,
+    /// which is before its remote locks are released (H3). With a lease, also waits for the
+    /// recovery of failed nodes. Gives up one second after the configured time-outs of commits and
+    /// locks, enough for repeated messages; an audit then finds what is left. Does not wait for
+    /// returning memory nodes to be filled.
+    ///
+    /// # Errors
+    /// `Fenced` if a coordinator fails meanwhile, or if one has failed and there is no lease.
+    pub fn settle(&self) -> Result<(), TxnError> {
+        let config = &self.shared.config;
+        let patience = config.commit_timeout + config.lock_timeout + Duration::from_secs(1);
+        let wait = move |session: Session| async move {
+            settle(session.coordinator(), patience).await;
+            Ok(())
+        };
+        let seats: Vec<Seat> = match config.lease {
+            Some(_) => self.serving_seats().collect(),
+            None => self.seats().collect(),
+        };
+        let settled: Vec<_> = seats.into_iter().map(|seat| self.submit(seat, wait)).collect();
+        settled.into_iter().try_for_each(|settled| self.wait(settled))
+    }
+
+    /// The machines that the cluster runs on.
+    pub fn machines(&self) -> &M {
+        &self.machines
+    }
+
+    /// Waits for the outcome of a job. On threads [`Submitted::wait`] does the same; on other
+    /// machines the cores run only during such a wait.
+    ///
+    /// # Errors
+    /// As [`Submitted::wait`].
+    pub fn wait<T>(&self, submitted: Submitted<T>) -> Result<T, TxnError> {
+        submitted.wait_on(&self.machines)
+    }
+
+    /// Returns the places of the compute nodes that some coordinator of this one suspects of being
+    /// dead.
+    ///
+    /// # Panics
+    /// If this process has no such compute node.
+    pub fn suspects(&self, compute_node: usize) -> Vec<usize> {
+        let node = self.shared.hosted(compute_node).expect("a compute node of this process");
+        node.suspects.nodes().filter_map(|suspect| self.shared.index_of(suspect)).collect()
+    }
+
+    pub(crate) fn any_seat(&self) -> Seat {
+        let next = self.next.fetch_add(1, Ordering::Relaxed) as usize;
+        let seat = {
+            let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
+            coordinators[next % coordinators.len()].seat
+        };
+        self.serving(seat)
+    }
+
+    fn random(&self) -> u64 {
+        // Weyl's sequence: even enough for routing, and its only state is a counter.
+        self.next.load(Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// Starts all coordinators of a node.
+    pub(crate) fn start_coordinators(&self, node: &Arc<ComputeNode>) -> Result<(), ClusterError> {
+        for thread in 0..self.shared.config.threads {
+            let handle = self.start_coordinator(node, thread)?;
+            let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
+            match all.iter_mut().find(|known| known.seat == handle.seat) {
+                Some(before) => *before = handle,
+                None => all.push(handle),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the coordinators of a node to end, after the node was made to end.
+    pub(crate) fn join_coordinators(&self, compute_node: usize) {
+        let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
+        let theirs = all.iter_mut().filter(|known| known.seat.compute_node == compute_node);
+        let cores: Vec<_> = theirs.filter_map(|known| known.core.take()).collect();
+        drop(all);
+        for core in cores {
+            // If it panicked, its callers have been told.
+            let _ = self.machines.join(core);
+        }
+    }
+
+    fn start_coordinator(
+        &self,
+        node: &Arc<ComputeNode>,
+        thread: usize,
+    ) -> Result<CoordinatorHandle<M::Core>, ClusterError> {
+        let (jobs, inbox) = async_channel::unbounded();
+        let (ready, started) = async_channel::bounded(1);
+        let name = format!("lotus-cn{}-{thread}", node.index);
+        let (shared, of) = (Arc::clone(&self.shared), Arc::clone(node));
+        let program = move |executor: &mut Executor| -> Pin<Box<dyn Future<Output = ()>>> {
+            Box::pin(threads::run(shared, of, thread, inbox, &ready, executor))
+        };
+        let core = self.machines.start(node.id, &name, Box::new(program))?;
+        let failed = ClusterError::CoordinatorFailed { node: node.index };
+        self.machines.wait(&started).ok_or(failed)??;
+        let seat = Seat { compute_node: node.index, thread };
+        Ok(CoordinatorHandle { seat, jobs, core: Some(core) })
+    }
+
+    /// Writes the first beats of this process's nodes; before that, the founder writes the header
+    /// page of every replica of every group.
+    fn write_headers(&self, entry: &Entry) -> Result<(), ClusterError> {
+        let (shared, founds) = (&self.shared, entry.founds());
+        let placement = entry.members().kept(&shared.placement);
+        let written = self.shared.control.with_lane(|lane| async move {
+            let mut batch = lane.batch();
+            let replicas = placement.groups().flat_map(|(_, replicas)| replicas.members());
+            for replica in replicas.filter(|_| founds) {
+                for (index, word) in shared.region.encode().into_iter().enumerate() {
+                    batch.write_word(replica.at((index * WORD_BYTES) as u64), word);
+                }
+            }
+            if founds {
+                shared.write_first_owners(&mut batch);
+            }
+            let left = placement.nodes();
+            let places = shared.placement.primaries().enumerate();
+            for (memory, _) in places.filter(|(_, node)| left.contains(node)) {
+                for node in &shared.nodes {
+                    let word = members::beat_word(&shared.placement, memory, node.index);
+                    batch.write_word(word, Beat::first(node.epoch).word());
+                }
+            }
+            batch.post().await.map(drop)
+        })?;
+        written.map_err(unreachable_nodes)
+    }
+
+    /// Stops all coordinators once their jobs have ended.
+    ///
+    /// # Errors
+    /// `CoordinatorFailed` if one has panicked.
+    pub fn stop(mut self) -> Result<(), ClusterError> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), ClusterError> {
+        let mut outcome = Ok(());
+        let coordinators = self.coordinators.get_mut().unwrap_or_else(PoisonError::into_inner);
+        coordinators.iter().for_each(|coordinator| _ = coordinator.jobs.close());
+        for coordinator in coordinators {
+            let Some(core) = coordinator.core.take() else { continue };
+            if !self.machines.join(core) {
+                let node = coordinator.seat.compute_node;
+                outcome = outcome.and(Err(ClusterError::CoordinatorFailed { node }));
+            }
+        }
+        outcome
+    }
+}
+
+impl<M: Machines> Drop for Cluster<M> {
+    fn drop(&mut self) {
+        // A coordinator's failure was, or will be, reported to the callers of its transactions.
+        let _ = self.join();
+    }
+}

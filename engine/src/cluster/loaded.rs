@@ -1,0 +1,300 @@
+//! Agreement on whether all data of a cluster of several processes is loaded.
+//!
+//! # What it is
+//! The charter says that a cluster is founded, with empty memory. Its founder then creates tables
+//! and fills them, without locks, from a snapshot or otherwise. One value at the authority, written
+//! once, says that all of it is done, or never will be:
+//!
+//! | `loaded` | means | is written by |
+//! |---|---|---|
+//! | nothing yet | the founder loads, or is dead | |
+//! | `loaded` | the cluster may serve | the founder, when every row has landed |
+//! | `cut short: …` | the data will never be whole | the founder, or any other process |
+//!
+//! All processes wait for it before they serve, however they have got their part, and no snapshot
+//! is taken before. While the founder loads it counts up a second value, `loading`, which tells the
+//! others how long waiting makes sense.
+//!
+//! # If it stops anywhere
+//! If the founder dies, is expelled, or is silent for longer than the others' patience, the first
+//! process that notices cuts the load short. A founder that only paused finds that value when it
+//! has finished: only one of the two is ever written. What a paused founder writes to memory
+//! meanwhile is read by no process.
+//!
+//! # What it is not
+//! A way to go on with half a load. Memory of a cluster that was cut short is of no use: end all
+//! its nodes and start it again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lotus_fabric::env::{Env, Nanos};
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::Machines;
+use lotus_points::point_here;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_router::authority::Version;
+use lotus_router::{Authority, AuthorityError};
+
+use crate::api::error::ClusterError;
+use crate::cluster::handle::Cluster;
+use crate::cluster::once::write_once;
+use crate::node::shared::Shared;
+
+const KEY: &str = "loaded";
+const PROGRESS_KEY: &str = "loading";
+const LOADED: &str = "loaded";
+const CUT_SHORT: &str = "cut short: ";
+/// Interval at which the founder reports its progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause between two looks at whether the load has ended.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// State of a cluster's data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// The founder fills tables, or has not begun to.
+    Loading {
+        /// Rows loaded so far, as last reported by the founder.
+        rows: u64,
+        /// Version of that report; another one each time.
+        said: Version,
+    },
+    /// All data is there.
+    Loaded,
+    /// The data will never be complete: the sentence says why.
+    CutShort {
+        /// The reason, without a full stop.
+        why: String,
+    },
+}
+
+impl Data {
+    /// Reads the state from the authority.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unavailable`].
+    pub fn read(authority: &dyn Authority) -> Result<Self, AuthorityError> {
+        match authority.read(KEY)? {
+            Some(found) => Ok(Self::decode(&found.value)),
+            None => {
+                let (said, rows) = progress(authority)?;
+                Ok(Self::Loading { rows, said })
+            }
+        }
+    }
+
+    fn decode(value: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(value);
+        match (text.as_ref(), text.strip_prefix(CUT_SHORT)) {
+            (LOADED, _) => Self::Loaded,
+            (_, Some(why)) => Self::CutShort { why: why.to_owned() },
+            // An unknown value does not say that the data is whole.
+            (other, None) => Self::CutShort { why: format!("the authority says \"{other}\"") },
+        }
+    }
+}
+
+/// Version of the founder's last progress report, and the rows it had loaded.
+fn progress(authority: &dyn Authority) -> Result<(Version, u64), AuthorityError> {
+    let Some(found) = authority.read(PROGRESS_KEY)? else { return Ok((Version::ABSENT, 0)) };
+    let rows = found.value.try_into().map_or(0, u64::from_le_bytes);
+    Ok((found.version, rows))
+}
+
+/// Declares the load cut short, unless it has ended; returns the state that stands.
+///
+/// # Errors
+/// [`AuthorityError::Unavailable`].
+pub(crate) fn cut_short(authority: &dyn Authority, why: &str) -> Result<Data, AuthorityError> {
+    let value = format!("{CUT_SHORT}{why}");
+    write_once(authority, KEY, value.as_bytes()).map(|stands| Data::decode(&stands))
+}
+
+/// Waits for the founder to load all data. Checks repeatedly, and cuts the load short once the
+/// founder's life is over or it has been silent for too long.
+#[derive(Clone, Debug)]
+pub struct LoadWatch {
+    patience: Duration,
+    /// Time of the authority's last answer, or of the first question.
+    answered: Option<Nanos>,
+    /// Version of the founder's last report, and when this process first saw it.
+    said: Option<(Version, Nanos)>,
+}
+
+impl LoadWatch {
+    /// Watch that lets the founder, and the authority, be silent for up to `patience`.
+    pub const fn new(patience: Duration) -> Self {
+        Self { patience, answered: None, said: None }
+    }
+
+    /// Current state of the data.
+    ///
+    /// # Errors
+    /// `Authority`, if it has been silent for the patience of this watch.
+    pub fn look<M: Machines>(&mut self, cluster: &Cluster<M>) -> Result<Data, ClusterError> {
+        let shared = &cluster.shared;
+        if cluster.is_alone() {
+            return Ok(Data::Loaded);
+        }
+        self.ask(shared.control.now(), shared.peers[0].id, shared.council.authority())
+    }
+
+    /// As [`Self::look`], at time `now`, for a cluster founded by `founder`.
+    pub(crate) fn ask(
+        &mut self,
+        now: Nanos,
+        founder: NodeId,
+        authority: &dyn Authority,
+    ) -> Result<Data, ClusterError> {
+        let before = *self.answered.get_or_insert(now);
+        match Data::read(authority).and_then(|data| self.judge(now, data, founder, authority)) {
+            Ok(data) => {
+                self.answered = Some(now);
+                Ok(data)
+            }
+            Err(error) if now.since(before) >= self.patience => Err(error.into()),
+            Err(_) => {
+                // The founder could not report either.
+                self.said = None;
+                Ok(Data::Loading { rows: 0, said: Version::ABSENT })
+            }
+        }
+    }
+
+    fn judge(
+        &mut self,
+        now: Nanos,
+        data: Data,
+        founder: NodeId,
+        authority: &dyn Authority,
+    ) -> Result<Data, AuthorityError> {
+        let Data::Loading { said: version, .. } = data else { return Ok(data) };
+        // A life that was taken in later has not founded the cluster.
+        let founds = |members: &Membership| {
+            let member = members.member(founder);
+            member.is_some_and(|one| members.is_live(founder) && one.joined == FIRST_EPOCH)
+        };
+        if membership::read(authority).is_ok_and(|members| !founds(&members)) {
+            return cut_short(authority, "compute node 0 was lost while it loaded");
+        }
+        match self.said {
+            Some((said, since)) if said == version => {
+                let silence = now.since(since);
+                if silence >= self.patience {
+                    let why = format!("compute node 0 has said nothing for {silence:.0?}");
+                    return cut_short(authority, &why);
+                }
+            }
+            _ => self.said = Some((version, now)),
+        }
+        Ok(data)
+    }
+}
+
+/// Reports the progress of a load from a thread of its own, until it is dropped.
+struct Ticking {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticking {
+    fn start(shared: &Arc<Shared>, env: &Env) -> Result<Self, ClusterError> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (shared, ended, clock) = (Arc::clone(shared), Arc::clone(&over), env.clone());
+        let tick = move || {
+            let mut executor = Executor::new(clock);
+            let handle = executor.handle().clone();
+            executor.run(async move {
+                let mut next = handle.now();
+                while !ended.load(Ordering::Relaxed) {
+                    if handle.now() >= next {
+                        next = handle.now().after(PROGRESS_INTERVAL);
+                        // Without an answer, the next report will do.
+                        let _ = say_progress(&shared);
+                    }
+                    handle.sleep(PAUSE).await;
+                }
+            });
+        };
+        Ok(Self { over, thread: Some(env.spawn("lotus-loading", tick)?) })
+    }
+}
+
+impl Drop for Ticking {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of this thread does not matter: the load has ended.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn say_progress(shared: &Shared) -> Result<Version, AuthorityError> {
+    let authority = shared.council.authority();
+    let rows = shared.rows_loaded.load(Ordering::Relaxed);
+    let (version, _) = progress(authority)?;
+    authority.compare_and_swap(PROGRESS_KEY, version, &rows.to_le_bytes())
+}
+
+impl<M: Machines> Cluster<M> {
+    /// Loads all data: runs `fill`, in the process that has founded the cluster, and tells all
+    /// processes that the data is there, or, if `fill` fails, that it never will be.
+    ///
+    /// # Errors
+    /// `CutShort`: `fill` has failed, or another process took this one for dead meanwhile. The
+    /// cluster is unusable then. `Authority`, if it does not answer: then [`LoadWatch`] tells.
+    pub fn fill<T>(&self, fill: impl FnOnce() -> Result<T, String>) -> Result<T, ClusterError> {
+        let refused = |why| ClusterError::CutShort { why };
+        if self.is_alone() {
+            return fill().map_err(refused);
+        }
+        let shared = &self.shared;
+        // Outside of time no process can tell how long the founder was silent.
+        let ticks = shared.control.is_in_time();
+        let ticking = ticks.then(|| Ticking::start(shared, &self.machines().outside()));
+        let ticking = ticking.transpose()?;
+        let filled = fill();
+        drop(ticking);
+        let authority = shared.council.authority();
+        let last_word = |word: &str| {
+            let write = || write_once(authority, KEY, word.as_bytes());
+            shared.ask(write).map(|stands| Data::decode(&stands))
+        };
+        let filled = match filled {
+            Ok(filled) => filled,
+            Err(why) => {
+                // Without an answer, the others notice when this process has ended.
+                let _ = last_word(&format!("{CUT_SHORT}{why}"));
+                return Err(refused(why));
+            }
+        };
+        point_here!(shared.peers[0].id.0, Filled);
+        match last_word(LOADED)? {
+            Data::CutShort { why } => Err(refused(why)),
+            _ => {
+                point_here!(shared.peers[0].id.0, DataAgreed);
+                Ok(filled)
+            }
+        }
+    }
+
+    /// State of the data, as far as the authority knows.
+    ///
+    /// # Errors
+    /// The authority does not answer.
+    pub fn data(&self) -> Result<Data, ClusterError> {
+        match self.is_alone() {
+            true => Ok(Data::Loaded),
+            false => Ok(Data::read(self.shared.council.authority())?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,18 @@
+//! A process of a cluster: its start, its coordinators, its tables, loading, and figures.
+//!
+//! Imports from [`crate::upkeep`] and below.
+
+pub(crate) mod builder;
+pub(crate) mod capacity;
+pub(crate) mod figures;
+pub(crate) mod handle;
+pub(crate) mod load;
+pub(crate) mod loaded;
+pub(crate) mod memory_status;
+pub(crate) mod once;
+pub(crate) mod part;
+pub(crate) mod plan;
+pub(crate) mod rejoin;
+pub(crate) mod row_counts;
+pub(crate) mod shards;
+pub(crate) mod threads;

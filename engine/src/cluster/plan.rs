@@ -1,0 +1,208 @@
+//! Plan of a cluster from its settings: the nodes, initial placement and shard split, and memory
+//! layout. [`Plan::carry_out`] makes it real.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, RwLock};
+
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::ShardId;
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::machines::Machines;
+use lotus_fabric::region::Rights;
+use lotus_fabric::transport::Fabric;
+use lotus_locktable::{LockTable, LockTableConfig};
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::layout::region::RegionLayout;
+use lotus_mvcc::timestamp::SharedClock;
+use lotus_points::point_here;
+use lotus_recovery::membership::FIRST_EPOCH;
+use lotus_recovery::{LogGeometry, Membership};
+use lotus_router::{Owner, Placement, Router, ShardMap};
+
+use crate::api::config::{Config, LockKind};
+use crate::api::error::ClusterError;
+use crate::cluster::part::{Entry, Part};
+use crate::memory_nodes::returning;
+use crate::node::configuration::Takers;
+use crate::node::control::Control;
+use crate::node::council::Council;
+use crate::node::nodes::Nodes;
+use crate::node::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
+
+/// Access epoch of the control connection where all nodes are in one process. Control shares a node
+/// id with the first compute node, and that node's expulsion must not lock it out. A process with a
+/// part of the nodes is locked out with them.
+const CONTROL_EPOCH: Epoch = Epoch(u32::MAX);
+
+/// Checked configuration. Memory nodes are numbered first.
+pub(crate) struct Plan {
+    pub(crate) memory_nodes: Vec<NodeId>,
+    pub(crate) compute_nodes: Vec<NodeId>,
+    placement: Placement,
+    shards: Arc<ShardMap>,
+    router: Router,
+    log: LogGeometry,
+    region: RegionLayout,
+}
+
+impl Plan {
+    /// Checks the settings before it takes any resources.
+    pub(crate) fn new(config: &Config) -> Result<Self, ClusterError> {
+        config.check()?;
+        // Any number may be asked for: the topology limits it, but only after the list is made.
+        let numbered = |from: usize, count: usize| -> Vec<NodeId> {
+            let end = from.saturating_add(count).min(usize::from(u16::MAX));
+            (from..end).map(|node| NodeId(node as u16)).collect()
+        };
+        let memory_nodes = numbered(0, config.memory_nodes);
+        let compute_nodes = numbered(config.memory_nodes, config.compute_nodes);
+        let placement = Placement::new(&memory_nodes, config.replicas)?;
+        let shards = Arc::new(ShardMap::even(&compute_nodes)?);
+        let router = Router::new(Arc::clone(&shards), &compute_nodes, config.routing)?;
+        let slots = config.slots() as u16;
+        let log = LogGeometry::new(config.compute_nodes as u16, slots, config.max_writes)?;
+        // Every memory node stores as many groups as there are replicas.
+        let group_bytes = config.memory_limit / config.replicas as u64;
+        let region = RegionLayout::new(group_bytes).map_err(|_| {
+            let (limit, groups) = (config.memory_limit, config.replicas);
+            let sentence = format!(
+                "a memory limit of {limit} bytes leaves {group_bytes} for each of a memory node's \
+                 {groups} groups, which must be from 1 MiB to 1 TiB"
+            );
+            ClusterError::Setting(sentence)
+        })?;
+        Ok(Self { memory_nodes, compute_nodes, placement, shards, router, log, region })
+    }
+
+    /// Takes this process's part: admits its compute nodes and, if it is the founder, registers the
+    /// memory of all memory nodes. The returned [`Entry`] says how it came to its part.
+    pub(crate) fn carry_out(
+        self,
+        config: Config,
+        part: &Part,
+        machines: &impl Machines,
+    ) -> Result<(Shared, Entry), ClusterError> {
+        part.check(&config)?;
+        let hosted = part.hosted(&config);
+        let epoch = if part.is_whole() { CONTROL_EPOCH } else { FIRST_EPOCH };
+        let control = Control::new(machines, self.compute_nodes[hosted[0]], epoch);
+        let authority = part.authority();
+        let place = |(index, id): (usize, &NodeId)| Peer { id: *id, index };
+        let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
+        // First what may fail: a place that is taken and not used is lost for a while.
+        let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
+        let council = match machines.courier() {
+            None if !part.is_whole() => {
+                Council::elsewhere(Arc::clone(&authority), &machines.outside())?
+            }
+            courier => Council::here(Arc::clone(&authority), courier),
+        };
+        let entry = part.enter(&config, &peers, &self.placement, &control, &*authority)?;
+        let fabric = machines.fabric();
+        if entry.founds() {
+            self.register(&config, &*fabric)?;
+            point_here!(self.compute_nodes[hosted[0]].0, Registered);
+        }
+        let admission = Admission {
+            config: &config,
+            compute_nodes: &self.compute_nodes,
+            placement: &self.placement,
+            routes: &self.shards,
+            members: entry.members(),
+            owners: entry.owners(),
+        };
+        let env = |index: usize| machines.env(self.compute_nodes[index]);
+        let nodes = hosted.iter().zip(locks);
+        let nodes = nodes.map(|(index, locks)| admission.admit(*index, env(*index), locks));
+        let nodes = nodes.collect::<Result<_, _>>()?;
+        let shared = Shared {
+            fabric,
+            control: control.under(entry.epoch()),
+            council,
+            placement: self.placement,
+            takers: Takers::default(),
+            shards: self.shards,
+            router: self.router,
+            log: self.log,
+            region: self.region,
+            clock: SharedClock::after(Timestamp::LOADED),
+            tables: RwLock::default(),
+            rows_loaded: AtomicU64::new(0),
+            peers,
+            nodes: Nodes::new(nodes),
+            config,
+        };
+        Ok((shared, entry))
+    }
+
+    fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
+        for node in &self.memory_nodes {
+            returning::register(fabric, *node, &self.placement, &self.region, &self.log)?;
+            if config.locks == LockKind::CasSpin {
+                fabric.register(*node, LOCK_REGION, LOCK_REGION_BYTES, Rights::ALL)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Creates the empty lock table of one compute node.
+///
+/// # Errors
+/// `LockTable`: its size is invalid, or there is no memory for it.
+pub(crate) fn lock_table(config: &Config) -> Result<LockTable, ClusterError> {
+    Ok(LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?)
+}
+
+/// Inputs for creating the compute nodes of this process.
+pub(crate) struct Admission<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) compute_nodes: &'a [NodeId],
+    /// The initial placement.
+    pub(crate) placement: &'a Placement,
+    /// The routing layer's copy of the shard map.
+    pub(crate) routes: &'a Arc<ShardMap>,
+    /// Membership that includes the node.
+    pub(crate) members: &'a Membership,
+    /// Owners of all shards at the start; empty if they are the initial ones.
+    pub(crate) owners: &'a [Owner],
+}
+
+impl Admission<'_> {
+    /// Creates the compute node at a place, with this environment and an empty lock table.
+    pub(crate) fn admit(
+        &self,
+        index: usize,
+        env: Env,
+        locks: LockTable,
+    ) -> Result<Arc<ComputeNode>, ClusterError> {
+        let Self { config, compute_nodes, members, .. } = self;
+        let id = compute_nodes[index];
+        let member = members.member(id).ok_or(ClusterError::Damaged)?;
+        let shards = ShardMap::even(compute_nodes)?;
+        for (shard, owner) in ShardId::all().zip(self.owners) {
+            shards.learn(shard, *owner);
+            self.routes.learn(shard, *owner);
+        }
+        let parts = NodeParts {
+            id,
+            index,
+            incarnation: member.incarnation,
+            epoch: member.joined,
+            env,
+            locks: Arc::new(locks),
+            shards: Arc::new(shards),
+            routes: Arc::clone(self.routes),
+            members,
+            threads: config.threads,
+            placement: self.placement.clone(),
+            balanced: config.balance.is_some(),
+            // Other locks do not involve the row's owner, so its cache could not learn of writers.
+            cached: match config.locks {
+                LockKind::Lotus => config.version_table_cache,
+                LockKind::CasSpin => 0,
+            },
+        };
+        Ok(Arc::new(ComputeNode::new(parts)))
+    }
+}

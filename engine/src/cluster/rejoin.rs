@@ -1,0 +1,166 @@
+//! Return of a failed compute node to the cluster, as another life (H2, H4, H8, H9).
+//!
+//! # The order, and what it is for
+//! 1. The membership says that the node's previous life is expelled, that everything expelled nodes
+//!    have left is settled, and that every live member knows so ([`Membership::may_rejoin`]). From
+//!    then on no member gives the previous life a shard, serves it, or drops locks, log entries or
+//!    floors on its account: a member acknowledges only after it has ended such work.
+//! 2. No word in the memory pool names the node as an owner. Words that did are their heirs' to
+//!    change; no new ones appear after step 1. So it begins with the words as they are, and any
+//!    earlier message that gives it a shard has an epoch that is over.
+//! 3. Its floor is zero, so the horizon stands still before the node reads anything (H13); and its
+//!    beat moves: beats of a later life are larger than all of an earlier one.
+//! 4. It is admitted, by one compare-and-swap from the very epoch of step 1.
+//! 5. It begins with an empty lock table, without shards, and *suspended*: it begins transactions,
+//!    and is given shards, when every live member, itself included, has acknowledged the epoch of
+//!    step 4. A member that has acknowledged refuses all lives but the present ones, and asks the
+//!    node again.
+//!
+//! # If it stops anywhere
+//! Up to 2 nothing has changed for other nodes. After 3 its floor holds the horizon back until a
+//! member reads it, and removes it again ([`crate::memory_nodes::changes`]). After 4 it is a member that
+//! does not beat, and is expelled like any other.
+//!
+//! # What it is not
+//! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end the
+//! previous life: the other nodes do, when that is silent for a lease.
+
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::lane::{BatchError, Lane};
+use lotus_fabric::machines::Machines;
+use lotus_points::point_here;
+use lotus_recovery::membership::{self, Outcome};
+use lotus_recovery::{Beat, Membership};
+use lotus_router::{Authority, Owner, Placement};
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::error::{ClusterError, unreachable_nodes};
+use crate::cluster::handle::Cluster;
+use crate::cluster::plan::{Admission, lock_table};
+use crate::membership::members;
+use crate::node::configuration::{FLOORS_GROUP, floor_word};
+use crate::node::control::Control;
+use crate::shards::ownership::read_owners;
+
+/// Initial state of a life.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    /// Membership that includes the life.
+    pub(crate) members: Membership,
+    /// Owners of all shards.
+    pub(crate) owners: Vec<Owner>,
+}
+
+/// Admits these compute nodes again, all or none, by id and place; `None` while that is not
+/// allowed. `placement` is the initial one.
+pub(crate) fn attempt(
+    nodes: &[(NodeId, usize)],
+    placement: &Placement,
+    control: &Control,
+    authority: &dyn Authority,
+) -> Result<Option<Life>, ClusterError> {
+    let now = membership::read(authority)?;
+    let ids: Vec<NodeId> = nodes.iter().map(|(id, _)| *id).collect();
+    if !ids.iter().all(|id| now.may_rejoin(*id)) {
+        return Ok(None);
+    }
+    let Some(owners) = announce_at(nodes, placement, control, &now)? else { return Ok(None) };
+    point_here!(ids[0].0, Announced);
+    let decide = |then: &Membership| then.rejoin(&ids).filter(|_| then.epoch() == now.epoch());
+    let taken_in = membership::change(authority, decide);
+    match taken_in? {
+        Outcome::Changed(members) => {
+            point_here!(ids[0].0, TakenIn);
+            Ok(Some(Life { members, owners }))
+        }
+        Outcome::Unchanged(_) => Ok(None),
+    }
+}
+
+/// Runs steps 2 and 3 under this membership. Returns the owners of all shards; `None` if one of
+/// these nodes is among them.
+pub(crate) fn announce_at(
+    nodes: &[(NodeId, usize)],
+    placement: &Placement,
+    control: &Control,
+    now: &Membership,
+) -> Result<Option<Vec<Owner>>, ClusterError> {
+    let (left, epoch) = (&now.surviving(placement), now.epoch());
+    let joined = Epoch(epoch.0 + 1);
+    // No fence refuses this epoch on account of an earlier life.
+    let announced = control.under(epoch).with_lane(|lane| async move {
+        let owners = read_owners(&lane, left).await?;
+        let owns = |owner: &Owner| nodes.iter().any(|(id, _)| *id == owner.node);
+        if owners.iter().any(owns) && !broken(Rule::ReturnsWait) {
+            return Ok(None);
+        }
+        announce(&lane, nodes, placement, left, Beat::first(joined)).await?;
+        Ok(Some(owners))
+    })?;
+    announced.map_err(unreachable_nodes)
+}
+
+/// Runs step 3.
+async fn announce(
+    lane: &Lane,
+    nodes: &[(NodeId, usize)],
+    first: &Placement,
+    left: &Placement,
+    beat: Beat,
+) -> Result<(), BatchError> {
+    let mut batch = lane.batch();
+    let kept = left.nodes();
+    let floors = left.replicas(FLOORS_GROUP).primary();
+    for (_, index) in nodes {
+        batch.write_word(floors.at(floor_word(*index)), 0);
+        let places = first.primaries().enumerate().filter(|(_, node)| kept.contains(node));
+        for (memory, _) in places {
+            batch.write_word(members::beat_word(first, memory, *index), beat.word());
+        }
+    }
+    batch.post().await.map(drop)
+}
+
+impl<M: Machines> Cluster<M> {
+    /// Ends a compute node of this process, if it has not failed, and starts it again as another
+    /// life, with an empty lock table and without shards. Returns `false` if that is not possible
+    /// yet, because the other nodes have not settled what it has left; ask again.
+    ///
+    /// # Errors
+    /// There is no [lease](crate::ClusterBuilder::lease), the memory nodes do not answer, or a
+    /// thread cannot be started.
+    ///
+    /// # Panics
+    /// If this process has no such compute node.
+    pub fn restart(&self, compute_node: usize) -> Result<bool, ClusterError> {
+        let shared = &self.shared;
+        let before = shared.hosted(compute_node).expect("a compute node of this process");
+        if shared.config.lease.is_none() {
+            let sentence = "without a lease a compute node that has failed stays a member";
+            return Err(ClusterError::Setting(sentence.to_owned()));
+        }
+        before.kill();
+        self.join_coordinators(compute_node);
+        let place = [(before.id, before.index)];
+        let locks = lock_table(&shared.config)?;
+        let authority = shared.council.reached_by(before.id);
+        let Some(life) = attempt(&place, &shared.placement, &shared.control, &authority)? else {
+            return Ok(false);
+        };
+        let ids: Vec<NodeId> = shared.peers.iter().map(|peer| peer.id).collect();
+        let admission = Admission {
+            config: &shared.config,
+            compute_nodes: &ids,
+            placement: &shared.placement,
+            routes: &shared.shards,
+            members: &life.members,
+            owners: &life.owners,
+        };
+        let node = admission.admit(compute_node, self.machines().env(before.id), locks)?;
+        node.learn_placement(&life.members, &shared.placement);
+        shared.replace_node(&node)?;
+        // Without coordinators it gets no work. The other nodes expel it like any that is silent.
+        self.start_coordinators(&node).inspect_err(|_| node.expel())?;
+        Ok(true)
+    }
+}

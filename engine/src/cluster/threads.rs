@@ -1,0 +1,157 @@
+//! Life of a coordinator: its start, its slots and its chores.
+
+use crate::membership::{floors, members};
+use crate::node::coordinator::{Coordinator, Locks};
+use crate::node::shared::{ComputeNode, Shared};
+use crate::node::tasks::beside;
+use crate::shards::{balance, hand_over, orders};
+use crate::space::lending;
+use crate::txn::session::Job;
+use crate::txn::slot::Slot;
+use crate::upkeep::purge;
+use async_channel::{Receiver, Sender};
+use lotus_fabric::exec::Executor;
+use lotus_fabric::transport::FabricError;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Starts a coordinator on its core's executor and reports through `ready` whether it has started.
+/// The future takes jobs until their channel is closed, and is done when every slot is idle.
+///
+/// A panic here (not in a transaction's own code, which is caught where it runs) leaves locks and
+/// writes in doubt, so it expels the whole node (H21). So does the loss of the core.
+pub(crate) fn run(
+    shared: Arc<Shared>,
+    node: Arc<ComputeNode>,
+    thread: usize,
+    jobs: Receiver<Job>,
+    ready: &Sender<Result<(), FabricError>>,
+    executor: &mut Executor,
+) -> impl Future<Output = ()> + use<> {
+    let guard = ExpelOnLoss { node: Arc::clone(&node), jobs: jobs.clone(), armed: true };
+    let (started, outcome) = match Coordinator::new(shared, node, thread, executor) {
+        Ok(coordinator) => (Some(coordinator), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    // The starter waits for this; if it has given up, the job channel is closed as well.
+    let _ = ready.try_send(outcome);
+    let running = started.map(|coordinator| {
+        hand_over::serve(&coordinator);
+        orders::serve(&coordinator);
+        lending::serve(&coordinator);
+        (start_slots(&coordinator, &jobs), coordinator)
+    });
+    async move {
+        if let Some((all_idle, coordinator)) = running {
+            // Nothing is ever sent: the channel closes when the last slot has ended.
+            let ended = async {
+                let _ = all_idle.recv().await;
+                settle(&coordinator, coordinator.shared.config.lock_timeout).await;
+            };
+            // Boxed, each by itself: one future of them all would fill the stack of a thread.
+            let chores: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
+                Box::pin(floors::keep(&coordinator)),
+                Box::pin(hand_over::keep(&coordinator)),
+                Box::pin(orders::keep(&coordinator)),
+                Box::pin(balance::keep(&coordinator)),
+                Box::pin(members::keep(&coordinator)),
+                Box::pin(purge::keep(Rc::clone(&coordinator))),
+            ];
+            let life = beside(all_of(chores), ended);
+            if !unless_killed(&coordinator.node, life).await {
+                return;
+            }
+        }
+        guard.disarm();
+    }
+}
+
+/// Runs `life`; true if it came to its own end, false if the node was killed, which stops
+/// everything on its cores.
+async fn unless_killed(node: &ComputeNode, life: impl Future<Output = ()>) -> bool {
+    let (mut life, mut killed) = (pin!(life), pin!(node.killed()));
+    poll_fn(|cx| match killed.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(false),
+        Poll::Pending => life.as_mut().poll(cx).map(|()| true),
+    })
+    .await
+}
+
+/// Runs futures side by side until all have ended.
+async fn all_of(mut works: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+    poll_fn(|cx| {
+        works.retain_mut(|work| work.as_mut().poll(cx).is_pending());
+        if works.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+fn start_slots(coordinator: &Rc<Coordinator>, jobs: &Receiver<Job>) -> Receiver<()> {
+    let (serving, all_idle) = async_channel::bounded(1);
+    let coroutines = coordinator.shared.config.coroutines;
+    for coroutine in 0..coroutines {
+        let number = (coordinator.thread * coroutines + coroutine) as u16;
+        let slot = Slot::new(Rc::clone(coordinator), coroutine, number);
+        let (jobs, serving) = (jobs.clone(), serving.clone());
+        coordinator.executor.spawn(async move {
+            slot.serve(jobs).await;
+            drop(serving);
+        });
+    }
+    all_idle
+}
+
+struct ExpelOnLoss {
+    node: Arc<ComputeNode>,
+    jobs: Receiver<Job>,
+    armed: bool,
+}
+
+impl ExpelOnLoss {
+    /// Marks that the coordinator has ended in order.
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for ExpelOnLoss {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        self.node.expel();
+        // Callers waiting for a job to be taken or answered must not wait for ever.
+        self.jobs.close();
+        while self.jobs.try_recv().is_ok() {}
+        for orders in [&self.node.orders.1, &self.node.passed_on.1] {
+            orders.close();
+            while orders.try_recv().is_ok() {}
+        }
+    }
+}
+
+/// Waits for work under way for up to `patience`: commits to be visible on all replicas, ends of
+/// remote locks to be acknowledged.
+///
+/// Nothing is purged before the next transaction begins. Does not wait for returning memory nodes to
+/// be filled: that may take long, and nothing reads a copy that is not whole.
+pub(crate) async fn settle(coordinator: &Coordinator, patience: Duration) {
+    coordinator.settled.set(true);
+    let executor = &coordinator.executor;
+    let deadline = executor.now().after(patience);
+    while !is_settled(coordinator).await && executor.now() < deadline {
+        executor.sleep(Duration::from_micros(50)).await;
+    }
+}
+
+async fn is_settled(coordinator: &Coordinator) -> bool {
+    let ended = match &coordinator.locks {
+        Locks::Lotus(locks) => locks.unacknowledged_ends() == 0 && locks.suspects() == 0,
+        Locks::CasSpin(_) => true,
+    };
+    ended && coordinator.at_work.get() == 0 && members::is_settled(&coordinator.shared).await
+}

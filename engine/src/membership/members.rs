@@ -1,0 +1,441 @@
+//! Membership: beats, leases, expulsion, and what a survivor does about expelled nodes.
+//!
+//! # What it is
+//! With a lease configured, every coordinator checks a few times in each lease what its node knows
+//! of the membership ([`lotus_recovery::membership`]), and coordinator 0 keeps that up to date. A
+//! turn of coordinator 0:
+//!
+//! 1. It counts up its node's beat on every memory node, and reads all beats in the same batch.
+//!    Past its own lease the node begins no transactions until a beat has landed somewhere and it
+//!    still takes part.
+//! 2. It expels suspected nodes, complains of memory nodes that do not answer, and learns which
+//!    nodes others have expelled, and which memory nodes are lost.
+//! 3. Its node treats the shards of expelled nodes as unowned from now on: an attempt that holds a
+//!    lock of theirs and has not begun to commit will not (H4), and no coordinator asks them for
+//!    more locks. Their words in the memory pool do not count any more.
+//! 4. Once all its coordinators have [stopped](crate::memory_nodes::changes) for a lost memory node, it
+//!    says so; once they have [taken note](Coordinator::take_note), it acknowledges.
+//! 5. It drops the locks that resolved nodes held in this node's table.
+//! 6. It takes over the expelled nodes' shards that it is the heir of, if adoption is allowed.
+//! 7. It resolves a part of the expelled nodes' logs ([`crate::membership::recover`]), beside all this.
+//! 8. It looks for lost memory nodes ([`crate::memory_nodes::returning`]), and reports which shards of those that
+//!    are back its node has filled ([`crate::memory_nodes::filling`]).
+//!
+//! # If it stops anywhere
+//! Every step finds out anew whether there is anything to do, and repeating one changes nothing. A
+//! node that is expelled meanwhile learns so from its next beat, or from any verb that was refused,
+//! and ends: it has no vote any more, and its verbs no effect.
+//!
+//! # What it is not
+//! Needed for safety: suspecting a node too early costs work and breaks nothing. Nor is it how a
+//! node returns ([`crate::cluster::rejoin`]).
+//!
+//! # Memory nodes
+//! A memory node that has not answered for a lease, while another one has, is complained of, and is
+//! lost when half of the compute nodes complain. A compute node that is alone with its complaint
+//! cannot commit what has a copy there, nor end what it has begun: after [`PATIENCE_LEASES`] more
+//! it expels itself, and is recovered. It is alone if another node, which beats, does not complain.
+//! If the others were never started no node would recover it, so it waits for them.
+//!
+//! # The authority
+//! A round trip to the authority takes time, and it may not answer for a while, so step 1 goes on
+//! beside the others: a node beats, and is believed alive, while its [council](crate::node::council)
+//! waits.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RemoteAddr, ShardId};
+use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
+use lotus_points::point;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
+use lotus_sabotage::{Rule, broken};
+
+use crate::membership::{oracle, recover};
+use crate::membership::absent::Absent;
+use crate::membership::watch::Watch;
+use crate::node::coordinator::{Coordinator, Locks};
+use crate::node::members::{Known, Suspect, newcomers};
+use crate::node::shared::{ComputeNode, Peer, Shared};
+use crate::node::tasks::beside;
+use crate::node::verbs::Fenced;
+use crate::shards::ownership::{ADOPTED_AT_ONCE, Transfer};
+
+/// Turns in a lease, and so the beats that may be late before a node is suspected.
+const TURNS_PER_LEASE: u32 = 8;
+/// Turns in a lease while a memory node is being left: all nodes wait for one another then.
+const TURNS_WHILE_CHANGING: u32 = 64;
+/// Pause after taking over a batch of shards, as a multiple of the time it took; at most one turn,
+/// so that losing a memory node meanwhile does not make the pause long.
+const ADOPTION_PAUSES: u32 = 3;
+/// Leases that a compute node may be alone with a complaint.
+const PATIENCE_LEASES: u32 = 4;
+
+/// Address of the beat of the compute node at place `index`, on the memory node at place `memory`:
+/// in the header page of the group that has its first primary there.
+pub(crate) fn beat_word(first: &Placement, memory: usize, index: usize) -> RemoteAddr {
+    let primary = first.replicas(GroupId(memory as u8)).primary();
+    primary.at(BEATS_OFFSET + (index * WORD_BYTES) as u64)
+}
+
+const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
+const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
+
+/// Takes part in the membership until the node is expelled; does nothing without a lease.
+pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
+    let Some(lease) = coordinator.shared.config.lease else { return };
+    let (heard, hearing) = async_channel::bounded(1);
+    let beating = async {
+        let mut watch = Watch::new(coordinator, lease);
+        while !coordinator.node.has_failed() {
+            let changing = !coordinator.node.configuration.is_open();
+            let turns = if changing { TURNS_WHILE_CHANGING } else { TURNS_PER_LEASE };
+            coordinator.executor.sleep(lease / turns).await;
+            if coordinator.thread == 0
+                && let Some(news) = watch.listen(coordinator)
+            {
+                // Full while the last turn waits for an answer; a silent node will still be silent.
+                let _ = heard.try_send(news);
+            }
+            coordinator.take_note();
+        }
+    };
+    let deliberating = async {
+        let (mut released, mut absent) = (Vec::new(), Absent::default());
+        if coordinator.thread == 0
+            && let Ok(now) = coordinator.membership().await
+            && coordinator.node.takes_part_in(&now)
+        {
+            // No timestamps are served before the first oracle has a bound.
+            oracle::keep(coordinator, &now);
+        }
+        while let Ok(mut news) = hearing.recv().await {
+            // News that waited for the last turn may be stale.
+            if coordinator.executor.now().since(news.at) < lease {
+                let unknown = absent.judge(coordinator, &mut news, lease);
+                turn(coordinator, news, lease, &mut released).await;
+                coordinator.take_note();
+                // Only after the turn: news is stale by the time the authority answers.
+                absent.look(coordinator, unknown).await;
+            }
+        }
+    };
+    beside(deliberating, beating).await;
+}
+
+/// News that beats have brought.
+pub(crate) struct Heard {
+    pub(crate) at: Nanos,
+    /// Send time of the latest beat that has landed since the last turn, if any has: no node
+    /// suspects this one until a lease after that.
+    pub(crate) asked: Option<Nanos>,
+    pub(crate) suspects: Vec<Suspect>,
+    /// Places of compute nodes that have never beaten.
+    pub(crate) unseen: Vec<usize>,
+    /// Time since the life that beat last was first heard, by place.
+    pub(crate) known_for: Vec<Duration>,
+    /// Memory nodes that do not answer, and for how long.
+    pub(crate) silent: Vec<(NodeId, Duration)>,
+}
+
+/// Runs steps 2 to 7. `released` lists the lives that have had their locks dropped here.
+async fn turn(
+    coordinator: &Rc<Coordinator>,
+    Heard { asked, suspects, known_for, silent, .. }: Heard,
+    lease: Duration,
+    released: &mut Vec<Incarnation>,
+) {
+    let node = &coordinator.node;
+    let (me, shared) = (node.id, Arc::clone(&coordinator.shared));
+    let about: Vec<NodeId> = silent.iter().map(|(node, _)| *node).collect();
+    let suspected = !suspects.is_empty();
+    point!(me.0, Suspect, if suspected);
+    for Suspect { node, joined } in suspects {
+        // If the authority does not answer, the next turn tries again.
+        let _ = coordinator.change(|now| now.expel_life(me, node, joined)).await;
+    }
+    let complain = move |now: &Membership| now.complain(me, &about, &shared.placement);
+    let Ok(outcome) = coordinator.change(complain).await else { return };
+    point!(me.0, Expel, if suspected);
+    point!(me.0, Complain, if !silent.is_empty());
+    let mut now = outcome.membership();
+    if !node.takes_part_in(&now) || coordinator.is_alone(&now, &known_for, &silent, lease) {
+        return node.expel();
+    }
+    // The answer may have come too late for the lease.
+    let is_held = asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease);
+    if is_held && coordinator.is_admitted(&now).await {
+        node.resume();
+    }
+    if !node.learn_placement(&now, &coordinator.shared.placement) {
+        return;
+    }
+    oracle::keep(coordinator, &now);
+    if now.epoch() == FIRST_EPOCH {
+        return;
+    }
+    coordinator.disown(&now);
+    coordinator.take_note();
+    let noted = node.members.noted_by_all();
+    let stopped = node.configuration.stopped_by_all();
+    let carried = node.configuration.carried() >= now.reduced();
+    let over = noted >= now.epoch() && carried && coordinator.leaves_newcomers_alone(&now);
+    let report = move |now: &Membership| {
+        let stop = now.stop(me, stopped);
+        let acknowledge = || stop.as_ref().unwrap_or(now).acknowledge(me, noted);
+        if over { acknowledge().or(stop.clone()) } else { stop.clone() }
+    };
+    if let Ok(outcome) = coordinator.change(report).await {
+        now = outcome.membership();
+        // This node may have been expelled since it last looked.
+        if !node.learn_placement(&now, &coordinator.shared.placement) {
+            return;
+        }
+        point!(me.0, Acknowledge, if over && now.expelled().next().is_some());
+        point!(me.0, Stop, if stopped >= now.reduced() && !node.configuration.is_open());
+        point!(me.0, CarriedOver, if over && now.reduced() > FIRST_EPOCH);
+        point!(me.0, Finish, if !node.configuration.is_open() && now.all_have_stopped());
+        point!(me.0, Resume, if node.configuration.is_open() && now.reduced() > FIRST_EPOCH);
+    }
+    node.members.learn_newcomers(&now);
+    let dropped = released.len();
+    drop_locks(coordinator, &now, noted, released);
+    point!(me.0, LocksDropped, if released.len() > dropped);
+    coordinator.tend(&now);
+    coordinator.look_for_the_lost(&now, lease);
+    coordinator.report_filled(&now);
+    if now.claimable(me).is_some() && !coordinator.recovers.replace(true) {
+        let of = Rc::clone(coordinator);
+        coordinator.executor.spawn(async move {
+            recover::recover(&of).await;
+            of.recovers.set(false);
+        });
+    }
+}
+
+/// Drops the locks that expelled nodes hold here once their transactions are settled. This node
+/// serves them no more, so no new ones follow (H8).
+fn drop_locks(
+    coordinator: &Coordinator,
+    now: &Membership,
+    noted: Epoch,
+    released: &mut Vec<Incarnation>,
+) {
+    let node = &coordinator.node;
+    for (life, settled) in now.over() {
+        // A life that has been replaced since was noted by every member.
+        let out = now.expelled().find(|(member, _)| member.incarnation == life);
+        let noted = out.is_none_or(|(_, since)| noted >= since);
+        let settled = settled || broken(Rule::LocksOutlastRecovery);
+        if !noted || !settled || released.contains(&life) {
+            continue;
+        }
+        for holder in node.locks.holders_of(life) {
+            if holder.mode == LockMode::Write && holder.name.space == LockSpace::Row {
+                // Recovery may have changed the row (H11).
+                node.versions.forget(holder.name.table, holder.name.key);
+            }
+            node.locks.unlock(holder.txn, &holder.name);
+        }
+        released.push(life);
+    }
+}
+
+/// Whether nothing is left to do about failed nodes: each is expelled and resolved, its locks are
+/// dropped, and every shard has an owner. True without a lease, as nothing will ever be done.
+///
+/// This process knows more than any of its nodes: which have failed before they are suspected, and
+/// what is in their lock tables. So only a caller that waits for the whole cluster may ask. Of
+/// nodes in other processes it knows what all members have agreed on.
+pub(crate) async fn is_settled(shared: &Shared) -> bool {
+    if shared.config.lease.is_none() {
+        return true;
+    }
+    let read = |authority: &dyn Authority| membership::read(authority);
+    let Ok(Ok(now)) = shared.council.ask(read).await else { return false };
+    let has_failed = |peer: &Peer| shared.hosted(peer.index).map(|node| node.has_failed());
+    let is_lost = |peer: &&Peer| has_failed(peer) == Some(true) || !now.is_live(peer.id);
+    let lost: Vec<_> = shared.peers.iter().filter(is_lost).collect();
+    let serving = || shared.nodes.iter().filter(|node| !node.has_failed());
+    if !now.may_resume() || !serving().all(|node| node.configuration.is_open()) {
+        return false;
+    }
+    if lost.is_empty() && now.live().all(|member| member.joined == FIRST_EPOCH) {
+        return true;
+    }
+    let over: Vec<Incarnation> = now.over().map(|(life, _)| life).collect();
+    let holds_none_of_theirs =
+        |node: Arc<ComputeNode>| over.iter().all(|life| node.locks.holders_of(*life).is_empty());
+    let all_owned = || match shared.is_whole() {
+        true => ShardId::all().all(|shard| shared.keeper_of(shard).is_some()),
+        // Another process may host the owner.
+        false => serving().all(|node| node.knows_all_owners()),
+    };
+    // A node that is expelled and does not know it yet still has locks that it will never give
+    // back.
+    lost.iter().all(|peer| has_failed(peer) != Some(false) && now.is_resolved(peer.id))
+        && now.may_adopt()
+        && serving().all(holds_none_of_theirs)
+        && all_owned()
+}
+
+impl Coordinator {
+    /// Removes all ownership of expelled nodes at this node, and announces the epoch to its
+    /// coordinators.
+    fn disown(&self, now: &Membership) {
+        let node = &self.node;
+        node.members.learn(now, |expelled| {
+            for (lost, _) in expelled {
+                node.shards.disown(*lost);
+                node.routes.disown(*lost);
+            }
+            node.oracle.admit(now);
+        });
+    }
+
+    /// Whether every live member knows of this node, and has its floor.
+    async fn is_admitted(&self, now: &Membership) -> bool {
+        let node = &self.node;
+        if node.epoch != FIRST_EPOCH && !node.members.is_admitted() {
+            // A member may have removed the floor on account of the previous life until all knew of
+            // this one; an expelled node may do so by a verb under way, until it is fenced.
+            let certain = !now.is_newcomer(node.id) && now.are_all_resolved();
+            let known = certain || broken(Rule::ReturnsWait);
+            let is_in = known && self.exchange_floors().await.is_some();
+            node.members.set_admitted(is_in);
+            return is_in;
+        }
+        true
+    }
+
+    /// Whether no work is under way here that began before a newcomer returned and could give that
+    /// node a shard, or remove its floor.
+    fn leaves_newcomers_alone(&self, now: &Membership) -> bool {
+        let gives = self.gives.get().is_some_and(|to| !self.node.members.may_receive(to));
+        let tends = self.tends.get() && !newcomers(now).is_empty();
+        !gives && !tends
+    }
+
+    /// Whether this node depends on a memory node that another one can still reach. Members that
+    /// were never started do not count, nor do those that may still complain themselves.
+    fn is_alone(
+        &self,
+        now: &Membership,
+        known_for: &[Duration],
+        silent: &[(NodeId, Duration)],
+        lease: Duration,
+    ) -> bool {
+        let Shared { placement, peers, .. } = &*self.shared;
+        let patience = lease * (1 + PATIENCE_LEASES);
+        let is_other = |peer: &&Peer| peer.id != self.node.id && now.is_live(peer.id);
+        let others = || peers.iter().filter(is_other);
+        let does_not_miss = |peer: &Peer, node: NodeId| {
+            known_for[peer.index] >= patience && !now.complains(peer.id, node)
+        };
+        silent.iter().any(|(node, silent_for)| {
+            let misses = now.lost_memory().iter().all(|lost| lost.node != *node);
+            misses
+                && *silent_for >= patience
+                && now.can_do_without(*node, placement)
+                && others().any(|peer| does_not_miss(peer, *node))
+        })
+    }
+
+    /// Runs [`Self::carry_over`] and [`Self::adopt`] beside the turns: they may wait for memory
+    /// nodes, and it takes turns to declare an unresponsive memory node lost.
+    fn tend(self: &Rc<Self>, now: &Membership) {
+        if self.tends.replace(true) {
+            return;
+        }
+        let (of, now) = (Rc::clone(self), now.clone());
+        self.executor.spawn(async move {
+            let tended = match of.carry_over(&now).await {
+                Ok(()) => of.adopt().await,
+                Err(Fenced) => Err(Fenced),
+            };
+            if tended == Err(Fenced) {
+                of.node.expel();
+            }
+            of.tends.set(false);
+        });
+    }
+
+    /// Takes over the expelled nodes' shards that this node is the heir of, if adoption is allowed
+    /// (H4), and learns which shards others have taken over.
+    async fn adopt(&self) -> Result<(), Fenced> {
+        if self.node.knows_all_owners() {
+            return Ok(());
+        }
+        let mut owners = Vec::new();
+        self.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
+        // Read after the owners: if this membership allows adoption, all grants of an owner
+        // expelled in it are settled, and it grants nothing more to any live member.
+        let Ok(now) = self.membership().await else { return Ok(()) };
+        let me = self.node.id;
+        let takes_part = self.node.takes_part_in(&now);
+        if !takes_part || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
+            return Ok(());
+        }
+        let orphaned = |(shard, owner): (ShardId, Owner)| {
+            let mine = !now.is_live(owner.node) && now.heir(shard) == me;
+            mine.then(|| Transfer::new(shard, owner, me)).flatten()
+        };
+        let orphans: Vec<_> = owners.into_iter().filter_map(orphaned).collect();
+        if !orphans.is_empty() {
+            point!(me.0, Adopt);
+        }
+        let turn = self.shared.config.lease.unwrap_or_default() / TURNS_PER_LEASE;
+        for some in orphans.chunks(ADOPTED_AT_ONCE) {
+            let begun = self.executor.now();
+            self.give(some).await?;
+            let spent = self.executor.now().since(begun);
+            self.executor.sleep((spent * ADOPTION_PAUSES).min(turn)).await;
+        }
+        Ok(())
+    }
+
+    /// Refuses expelled nodes, and notes the epoch once the commits that had begun before have
+    /// ended: they may rest on locks of expelled nodes.
+    fn take_note(self: &Rc<Self>) {
+        let members = &self.node.members;
+        let seen = members.seen();
+        // Memory nodes lost up to `seen` are known: this coordinator stops for them first.
+        self.follow();
+        if self.refused.get() < seen {
+            let Known { expelled, live, over, .. } = members.at_seen();
+            if let Locks::Lotus(locks) = &self.locks {
+                let refused = over.iter().filter(|_| !broken(Rule::TheExpelledAreRefused));
+                refused.for_each(|life| locks.refuse(*life));
+                expelled.iter().for_each(|(node, _)| locks.forget(*node));
+                live.iter().for_each(|(node, _)| locks.remember(*node));
+            }
+            self.turn_to_oracle();
+            self.refused.set(seen);
+        }
+        if !self.grace.is_over() || !self.has_finished() {
+            return;
+        }
+        // The grace period that ended covers epoch `waits_for`.
+        members.note(self.thread, self.waits_for.get());
+        if self.waits_for.get() < seen {
+            self.grace.begin();
+            self.waits_for.set(seen);
+            if self.grace.is_over() {
+                members.note(self.thread, seen);
+            }
+        }
+    }
+
+    /// Directs timestamp requests to the node that serves them, as far as this node knows.
+    fn turn_to_oracle(&self) {
+        if let Some(oracle) = self.node.members.eldest() {
+            self.timestamps.turn_to(oracle, &self.node, &self.executor);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Recovery of a dead compute node by a survivor: fence, read its log, settle every transaction.
+//!
+//! # The order, and what it is for
+//! 1. A part of the dead node's log slots is claimed, so that one member at a time works on it.
+//! 2. All expelled nodes are fenced at every memory node (H2): the dead node, and earlier holders
+//!    of the claim. From then on none of their verbs takes effect; nothing is read before.
+//! 3. Slot by slot, the decision of [`lotus_recovery::resolve`] is carried out on all replicas
+//!    (`transaction`).
+//! 4. The first part includes what belongs to the node as a whole: its floor, which held the
+//!    horizon back (H13), and slabs that it had entered in some directories and not in others.
+//! 5. The part is finished. When all are, its locks may be dropped, and shards find heirs
+//!    ([`crate::membership::members`]).
+//!
+//! # If it stops anywhere
+//! The claim is void once its holder is expelled, and the next holder begins the part anew. Work
+//! done is found done; decisions are found in the logs. It is the same when a memory node is lost
+//! meanwhile: the part begins anew, on the nodes that are left ([`crate::memory_nodes::changes`]).
+//!
+//! # What stays lost
+//! Memory: the dead node's free slots, slots that it had displaced and not used again, and deleted
+//! rows that it had not purged.
+
+mod transaction;
+
+use std::rc::Rc;
+
+use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::lane::{Batch, Completed};
+use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout};
+use lotus_points::point;
+use lotus_recovery::membership::Outcome;
+use lotus_recovery::{Membership, PartId};
+use lotus_router::{GroupId, Placement, ReplicaSet};
+use lotus_sabotage::{Rule, broken};
+
+use crate::memory_nodes::fence::{Stop, fence_at, until_done};
+use crate::node::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
+use crate::node::coordinator::Coordinator;
+use crate::node::shared::Peer;
+use crate::node::verbs::{Halted, RETRY_PAUSE};
+
+/// Resolves parts of dead nodes' logs until none is left for this node.
+pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
+    let node = &coordinator.node;
+    while let Some((part, now)) = claim(coordinator).await {
+        point!(node.id.0, Claim);
+        let placed = coordinator.configuration.placed();
+        match resolve_part(coordinator, part, &now).await {
+            Ok(()) if placed == coordinator.configuration.placed() => {
+                finish(coordinator, part).await;
+                point!(node.id.0, Finished);
+            }
+            // A memory node that does not answer, and is not known to be lost, is asked again.
+            Err(Stop::Restart) if placed == coordinator.configuration.placed() => {
+                coordinator.executor.sleep(RETRY_PAUSE).await;
+            }
+            Ok(()) | Err(Stop::Restart) => {}
+            Err(Stop::Expelled) => return node.expel(),
+            Err(Stop::Contradiction(what)) => return node.members.report(what),
+        }
+    }
+}
+
+/// Claims a part, and reads the membership of that moment; `None` if there is no part, or no
+/// answer.
+async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
+    let me = coordinator.node.id;
+    if coordinator.node.has_failed() || coordinator.node.members.contradiction().is_some() {
+        return None;
+    }
+    let claim = move |now: &Membership| now.claim(me, now.claimable(me)?);
+    match coordinator.change(claim).await.ok()? {
+        // The member that has claimed a part is offered that one first.
+        Outcome::Changed(now) => Some((now.claimable(me)?, now)),
+        Outcome::Unchanged(_) => None,
+    }
+}
+
+/// Reports that a part is resolved, until the authority has taken it.
+async fn finish(coordinator: &Coordinator, part: PartId) {
+    let me = coordinator.node.id;
+    while !coordinator.node.has_failed() {
+        if coordinator.change(|now| now.finish(me, part)).await.is_ok() {
+            return;
+        }
+        coordinator.executor.sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn resolve_part(
+    coordinator: &Coordinator,
+    part: PartId,
+    now: &Membership,
+) -> Result<(), Stop> {
+    let shared = &coordinator.shared;
+    let dead = shared.peers.iter().find(|peer| peer.id == part.of);
+    let dead = *dead.expect("every member is a compute node");
+    let parts = now.parts_of(part.of);
+    let placement = Placement::clone(&coordinator.placement());
+    let recoverer = Recoverer { coordinator, dead, nodes: placement.nodes(), placement };
+    let late = broken(Rule::FencesComeFirst);
+    if !late {
+        fence(coordinator, now).await?;
+    }
+    recoverer.learn_tables().await?;
+    if part.index == 0 {
+        recoverer.take_floor_out().await?;
+        for (group, replicas) in recoverer.placement.groups() {
+            recoverer.complete_directories(group, replicas).await?;
+        }
+    }
+    for slot in (part.index..shared.config.slots()).step_by(parts) {
+        recoverer.resolve_slot(slot as u16).await?;
+    }
+    if late {
+        fence(coordinator, now).await?;
+    }
+    Ok(())
+}
+
+/// Fences all expelled nodes at every memory node that is used, or is about to be: by this
+/// membership, or by the placement that this coordinator goes by.
+pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result<(), Stop> {
+    if broken(Rule::NodesAreFenced) {
+        return Ok(());
+    }
+    let mut targets = coordinator.placement().nodes();
+    let used = now.surviving(&coordinator.shared.placement).nodes();
+    targets.extend(used.into_iter().filter(|node| coordinator.configuration.has_left(*node)));
+    fence_at(coordinator, now.expelled().map(|(member, since)| (member.node, since)), &targets)
+        .await
+}
+
+/// Recovery of one dead node.
+struct Recoverer<'a> {
+    coordinator: &'a Coordinator,
+    dead: Peer,
+    /// Every memory node that is left.
+    nodes: Vec<NodeId>,
+    placement: Placement,
+}
+
+impl Recoverer<'_> {
+    /// Reads the catalogue: the dead node may have used tables unknown to this process.
+    async fn learn_tables(&self) -> Result<(), Stop> {
+        if self.coordinator.shared.is_whole() {
+            return Ok(());
+        }
+        until_done(self.coordinator, || false, |shared| shared.learn_tables().is_ok()).await
+    }
+
+    /// Removes the dead node's floor. It reads nothing any more, since it is fenced.
+    async fn take_floor_out(&self) -> Result<(), Stop> {
+        let primary = self.placement.replicas(FLOORS_GROUP).primary();
+        let word = primary.at(floor_word(self.dead.index));
+        self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
+    }
+
+    /// Enters slabs in all directories that some directory has. Live nodes that take slabs enter
+    /// the same.
+    async fn complete_directories(
+        &self,
+        group: GroupId,
+        replicas: &ReplicaSet,
+    ) -> Result<(), Stop> {
+        let layout = &self.coordinator.shared.region;
+        // A promoted copy's cursor does not show where the directory ends.
+        let end = match self.coordinator.is_promoted(group) {
+            true => layout.end(),
+            false => {
+                let cursor = replicas.primary().at(CURSOR_OFFSET);
+                let (seen, buffer) = self.post(|batch| batch.read(cursor, WORD_BYTES)).await?;
+                seen.words(buffer)[0].min(layout.end())
+            }
+        };
+        let end = RegionLayout::directory_word(end);
+        let mut at = RegionLayout::directory_word(layout.first_slab());
+        while at < end {
+            let bytes = (end - at).min(MAX_VERB_BYTES as u64) as usize;
+            let members = replicas.members();
+            let read = |batch: &mut Batch| -> Vec<Buffer> {
+                members.iter().map(|replica| batch.read(replica.at(at), bytes)).collect()
+            };
+            let (copies, buffers) = self.post(read).await?;
+            let mut missing = Vec::new();
+            for index in 0..bytes / WORD_BYTES {
+                let words = buffers.iter().map(|buffer| copies.words(*buffer)[index]);
+                let Some(entry) = words.clone().find(|word| *word != 0) else { continue };
+                let place = at + (index * WORD_BYTES) as u64;
+                let without = members.iter().zip(words).filter(|(_, word)| *word == 0);
+                missing.extend(without.map(|(replica, _)| Swap::new(replica.at(place), 0, entry)));
+            }
+            drop(copies);
+            self.swap(&missing).await?;
+            at += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// Repeats the batch that `add` fills until every verb has taken effect; every verb of recovery
+    /// may be repeated. The result of `add` names the buffers read.
+    async fn post<T>(&self, add: impl Fn(&mut Batch) -> T) -> Result<(Completed, T), Stop> {
+        self.coordinator.insist_here(add).await.map_err(|halted| match halted {
+            Halted::Fenced => Stop::Expelled,
+            Halted::Left => Stop::Restart,
+        })
+    }
+
+    /// Swaps words, all at once. Returns whether each now holds its new value.
+    async fn swap(&self, swaps: &[Swap]) -> Result<bool, Stop> {
+        self.swap_up_to(swaps, |_, _| false).await
+    }
+
+    /// As [`Self::swap`], but a batch ends at the first swap for which `cut` returns true, given
+    /// its place and the batch's size.
+    async fn swap_up_to(
+        &self,
+        swaps: &[Swap],
+        cut: impl Fn(usize, usize) -> bool,
+    ) -> Result<bool, Stop> {
+        let mut all = true;
+        for some in swaps.chunks(SWAPS_AT_ONCE) {
+            let (done, held) = self
+                .post(|batch| {
+                    let mut held = Vec::new();
+                    for (place, swap) in some.iter().enumerate() {
+                        held.push(batch.compare_and_swap(swap.at, swap.from, swap.to));
+                        if cut(place, some.len()) {
+                            break;
+                        }
+                    }
+                    held
+                })
+                .await?;
+            all &= some.iter().zip(held).all(|(swap, buffer)| {
+                let found = done.words(buffer)[0];
+                found == swap.from || found == swap.to
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// Most words swapped in one batch.
+const SWAPS_AT_ONCE: usize = 256;
+
+/// Change of a word, if that still is what was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Swap {
+    at: RemoteAddr,
+    from: u64,
+    to: u64,
+}
+
+impl Swap {
+    fn new(at: RemoteAddr, from: u64, to: u64) -> Self {
+        Self { at, from, to }
+    }
+}

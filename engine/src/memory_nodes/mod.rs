@@ -1,0 +1,9 @@
+//! Memory nodes that are lost, return, and are filled (H23).
+//!
+//! Imports from [`crate::shards`] and below. Which nodes are lost is decided in
+//! [`crate::membership`].
+
+pub(crate) mod changes;
+pub(crate) mod fence;
+pub(crate) mod filling;
+pub(crate) mod returning;

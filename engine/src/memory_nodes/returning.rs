@@ -1,0 +1,174 @@
+//! Memory nodes that were lost and come back: how members look for them and make them ready.
+//!
+//! # What it is
+//! Now and then coordinator 0 of each node looks at the lost memory nodes. One that answers is in
+//! one of these states:
+//!
+//! | its memory | state | action |
+//! |---|---|---|
+//! | no regions | a new process | the first member makes it ready |
+//! | blank regions | the same, half-way ready | the first member goes on |
+//! | a [`Life`] since its loss | ready | every member says so in the membership |
+//! | anything else | the old memory | none, for ever: others have written since |
+//!
+//! When all have said so it joins ([`lotus_recovery::membership::returns`]), by the same steps as
+//! those by which a lost one is left ([`crate::memory_nodes::changes`]), and is filled
+//! ([`crate::memory_nodes::filling`]).
+//!
+//! # The order in which one is made ready
+//! Only when no live member uses it by the placement from before its loss, and nothing of expelled
+//! nodes is in doubt. Expelled nodes are fenced there first, then it gets regions, then its life:
+//! so no node that has missed the loss ever finds empty memory and believes it. If the member that
+//! makes it ready is expelled, the next one begins with the fence, so nothing late lands in its
+//! regions. A node that is expelled after that, and before the memory node joins, never uses it: a
+//! node learns no placement from a membership that excludes it. It is fenced there all the same
+//! before that placement is acknowledged ([`Coordinator::carry_over`]), and by its recovery, which
+//! also fences at memory nodes that have joined and are not used yet.
+//!
+//! # Owners' words of a late maker
+//! The words are WRITEs ahead of the swap of the life, so a maker with a failed swap has replaced
+//! the successful maker's words, perhaps by older ones. No node relies on them yet. A member says
+//! that it has found a life only when its own batch has ended, and without that the memory node
+//! does not join; a maker that is expelled meanwhile is fenced there before any member raises the
+//! words that are behind ([`Coordinator::carry_over`]), and another life of its node is refused by
+//! the fences for the one before. From the same maker nothing lands after a reconnect (H22), which
+//! comes before each look. So every such replacement comes before the words are raised.
+//!
+//! # Connections
+//! A lane may still be connected to an earlier life. So before a coordinator takes note of a
+//! joining memory node it reconnects and checks for the right life there, and so it does at every
+//! later reconnect ([`Coordinator::reconnect`]).
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::region::Rights;
+use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_mvcc::layout::region::{LIFE_OFFSET, RegionLayout};
+use lotus_recovery::LogGeometry;
+use lotus_recovery::membership::Membership;
+use lotus_recovery::membership::returns::Life;
+use lotus_router::placement::LOG_REGION;
+use lotus_router::{GroupId, Placement};
+use lotus_sabotage::{Rule, broken};
+use rand::Rng;
+
+use crate::node::coordinator::Coordinator;
+use crate::node::memory_life::{Found, life_at};
+use crate::node::shared::Shared;
+use crate::shards::ownership::{OWNERS_GROUP, write_owners};
+
+/// Registers a memory node's regions: the logs, then the groups. The group that has its first
+/// primary there comes last.
+pub(crate) fn register(
+    fabric: &dyn Fabric,
+    node: NodeId,
+    placement: &Placement,
+    region: &RegionLayout,
+    log: &LogGeometry,
+) -> Result<(), FabricError> {
+    let own = life_at(placement, node).region;
+    let others = placement.hosted_by(node).map(GroupId::region).filter(|region| *region != own);
+    let groups = others.chain([own]).map(|number| (number, region.bytes()));
+    for (number, bytes) in [(LOG_REGION, log.region_bytes())].into_iter().chain(groups) {
+        match fabric.register(node, number, bytes, Rights::ALL) {
+            // An earlier maker registered it, but did not finish.
+            Ok(()) | Err(FabricError::RegionTaken(..)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl Shared {
+    /// Registers the regions of a new memory node, after fencing the nodes in `out` there.
+    fn make_ready(&self, node: NodeId, out: &[(NodeId, Epoch)]) -> bool {
+        let mut out = out.iter().filter(|_| !broken(Rule::ReadyNodesFence));
+        let fenced = out.all(|(other, since)| self.fabric.fence(node, *other, *since).is_ok());
+        let register = || register(&*self.fabric, node, &self.placement, &self.region, &self.log);
+        fenced && register().is_ok()
+    }
+}
+
+impl Coordinator {
+    /// Looks for lost memory nodes in the background, and not again for half a lease.
+    pub(crate) fn look_for_the_lost(self: &Rc<Self>, now: &Membership, lease: Duration) {
+        let lost = now.lost_memory().iter().map(|lost| lost.node);
+        let lost: Vec<NodeId> = lost.filter(|node| now.awaited(*node).is_some()).collect();
+        if lost.is_empty() || self.looks.replace(true) {
+            return;
+        }
+        let (of, now) = (Rc::clone(self), now.clone());
+        self.executor.spawn(async move {
+            for node in lost {
+                if let Some(life) = of.look_at(node, &now).await {
+                    of.say_found(node, life).await;
+                }
+            }
+            of.executor.sleep(lease / 2).await;
+            of.looks.set(false);
+        });
+    }
+
+    /// Looks at a lost memory node, and makes it ready if that is this node's part. Returns its
+    /// life, if ready.
+    async fn look_at(&self, node: NodeId, now: &Membership) -> Option<Life> {
+        let makes_ready = now.live().next()?.node == self.node.id;
+        self.lane.reconnect(node).await.ok()?;
+        let mut found = self.found(node).await?;
+        if makes_ready && matches!(found, Found::NoRegions | Found::Blank) {
+            let out: Vec<_> = now.refused().collect();
+            let shared = Arc::clone(&self.shared);
+            let work = move || shared.make_ready(node, &out);
+            self.shared.council.apart(work).await.ok().filter(|ready| *ready)?;
+            self.lane.reconnect(node).await.ok()?;
+            let life = Life::new(now.epoch(), self.rng.borrow_mut().random());
+            self.begin_life(node, life).await?;
+            found = self.found(node).await?;
+        }
+        match found {
+            Found::Ready(life) => {
+                now.awaited(node).filter(|lost| life.is_since(*lost)).map(|_| life)
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes a life into blank memory, unless another is there, after the owners' words: raising
+    /// these later would take many swaps for each node ([`crate::memory_nodes::changes`]).
+    async fn begin_life(&self, node: NodeId, life: Life) -> Option<()> {
+        let first = &self.shared.placement;
+        let members = first.replicas(OWNERS_GROUP).members();
+        let copy = members.iter().find(|replica| replica.node == node);
+        let owners = self.read_owners_of(self.primary(OWNERS_GROUP)).await.ok()??;
+        let mut batch = self.lane.batch();
+        if let Some(copy) = copy {
+            write_owners(&mut batch, *copy, &owners);
+        }
+        batch.compare_and_swap(life_at(first, node).at(LIFE_OFFSET), 0, life.word());
+        batch.post().await.ok().map(drop)
+    }
+
+    async fn say_found(&self, node: NodeId, life: Life) {
+        let me = self.node.id;
+        // If the authority does not answer, a later look repeats it.
+        let _ = self.change(move |now| now.found(me, node, life)).await;
+    }
+
+    /// Connects to a joining memory node, and retries until it is lost again.
+    pub(crate) fn attach(self: &Rc<Self>, node: NodeId) {
+        let of = Rc::clone(self);
+        self.configuration.attaches(1);
+        self.executor.spawn(async move {
+            while !of.configuration.has_left(node) && !of.node.has_failed() {
+                if of.reconnect(node).await.is_ok() {
+                    break;
+                }
+                of.executor.sleep(crate::node::verbs::RETRY_PAUSE).await;
+            }
+            of.configuration.attaches(-1);
+        });
+    }
+}

@@ -1,0 +1,50 @@
+//! State of a coordinator's requests for slots of other nodes ([`crate::space::lending`]).
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Incarnation, NodeId, TableId};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Bits of an ask's number below the incarnation.
+pub(crate) const COUNT_BITS: u32 = 48;
+
+/// State of a coordinator's asks.
+#[derive(Default)]
+pub(crate) struct Asks {
+    pub(crate) under_way: Cell<bool>,
+    /// Number of the last ask.
+    last: Cell<u64>,
+    /// Last ask that was answered, by giver.
+    pub(crate) answered: RefCell<BTreeMap<NodeId, Answered>>,
+    /// Time of the last ask for such slots that brought none.
+    pub(crate) fruitless: RefCell<BTreeMap<(TableId, u16, bool), Nanos>>,
+}
+
+impl Asks {
+    pub(crate) fn next(&self, incarnation: Incarnation) -> u64 {
+        let first = u64::from(incarnation.raw()) << COUNT_BITS;
+        self.last.set(self.last.get().max(first) + 1);
+        self.last.get()
+    }
+}
+
+/// Last ask of a coordinator that a node has answered; zeroes for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Answered {
+    pub(crate) number: u64,
+    /// Incarnation of the node that has answered.
+    pub(crate) life: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_later_lives_are_larger() {
+        let [first, second] = [1, 2].map(|raw| Incarnation::new(raw).expect("small"));
+        let asks = Asks::default();
+        let numbers = [asks.next(first), asks.next(first), Asks::default().next(second)];
+        assert!(numbers.is_sorted() && numbers[0] < numbers[1], "{numbers:?}");
+    }
+}

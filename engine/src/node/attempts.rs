@@ -1,0 +1,39 @@
+//! Progress of a slot's attempts, as other coordinators may ask about it.
+
+use std::cell::Cell;
+
+use lotus_fabric::ids::TxnId;
+use lotus_sabotage::{Rule, broken};
+
+/// Attempts of one slot: which one commits, and which ones were asked to give up their locks.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    /// Number of the slot on the compute node.
+    pub(crate) slot: u16,
+    /// Attempt with a commit under way, or 0.
+    pub(crate) commits: Cell<u64>,
+    /// Last attempt that was asked to give up its locks; attempts up to it do not commit.
+    yielded: Cell<u64>,
+}
+
+impl Attempts {
+    pub(crate) fn new(slot: u16) -> Self {
+        Self { slot, commits: Cell::new(0), yielded: Cell::new(0) }
+    }
+
+    /// Handles an owner's request that `txn` give up its locks (H19). Returns whether they guard
+    /// nothing any more: the attempt is over, or will not commit. False while it is committing.
+    pub(crate) fn yields(&self, txn: TxnId) -> bool {
+        if self.commits.get() == txn.attempt() && !broken(Rule::CommittersKeepTheirLocks) {
+            return false;
+        }
+        self.yielded.set(self.yielded.get().max(txn.attempt()));
+        true
+    }
+
+    /// Whether an attempt has been asked to give up its locks.
+    #[inline]
+    pub(crate) fn has_yielded(&self, txn: TxnId) -> bool {
+        txn.attempt() <= self.yielded.get() && !broken(Rule::YieldersDoNotCommit)
+    }
+}

@@ -1,0 +1,46 @@
+//! Requests of a coordinator to the authority.
+
+use crate::node::coordinator::Coordinator;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::{self, MembershipError, Outcome, Step};
+use lotus_router::{Authority, AuthorityError};
+
+impl Coordinator {
+    /// Reads the membership, as the authority has it at some moment from now on.
+    pub(crate) async fn membership(&self) -> Result<Membership, MembershipError> {
+        Ok(self.change(|_| None).await?.membership())
+    }
+
+    /// Changes the membership on behalf of this life of its node. Others may change it between the
+    /// requests to the authority; after an error the change may have been made or not.
+    pub(crate) async fn change(
+        &self,
+        mut decide: impl FnMut(&Membership) -> Option<Membership>,
+    ) -> Result<Outcome, MembershipError> {
+        let life = (self.node.id, self.node.incarnation);
+        loop {
+            let stored = self.consult(|authority| authority.read(membership::KEY)).await?;
+            let swap = match membership::step(stored, |now| now.decided_by(life, &mut decide))? {
+                Step::Rest(now) => return Ok(Outcome::Unchanged(now)),
+                Step::Swap(swap) => swap,
+            };
+            let (expected, value) = (swap.expected, swap.value);
+            let swapped = move |authority: &dyn Authority| {
+                authority.compare_and_swap(membership::KEY, expected, &value)
+            };
+            match self.consult(swapped).await {
+                Ok(_) => return Ok(Outcome::Changed(swap.next)),
+                Err(AuthorityError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Runs `question` on the authority thread.
+    pub(crate) async fn consult<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn Authority) -> Result<T, AuthorityError> + Send + 'static,
+    ) -> Result<T, AuthorityError> {
+        self.shared.council.consult(self.node.id, &self.executor, question).await
+    }
+}

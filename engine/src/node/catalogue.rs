@@ -1,0 +1,228 @@
+//! The catalogue of the cluster's tables, on which all processes agree.
+//!
+//! # What it is
+//! One value at the authority: every table's specification, and where its index lies in each group.
+//! A table's number is its place in the list, and the list only grows, by compare-and-swap, so a
+//! process's copy of it is never wrong, only short. A process reads it again when it is asked for
+//! an unknown table by name, and before it recovers another node's transactions.
+//!
+//! # If it stops anywhere
+//! Memory is taken before the table is entered here. A process that dies in between, or that then
+//! finds its table's name taken, leaks the slabs.
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::layout::LINE_BYTES;
+use lotus_mvcc::{CriticalField, TableDef, TableSpec};
+use lotus_router::authority::Version;
+use lotus_router::{Authority, AuthorityError};
+
+use crate::api::error::ClusterError;
+use crate::node::shared::Shared;
+
+const KEY: &str = "tables";
+/// Version of the encoding that this module reads and writes.
+const FORMAT: u8 = 1;
+
+/// The list of tables, and the version of the value at the authority.
+pub(crate) struct Catalogue {
+    version: Version,
+    pub(crate) tables: Vec<TableDef>,
+}
+
+impl Catalogue {
+    /// Reads the catalogue.
+    ///
+    /// # Errors
+    /// The authority does not answer, or the stored value is no catalogue of `groups` groups.
+    pub(crate) fn read(authority: &dyn Authority, groups: usize) -> Result<Self, ClusterError> {
+        let Some(found) = authority.read(KEY)? else {
+            return Ok(Self { version: Version::ABSENT, tables: Vec::new() });
+        };
+        let tables = decode(&found.value, groups).ok_or(ClusterError::Damaged)?;
+        Ok(Self { version: found.version, tables })
+    }
+
+    /// Number of the table `name`.
+    pub(crate) fn find(&self, name: &str) -> Option<TableId> {
+        let table = self.tables.iter().find(|table| table.spec().name == name);
+        table.map(TableDef::id)
+    }
+
+    /// Enters `table`, unless the catalogue was changed since it was read.
+    ///
+    /// # Errors
+    /// [`AuthorityError`]; `Conflict` if it was changed.
+    pub(crate) fn enter(
+        &mut self,
+        table: TableDef,
+        authority: &dyn Authority,
+    ) -> Result<(), AuthorityError> {
+        self.tables.push(table);
+        authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
+    }
+}
+
+impl Shared {
+    /// Reads the catalogue and adds its tables to this process's nodes.
+    ///
+    /// # Errors
+    /// As [`Catalogue::read`], or there is no memory for a table's addresses.
+    pub(crate) fn learn_tables(&self) -> Result<Catalogue, ClusterError> {
+        let groups = self.placement.group_count();
+        let catalogue = Catalogue::read(self.council.authority(), groups)?;
+        self.install(&catalogue.tables)?;
+        Ok(catalogue)
+    }
+}
+
+/// Encodes the tables. Little-endian: `format:8`, then for each table `name_bytes:8 name
+/// record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32 has_field:8 field_start:8
+/// field_len:8 groups:8` and a base of 64 bits for each group.
+pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
+    let mut bytes = vec![FORMAT];
+    for table in tables {
+        encode_spec(table.spec(), &mut bytes);
+        let bases = table.geometry().bases();
+        bytes.push(bases.len() as u8);
+        bases.iter().for_each(|base| bytes.extend(base.to_le_bytes()));
+    }
+    bytes
+}
+
+/// Appends the encoding of one specification.
+pub(crate) fn encode_spec(spec: &TableSpec, bytes: &mut Vec<u8>) {
+    bytes.push(spec.name.len() as u8);
+    bytes.extend(spec.name.as_bytes());
+    bytes.extend(spec.record_bytes.to_le_bytes());
+    bytes.extend(spec.key_bytes.to_le_bytes());
+    bytes.extend(spec.capacity.to_le_bytes());
+    bytes.extend(spec.versions.to_le_bytes());
+    bytes.extend(spec.shards.to_le_bytes());
+    bytes.extend(match spec.critical_field {
+        CriticalField::Hashed => [0, 0, 0],
+        CriticalField::Bytes { start, len } => [1, start, len],
+    });
+}
+
+/// Decodes the specification at the front of `bytes`; also returns the rest. `None` if invalid.
+pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
+    let mut rest = Reader(bytes);
+    let spec = rest.spec()?;
+    Some((spec, rest.0))
+}
+
+/// Decodes a catalogue of `groups` groups; `None` if invalid.
+pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
+    let (&FORMAT, body) = bytes.split_first()? else { return None };
+    let mut rest = Reader(body);
+    let mut tables = Vec::new();
+    while !rest.0.is_empty() {
+        tables.push(rest.table(TableId(u16::try_from(tables.len()).ok()?), groups)?);
+    }
+    Some(tables)
+}
+
+/// Three tables of two groups, for tests.
+pub(crate) fn sample() -> Vec<TableDef> {
+    let field = CriticalField::Bytes { start: 2, len: 4 };
+    let specs = [
+        TableSpec::new("checking").record_bytes(16).capacity(1000),
+        TableSpec::new("stock").record_bytes(320).key_bytes(12).capacity(1 << 20).versions(3),
+        TableSpec::new("orders").record_bytes(8).capacity(9).shards(5).critical_field(field),
+    ];
+    let numbered = specs.into_iter().zip(0..);
+    let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
+    numbered.map(|numbered| table(numbered).expect("valid")).collect()
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let [length] = self.take()?;
+        let (name, rest) = self.0.split_at_checked(usize::from(length))?;
+        self.0 = rest;
+        String::from_utf8(name.to_vec()).ok()
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn spec(&mut self) -> Option<TableSpec> {
+        let mut spec = TableSpec::named(self.name()?)
+            .record_bytes(self.word()?)
+            .key_bytes(self.word()?)
+            .capacity(self.long()?)
+            .versions(self.word()?)
+            .shards(self.word()?);
+        spec.critical_field = match self.take()? {
+            [0, 0, 0] => CriticalField::Hashed,
+            [1, start, len] => CriticalField::Bytes { start, len },
+            _ => return None,
+        };
+        Some(spec)
+    }
+
+    fn table(&mut self, id: TableId, groups: usize) -> Option<TableDef> {
+        let spec = self.spec()?;
+        let [count] = self.take()?;
+        if usize::from(count) != groups {
+            return None;
+        }
+        let bases = (0..count).map(|_| self.long()).collect::<Option<Vec<u64>>>()?;
+        let placed = |base: &u64| *base != 0 && base.is_multiple_of(LINE_BYTES as u64);
+        if !bases.iter().all(placed) {
+            return None;
+        }
+        TableDef::new(id, spec, bases).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_router::EmbeddedAuthority;
+
+    #[test]
+    fn what_is_stored_is_read_back_and_every_cut_is_refused() {
+        let (tables, bytes) = (sample(), encode(&sample()));
+        assert_eq!(decode(&bytes, 2), Some(tables));
+        assert_eq!(decode(&bytes, 3), None);
+        let one = encode(&sample()[..1]);
+        for end in (0..one.len()).filter(|end| *end != 1) {
+            assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
+        }
+        // After the name: a field out of range, a field of no known kind.
+        for (at, byte) in [(0, 9), (1, 0), (10, 255), (10 + 24, 2)] {
+            let mut bytes = one.clone();
+            bytes[at] = byte;
+            assert_ne!(decode(&bytes, 2), Some(sample()[..1].to_vec()), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_late_reads_again() {
+        let authority = EmbeddedAuthority::new();
+        let read = || Catalogue::read(&authority, 2).expect("sound");
+        let [first, second, _] = <[TableDef; 3]>::try_from(sample()).expect("three");
+        let (mut fast, mut late) = (read(), read());
+        fast.enter(first, &authority).expect("nobody else");
+        let refused = late.enter(second.clone(), &authority);
+        assert!(matches!(refused, Err(AuthorityError::Conflict { .. })));
+        let mut late = read();
+        assert_eq!((late.find("checking"), late.find("stock")), (Some(TableId(0)), None));
+        late.enter(second, &authority).expect("nobody else");
+        assert_eq!(read().find("stock"), Some(TableId(1)));
+    }
+}

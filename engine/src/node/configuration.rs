@@ -1,0 +1,334 @@
+//! Memory nodes in use, as a compute node and each of its coordinators know them
+//! ([`crate::memory_nodes::changes`]).
+
+use crate::api::error::TxnError;
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::FLOORS_OFFSET;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::FIRST_EPOCH;
+use lotus_recovery::membership::returns::{Life, Return, Stage};
+use lotus_router::{GroupId, Placement};
+use lotus_sabotage::{Rule, broken};
+use std::cell::{Cell, Ref, RefCell};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Group whose header page has the floors.
+pub(crate) const FLOORS_GROUP: GroupId = GroupId(0);
+
+/// Floor of a node that reads nothing any more.
+pub(crate) const NO_FLOOR: u64 = u64::MAX;
+
+/// Offset of a compute node's floor in its group's region, by the node's place.
+pub(crate) fn floor_word(index: usize) -> u64 {
+    FLOORS_OFFSET + (index * WORD_BYTES) as u64
+}
+
+/// Progress of the three steps, each as the epoch of the last change that has reached it.
+#[derive(Clone, Debug)]
+struct Progress {
+    /// Reads by the placement before this change no longer count.
+    stop: Epoch,
+    /// All nodes have stopped for this change, and `placement` is in use.
+    finish: Epoch,
+    placement: Arc<Placement>,
+    /// Transactions may begin by the placement of this change.
+    resume: Epoch,
+    /// Silent memory nodes that are not given up, because they have the last copies of a group.
+    out_of_reach: Vec<NodeId>,
+    /// Memory nodes that have come back, as far as this node knows.
+    returns: Arc<[Return]>,
+}
+
+/// State of the memory nodes in use, shared by the coordinators of a compute node.
+#[derive(Debug)]
+pub(crate) struct NodeConfiguration {
+    progress: Mutex<Progress>,
+    /// Last change for which each coordinator has stopped.
+    stopped: Box<[AtomicU32]>,
+    /// Last change after which [`Coordinator::carry_over`] is done.
+    carried: AtomicU32,
+}
+
+impl NodeConfiguration {
+    pub(crate) fn new(placement: &Placement, threads: usize) -> Self {
+        let progress = Progress {
+            stop: FIRST_EPOCH,
+            finish: FIRST_EPOCH,
+            placement: Arc::new(placement.clone()),
+            resume: FIRST_EPOCH,
+            out_of_reach: Vec::new(),
+            returns: Arc::new([]),
+        };
+        Self {
+            progress: Mutex::new(progress),
+            stopped: (0..threads).map(|_| AtomicU32::new(FIRST_EPOCH.0)).collect(),
+            carried: AtomicU32::new(FIRST_EPOCH.0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over the progress of a membership; `placement` is the cluster's original one.
+    pub(crate) fn learn(&self, now: &Membership, placement: &Placement) {
+        let reduced = now.reduced();
+        let mut progress = self.lock();
+        progress.stop = progress.stop.max(reduced);
+        let hasty = broken(Rule::AllStopFirst) || broken(Rule::ResumptionWaits);
+        if progress.finish < reduced && (now.all_have_stopped() || hasty) {
+            progress.placement = Arc::new(now.surviving(placement));
+            progress.finish = reduced;
+        }
+        if progress.finish == reduced && (now.may_resume() || broken(Rule::ResumptionWaits)) {
+            progress.resume = progress.resume.max(reduced);
+        }
+        progress.out_of_reach = now.out_of_reach(placement);
+        if *progress.returns != *now.returns() {
+            progress.returns = now.returns().into();
+        }
+    }
+
+    /// Whether a lost memory node is in use again, or about to be, as far as this node knows.
+    pub(crate) fn uses_again(&self, node: NodeId) -> bool {
+        let used = |one: &Return| one.node == node && !matches!(one.stage, Stage::Found(_));
+        self.lock().returns.iter().any(used)
+    }
+
+    /// Memory nodes that have come back, as far as this node knows.
+    pub(crate) fn returns(&self) -> Arc<[Return]> {
+        Arc::clone(&self.lock().returns)
+    }
+
+    /// Last change for which all coordinators have stopped.
+    pub(crate) fn stopped_by_all(&self) -> Epoch {
+        let stopped = self.stopped.iter().map(|stopped| stopped.load(Ordering::Acquire));
+        Epoch(stopped.min().expect("a node has a coordinator"))
+    }
+
+    /// Last change after which everything was carried over.
+    pub(crate) fn carried(&self) -> Epoch {
+        Epoch(self.carried.load(Ordering::Acquire))
+    }
+
+    /// Notes that everything was carried over after the change `placed`.
+    pub(crate) fn set_carried(&self, placed: Epoch) {
+        self.carried.store(placed.0, Ordering::Release);
+    }
+
+    /// Whether transactions may run, as far as this node knows.
+    pub(crate) fn is_open(&self) -> bool {
+        let progress = self.lock();
+        progress.resume == progress.stop
+    }
+
+    /// Whether transactions run by the placement after this change, or a later one.
+    pub(crate) fn has_resumed(&self, since: Epoch) -> bool {
+        self.lock().resume >= since
+    }
+
+    /// Placement in use.
+    pub(crate) fn placement(&self) -> Arc<Placement> {
+        Arc::clone(&self.lock().placement)
+    }
+
+    /// Memory nodes that have last copies, but do not answer half of the compute nodes.
+    pub(crate) fn out_of_reach(&self) -> Vec<NodeId> {
+        self.lock().out_of_reach.clone()
+    }
+
+    /// Error for an attempt that failed because a memory node does not answer.
+    #[cold]
+    pub(crate) fn why_timeout(&self) -> TxnError {
+        match self.lock().out_of_reach.first() {
+            Some(node) => TxnError::DataLost { memory_node: usize::from(node.0) },
+            None => TxnError::Timeout,
+        }
+    }
+}
+
+/// One coordinator's view of the memory nodes in use.
+pub(crate) struct Configuration {
+    /// Last change for which the coordinator has stopped.
+    epoch: Cell<Epoch>,
+    /// Whether transactions may begin.
+    open: Cell<bool>,
+    placement: RefCell<Arc<Placement>>,
+    /// Last change that `placement` includes.
+    placed: Cell<Epoch>,
+    /// Number of slab allocations under way.
+    takes: Cell<usize>,
+    /// Bit set of groups whose cursor was raised since `placed`.
+    raised: Cell<u64>,
+    /// Lives of the memory nodes in use that are not in their first life.
+    lives: RefCell<Vec<(NodeId, Life)>>,
+    /// Number of joined memory nodes that the coordinator is not connected to yet.
+    unattached: Cell<usize>,
+}
+
+impl Configuration {
+    pub(crate) fn of(node: &NodeConfiguration) -> Self {
+        let progress = node.lock();
+        Self {
+            epoch: Cell::new(progress.stop),
+            open: Cell::new(progress.resume == progress.stop),
+            placement: RefCell::new(Arc::clone(&progress.placement)),
+            placed: Cell::new(progress.finish),
+            takes: Cell::new(0),
+            raised: Cell::new(0),
+            lives: RefCell::new(lives_of(&progress)),
+            unattached: Cell::new(0),
+        }
+    }
+
+    /// Life of a memory node in use; `None` for its first.
+    pub(crate) fn life_of(&self, node: NodeId) -> Option<Life> {
+        let lives = self.lives.borrow();
+        lives.iter().find(|(known, _)| *known == node).map(|(_, life)| *life)
+    }
+
+    /// Adds `more` to the number of joined memory nodes that are not connected yet.
+    pub(crate) fn attaches(&self, more: isize) {
+        self.unattached.set(self.unattached.get().saturating_add_signed(more));
+    }
+
+    /// Follows the node's progress, as far as it has come. Returns the memory nodes that join.
+    pub(crate) fn follow(&self, node: &NodeConfiguration, thread: usize) -> Vec<NodeId> {
+        let mut joining = Vec::new();
+        if self.epoch.get() == FIRST_EPOCH && node.lock().stop == FIRST_EPOCH {
+            return joining;
+        }
+        let progress = node.lock().clone();
+        if self.epoch.get() < progress.stop {
+            self.epoch.set(progress.stop);
+            self.open.set(false);
+        }
+        if self.placed.get() < progress.finish {
+            *self.placement.borrow_mut() = Arc::clone(&progress.placement);
+            self.placed.set(progress.finish);
+            self.raised.set(0);
+            let lives = lives_of(&progress);
+            let before = self.lives.replace(lives.clone());
+            let new = lives.iter().filter(|one| !before.contains(one));
+            joining.extend(new.map(|(node, _)| *node));
+        }
+        if self.epoch.get() == progress.resume {
+            self.open.set(true);
+        }
+        node.stopped[thread].store(self.epoch.get().0, Ordering::Release);
+        joining
+    }
+
+    /// Whether no work besides commits is under way that uses the previous placement.
+    pub(crate) fn has_finished(&self, takers: &Takers) -> bool {
+        let idle = || self.takes.get() == 0 && takers.are_idle();
+        self.open.get() || (self.unattached.get() == 0 && idle())
+    }
+
+    /// Memory nodes in use that are not in their first life.
+    pub(crate) fn returned(&self) -> Vec<NodeId> {
+        self.lives.borrow().iter().map(|(node, _)| *node).collect()
+    }
+
+    /// Last change that the placement in use includes.
+    pub(crate) fn placed(&self) -> Epoch {
+        self.placed.get()
+    }
+
+    /// Placement in use. Do not hold it across an await.
+    #[inline]
+    pub(crate) fn placement(&self) -> Ref<'_, Placement> {
+        Ref::map(self.placement.borrow(), |placement| &**placement)
+    }
+
+    /// Whether the placement in use lacks a memory node.
+    pub(crate) fn has_left(&self, memory_node: NodeId) -> bool {
+        let placed = self.placed.get();
+        placed != FIRST_EPOCH && !self.placement().nodes().contains(&memory_node)
+    }
+
+    /// Whether a memory node was lost since the placement of this epoch. It may be in use again by
+    /// now, in another life, which then began after `placed`.
+    pub(crate) fn has_left_since(&self, memory_node: NodeId, placed: Epoch) -> bool {
+        let is_another = |life: Life| life.is_since(placed);
+        self.has_left(memory_node) || self.life_of(memory_node).is_some_and(is_another)
+    }
+
+    /// Epoch of an attempt that begins now, for [`Self::check_epoch`].
+    ///
+    /// # Errors
+    /// `Timeout`, while a memory node is being removed.
+    #[inline]
+    pub(crate) fn enter_epoch(&self) -> Result<Epoch, TxnError> {
+        if self.open.get() { Ok(self.epoch.get()) } else { Err(TxnError::Timeout) }
+    }
+
+    /// Checks that the reads of an attempt of this epoch still count.
+    ///
+    /// # Errors
+    /// `Timeout`, if a memory node was lost meanwhile.
+    #[inline]
+    pub(crate) fn check_epoch(&self, epoch: Epoch) -> Result<(), TxnError> {
+        let current = epoch == self.epoch.get();
+        if current || broken(Rule::AllStopFirst) { Ok(()) } else { Err(TxnError::Timeout) }
+    }
+
+    /// Registers a slab allocation; it lasts until the guard is dropped.
+    ///
+    /// # Errors
+    /// `Timeout`, while a memory node is being removed.
+    pub(crate) fn begin_taking(&self) -> Result<Taking<'_>, TxnError> {
+        self.enter_epoch()?;
+        let takes = &self.takes;
+        takes.set(takes.get() + 1);
+        Ok(Taking(takes))
+    }
+
+    /// Notes that the group's cursor was raised on the primary of the placement `placed`.
+    pub(crate) fn has_raised_cursor(&self, group: GroupId, placed: Epoch) {
+        if placed == self.placed.get() {
+            self.raised.set(self.raised.get() | 1 << group.0);
+        }
+    }
+
+    /// Whether a group's cursor was raised on the primary of the placement in use.
+    pub(crate) fn is_cursor_raised(&self, group: GroupId) -> bool {
+        self.raised.get() & (1 << group.0) != 0
+    }
+}
+
+/// Lives of the returned memory nodes that the placement uses.
+fn lives_of(progress: &Progress) -> Vec<(NodeId, Life)> {
+    let used = progress.placement.nodes();
+    let returns = progress.returns.iter().filter(|one| used.contains(&one.node));
+    returns.map(|one| (one.node, one.life)).collect()
+}
+
+/// Guard of a slab allocation under way.
+pub(crate) struct Taking<'a>(&'a Cell<usize>);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Number of control threads that take slabs.
+#[derive(Debug, Default)]
+pub(crate) struct Takers(AtomicUsize);
+
+impl Takers {
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn are_idle(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}

@@ -1,0 +1,110 @@
+//! Access to the memory nodes for set-up, loading and audits, on lanes beside the coordinators'.
+//!
+//! Such work runs on the calling thread, while no transaction touches the same memory.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use lotus_fabric::env::{Env, Nanos};
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::machines::Machines;
+use lotus_fabric::transport::Fabric;
+
+use crate::api::error::ClusterError;
+
+/// First lane number of the control path, above those of all coordinators.
+const FIRST_LANE: u16 = 4096;
+const LANES: u16 = 1 << 15;
+
+pub(crate) struct Control {
+    fabric: Arc<dyn Fabric>,
+    env: Env,
+    workers: usize,
+    node: NodeId,
+    epoch: Epoch,
+    next_lane: AtomicU16,
+    /// Whether time passes while control waits; false in a simulation.
+    in_time: bool,
+}
+
+impl Control {
+    /// Control acting as `node`, with its access epoch.
+    pub(crate) fn new(machines: &impl Machines, node: NodeId, epoch: Epoch) -> Self {
+        Self {
+            fabric: machines.fabric(),
+            env: machines.env(node),
+            workers: machines.control_workers(),
+            node,
+            epoch,
+            next_lane: AtomicU16::new(0),
+            in_time: machines.courier().is_none(),
+        }
+    }
+
+    /// A copy with the later of this access epoch and `epoch`.
+    pub(crate) fn under(&self, epoch: Epoch) -> Self {
+        Self {
+            fabric: Arc::clone(&self.fabric),
+            env: self.env.clone(),
+            workers: self.workers,
+            node: self.node,
+            epoch: self.epoch.max(epoch),
+            next_lane: AtomicU16::new(self.next_lane.load(Ordering::Relaxed)),
+            in_time: self.in_time,
+        }
+    }
+
+    /// Current time of the node.
+    pub(crate) fn now(&self) -> Nanos {
+        self.env.now()
+    }
+
+    /// Whether time passes during its waits. If not, the callback told of a wait advances it.
+    pub(crate) fn is_in_time(&self) -> bool {
+        self.in_time
+    }
+
+    /// Sleeps for `duration`, if time passes here.
+    pub(crate) fn pause(&self, duration: Duration) {
+        if !self.in_time {
+            return;
+        }
+        let mut executor = Executor::new(self.env.clone());
+        let handle = executor.handle().clone();
+        executor.run(async move { handle.sleep(duration).await });
+    }
+
+    /// Number of workers that share a large piece of work.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Runs `work` once for each of `workers` workers, on threads of their own.
+    pub(crate) fn in_parallel<T: Send>(
+        &self,
+        workers: usize,
+        work: impl Fn(usize) -> T + Sync,
+    ) -> Vec<T> {
+        self.env.in_parallel(workers, work)
+    }
+
+    /// Runs `work` on this thread, with a lane of its own.
+    pub(crate) fn with_lane<T, Fut: Future<Output = T>>(
+        &self,
+        work: impl FnOnce(Lane) -> Fut,
+    ) -> Result<T, ClusterError> {
+        // Lanes are closed after use, so their numbers may wrap around.
+        let number = self.next_lane.fetch_add(1, Ordering::Relaxed) % LANES;
+        let at = Endpoint { node: self.node, lane: LaneId(FIRST_LANE + number) };
+        let mut executor = Executor::new(self.env.clone());
+        let handle = executor.handle().clone();
+        let transport = self.fabric.open_lane(at, self.epoch, handle.waker())?;
+        let lane = Lane::new(at, handle, transport);
+        executor.add_driver(lane.driver());
+        Ok(executor.run(work(lane)))
+    }
+}

@@ -1,0 +1,258 @@
+//! One coordinator: a thread of a compute node, its state, and its coroutine slots.
+//!
+//! Work reaches a coordinator as [`Job`]s: closures that run a future in one of its slots. One job
+//! is a whole transaction (or a whole benchmark client), never a single operation.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use lotus_fabric::env::SmallRng;
+use lotus_fabric::exec::{Executor, Handle};
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, ShardId, TableId};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::rpc::Rpc;
+use lotus_fabric::transport::FabricError;
+use lotus_locktable::{
+    CasLocks, HeldLocks, LockError, LockHost, LockName, LockRequest, LockRoutes, LockService,
+    LotusLocks, Suspicion,
+};
+use lotus_mvcc::horizon::Snapshots;
+use lotus_mvcc::retention::Retired;
+use lotus_mvcc::slab::{Purpose, SlabAllocator};
+use lotus_recovery::membership::FIRST_EPOCH;
+use lotus_router::{GroupId, Owner, ShardEpoch};
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::cache_counters::CacheCounters;
+use crate::api::config::LockKind;
+use crate::node::asks::Asks;
+use crate::node::attempts::Attempts;
+use crate::node::configuration::Configuration;
+use crate::node::grace::Grace;
+use crate::node::horizon::MAX_INTERVALS;
+use crate::node::shared::{ComputeNode, NodeTable, Shared};
+use crate::node::timestamps::Timestamps;
+use crate::node::tombstones::Tombstones;
+use crate::node::trims::Trims;
+
+/// Snapshot of a node's tables, shared by transactions without atomic reference counting.
+pub(crate) type Tables = Rc<[Arc<NodeTable>]>;
+
+/// State shared by the coroutines of one thread.
+pub(crate) struct Coordinator {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) node: Arc<ComputeNode>,
+    /// Number of this coordinator on its node.
+    pub(crate) thread: usize,
+    pub(crate) executor: Handle,
+    pub(crate) lane: Lane,
+    pub(crate) locks: Locks,
+    pub(crate) timestamps: Timestamps,
+    /// Free slots of this coordinator; the node's are in [`ComputeNode::slots`].
+    pub(crate) slabs: RefCell<SlabAllocator>,
+    /// Requests for other nodes' free slots.
+    pub(crate) asks: Asks,
+    /// Slots of displaced versions that snapshots may still need.
+    pub(crate) retired: RefCell<Retired>,
+    /// Snapshots that its slots read from.
+    pub(crate) snapshots: RefCell<Snapshots>,
+    /// Rows that its transactions have deleted, to be purged.
+    pub(crate) tombstones: Tombstones,
+    /// Rows that its transactions have updated in full groups, to be trimmed.
+    pub(crate) trims: Trims,
+    /// Number of attempts begun.
+    pub(crate) begun: Cell<u64>,
+    pub(crate) rng: RefCell<SmallRng>,
+    /// Set by `settle`: nothing is purged until the next transaction begins.
+    pub(crate) settled: Cell<bool>,
+    /// Number of slot drivers at work, plus upkeep runs under way.
+    pub(crate) at_work: Cell<usize>,
+    pub(crate) caches: Cell<CacheCounters>,
+    /// Commits under way, for grace periods.
+    pub(crate) grace: Grace,
+    pub(crate) configuration: Configuration,
+    /// Purposes of slabs that were taken and wait for a memory node to enter them.
+    pub(crate) stalled: RefCell<Vec<Purpose>>,
+    /// Epoch covered by the current grace period.
+    pub(crate) waits_for: Cell<Epoch>,
+    /// Last epoch whose expelled nodes are refused locks.
+    pub(crate) refused: Cell<Epoch>,
+    /// Whether a recovery task is running.
+    pub(crate) recovers: Cell<bool>,
+    /// Whether a task is running that lets this node serve timestamps.
+    pub(crate) ascends: Cell<bool>,
+    /// Receiver of the shards that are being given away.
+    pub(crate) gives: Cell<Option<NodeId>>,
+    /// Whether a task is running that carries over words and adopts shards.
+    pub(crate) tends: Cell<bool>,
+    /// Whether this coordinator reads all rows, for a snapshot file.
+    pub(crate) reads_all: Cell<bool>,
+    /// Whether a task is running that looks for returned memory nodes.
+    pub(crate) looks: Cell<bool>,
+    pub(crate) rpc: Rpc,
+    /// Attempts of the slots that have begun to serve.
+    pub(crate) attempts: RefCell<Vec<Weak<Attempts>>>,
+    tables: RefCell<Tables>,
+}
+
+impl Coordinator {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        node: Arc<ComputeNode>,
+        thread: usize,
+        executor: &mut Executor,
+    ) -> Result<Rc<Self>, FabricError> {
+        let handle = executor.handle().clone();
+        let at = Endpoint { node: node.id, lane: LaneId(thread as u16) };
+        let transport = shared.fabric.open_lane(at, node.epoch, handle.waker())?;
+        let lane = Lane::new(at, handle.clone(), transport);
+        executor.add_driver(lane.driver());
+        let rpc = Rpc::new(lane.clone());
+        let locks = Locks::new(&shared, &node, &rpc);
+        let timestamps = Timestamps::new(&shared, &node, &rpc);
+        let groups = shared.placement.group_count() as u16;
+        let stream = (node.index * shared.config.threads + thread) as u64;
+        let coordinator = Self {
+            thread,
+            executor: handle,
+            lane,
+            locks,
+            timestamps,
+            slabs: RefCell::new(SlabAllocator::new(groups)),
+            retired: RefCell::new(Retired::new(groups)),
+            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 2)),
+            tombstones: Tombstones::default(),
+            trims: Trims::default(),
+            asks: Asks::default(),
+            begun: Cell::new(0),
+            rng: RefCell::new(node.env.rng(stream)),
+            at_work: Cell::new(0),
+            caches: Cell::default(),
+            settled: Cell::new(false),
+            grace: Grace::default(),
+            waits_for: Cell::new(FIRST_EPOCH),
+            refused: Cell::new(FIRST_EPOCH),
+            recovers: Cell::new(false),
+            ascends: Cell::new(false),
+            gives: Cell::new(None),
+            tends: Cell::new(false),
+            reads_all: Cell::new(false),
+            looks: Cell::new(false),
+            configuration: Configuration::of(&node.configuration),
+            stalled: RefCell::default(),
+            rpc,
+            attempts: RefCell::default(),
+            tables: RefCell::new(Rc::new([])),
+            shared,
+            node,
+        };
+        Ok(Rc::new(coordinator))
+    }
+
+    /// The tables of this node, `wanted` among them if it exists.
+    #[inline]
+    pub(crate) fn tables(&self, wanted: TableId) -> Tables {
+        if usize::from(wanted.0) >= self.tables.borrow().len() {
+            let all = self.node.tables.read().unwrap_or_else(PoisonError::into_inner);
+            *self.tables.borrow_mut() = all.iter().cloned().collect();
+        }
+        Rc::clone(&self.tables.borrow())
+    }
+
+    /// Whether a lock that `owner` granted under `shard_epoch` still stands (H4).
+    #[inline]
+    pub(crate) fn still_owned(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) -> bool {
+        let claim = Owner { node: owner, epoch: ShardEpoch(shard_epoch) };
+        self.node.shards.is_current(shard, claim) || broken(Rule::LostLocksEndAttempts)
+    }
+
+    /// Group that stores a shard.
+    #[inline]
+    pub(crate) fn group_of(&self, shard: ShardId) -> GroupId {
+        self.shared.placement.group_of(shard)
+    }
+}
+
+impl LockRoutes for ComputeNode {
+    #[inline]
+    fn this_node(&self) -> NodeId {
+        self.id
+    }
+
+    #[inline]
+    fn owner(&self, shard: ShardId) -> (NodeId, u32) {
+        self.owner_known(shard)
+    }
+
+    fn learn(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) {
+        Self::learn(self, shard, Owner { node: owner, epoch: ShardEpoch(shard_epoch) });
+    }
+
+    fn suspect(&self, owner: NodeId, suspicion: Suspicion) {
+        self.suspects.note(owner, suspicion);
+    }
+}
+
+/// The locks that this cluster was configured with.
+pub(crate) enum Locks {
+    Lotus(LotusLocks<ComputeNode>),
+    CasSpin(CasLocks),
+}
+
+impl Locks {
+    fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
+        match shared.config.locks {
+            LockKind::Lotus => {
+                let (table, lease) = (Arc::clone(&node.locks), shared.config.lease);
+                Self::Lotus(LotusLocks::new(table, Arc::clone(node), rpc.clone(), lease))
+            }
+            LockKind::CasSpin => {
+                let shared = Arc::clone(shared);
+                let word_of = move |name: &LockName, hash| shared.lock_word(name.shard(), hash);
+                Self::CasSpin(CasLocks::new(rpc.lane().clone(), Rc::new(word_of)))
+            }
+        }
+    }
+}
+
+impl LockService for Locks {
+    #[inline]
+    async fn acquire(
+        &self,
+        held: &mut HeldLocks,
+        round: u16,
+        wanted: &[LockRequest],
+        timeout: Duration,
+    ) -> Result<(), LockError> {
+        match self {
+            Self::Lotus(locks) => locks.acquire(held, round, wanted, timeout).await,
+            Self::CasSpin(locks) => locks.acquire(held, round, wanted, timeout).await,
+        }
+    }
+
+    #[inline]
+    fn release(&self, held: &mut HeldLocks) {
+        match self {
+            Self::Lotus(locks) => locks.release(held),
+            Self::CasSpin(locks) => locks.release(held),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, name: &LockName) {
+        match self {
+            Self::Lotus(locks) => locks.prefetch(name),
+            Self::CasSpin(locks) => locks.prefetch(name),
+        }
+    }
+}
+
+impl Coordinator {
+    /// Time after which all nodes that are not held up know what this one has published.
+    pub(crate) fn notice(&self) -> Duration {
+        // One delay until this node's turn, one until theirs.
+        self.shared.config.horizon_interval * (2 * MAX_INTERVALS)
+    }
+}

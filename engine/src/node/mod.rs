@@ -1,0 +1,37 @@
+//! A compute node and its coordinators: the state that they keep and the verbs that they repeat.
+//!
+//! State of a subsystem that one node or one coordinator has once lives here, in a type of its own
+//! ([`members::NodeMembers`], [`configuration::Configuration`], …); the subsystem itself is a room
+//! further up. Imports from [`crate::api`] alone. Decides nothing.
+
+pub(crate) mod asks;
+pub(crate) mod attempts;
+pub(crate) mod authority;
+pub(crate) mod catalogue;
+pub(crate) mod configuration;
+pub(crate) mod control;
+pub(crate) mod coordinator;
+pub(crate) mod council;
+pub(crate) mod filled;
+pub(crate) mod grace;
+pub(crate) mod horizon;
+pub(crate) mod load_counts;
+pub(crate) mod members;
+pub(crate) mod memory_life;
+pub(crate) mod messages;
+pub(crate) mod moves;
+pub(crate) mod nodes;
+pub(crate) mod oracle;
+pub(crate) mod owners;
+pub(crate) mod placement;
+pub(crate) mod shared;
+pub(crate) mod silent;
+pub(crate) mod slots;
+pub(crate) mod suspects;
+pub(crate) mod tables;
+pub(crate) mod tasks;
+pub(crate) mod timestamps;
+pub(crate) mod tombstones;
+pub(crate) mod trims;
+pub(crate) mod verbs;
+pub(crate) mod version_tables;

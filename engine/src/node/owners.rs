@@ -1,0 +1,58 @@
+//! Owners of shards, as a compute node learns them (H4).
+
+use crate::node::shared::{ComputeNode, Shared};
+use lotus_fabric::ids::ShardId;
+use lotus_recovery::Membership;
+use lotus_router::Placement;
+use lotus_router::{NOBODY, Owner};
+use std::sync::Arc;
+
+impl ComputeNode {
+    /// Learns that `owner` has `shard`, unless a later epoch is known. An owner known to be
+    /// expelled counts as none.
+    pub(crate) fn learn(&self, shard: ShardId, owner: Owner) {
+        if self.shards.owner(shard).epoch >= owner.epoch {
+            return;
+        }
+        // Hold the list of expelled nodes, so that no expulsion is noted between check and update.
+        self.members.with_expelled(|expelled| {
+            let out = expelled.iter().any(|(node, _)| *node == owner.node);
+            let node = if out { NOBODY } else { owner.node };
+            self.shards.learn(shard, Owner { node, ..owner });
+            self.routes.learn(shard, Owner { node, ..owner });
+        });
+    }
+
+    /// Whether this node knows an owner of every shard.
+    pub(crate) fn knows_all_owners(&self) -> bool {
+        ShardId::all().all(|shard| self.shards.owner(shard).node != NOBODY)
+    }
+}
+
+impl Shared {
+    /// Returns the node of this process that keeps the locks of a shard, whether it grants more or
+    /// not. Asks each node about itself, which only the process can do.
+    pub(crate) fn keeper_of(&self, shard: ShardId) -> Option<Arc<ComputeNode>> {
+        let keeps =
+            |node: &Arc<ComputeNode>| !node.has_failed() && node.shards.keeps(shard, node.id);
+        self.nodes.iter().find(keeps)
+    }
+}
+
+impl ComputeNode {
+    /// Whether this life of the node takes part: another life may have its place.
+    pub(crate) fn takes_part_in(&self, now: &Membership) -> bool {
+        now.has_life(self.id, self.incarnation)
+    }
+
+    /// Learns which memory nodes are used, and whether this node still takes part. An expelled node
+    /// uses no memory node that joined since: it may not be fenced there yet (H2).
+    pub(crate) fn learn_placement(&self, now: &Membership, first: &Placement) -> bool {
+        let takes_part = self.takes_part_in(now);
+        match takes_part {
+            true => self.configuration.learn(now, first),
+            false => self.expel(),
+        }
+        takes_part
+    }
+}

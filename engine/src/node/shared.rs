@@ -1,0 +1,312 @@
+//! State that all threads of a process share: the nodes, and the layout of memory.
+//!
+//! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use async_channel::{Receiver, Sender};
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
+use lotus_fabric::region::WORD_BYTES;
+use lotus_fabric::transport::Fabric;
+use lotus_locktable::{LockHost, LockName, LockSpace, LockTable};
+use lotus_mvcc::TableDef;
+use lotus_mvcc::address_cache::AddressCache;
+use lotus_mvcc::layout::region::RegionLayout;
+use lotus_mvcc::timestamp::SharedClock;
+use lotus_recovery::membership::FIRST_EPOCH;
+use lotus_recovery::{LogGeometry, Membership, membership};
+use lotus_router::placement::LOG_REGION;
+use lotus_router::{Owner, Placement, Router, ShardEpoch, ShardMap};
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::config::Config;
+use crate::api::error::TxnError;
+use crate::api::moves::MoveCounters;
+use crate::node::configuration::{NodeConfiguration, Takers};
+use crate::node::control::Control;
+use crate::node::council::Council;
+use crate::node::filled::Filled;
+use crate::node::horizon::NodeHorizon;
+use crate::node::load_counts::NodeCounts;
+use crate::node::members::NodeMembers;
+use crate::node::moves::Order;
+use crate::node::nodes::Nodes;
+use crate::node::oracle::Oracle;
+use crate::node::silent::Silent;
+use crate::node::slots::NodeSlots;
+use crate::node::suspects::Suspects;
+use crate::node::version_tables::VersionTables;
+
+/// Region of spin-lock words on every memory node, after the logs.
+pub(crate) const LOCK_REGION: RegionId = RegionId(LOG_REGION.0 + 1);
+/// Its size, in bytes: a million words, so that two locks seldom share one.
+pub(crate) const LOCK_REGION_BYTES: u64 = 8 << 20;
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    /// Fabric on which coordinators open their lanes.
+    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) control: Control,
+    /// The initial placement. Memory accesses use the placement that is left instead
+    /// ([`crate::memory_nodes::changes`]).
+    pub(crate) placement: Placement,
+    /// Control threads that take slabs.
+    pub(crate) takers: Takers,
+    /// Access to the authority, which stores the membership and the tables.
+    pub(crate) council: Council,
+    /// The routing layer's copy of the shard map, kept up to date by all nodes of this process.
+    pub(crate) shards: Arc<ShardMap>,
+    pub(crate) router: Router,
+    pub(crate) log: LogGeometry,
+    /// Layout of every replica group's region.
+    pub(crate) region: RegionLayout,
+    pub(crate) clock: SharedClock,
+    pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
+    /// Number of rows that this process has loaded.
+    pub(crate) rows_loaded: AtomicU64,
+    /// All compute nodes.
+    pub(crate) peers: Vec<Peer>,
+    /// Compute nodes of this process, in order.
+    pub(crate) nodes: Nodes,
+}
+
+/// Compute node of any process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: NodeId,
+    /// Its place among the compute nodes, from zero.
+    pub(crate) index: usize,
+}
+
+/// One life of a compute node of this process: the state that its coordinators share.
+pub(crate) struct ComputeNode {
+    pub(crate) id: NodeId,
+    /// Its place among the compute nodes, from zero.
+    pub(crate) index: usize,
+    pub(crate) incarnation: Incarnation,
+    /// Epoch in which it was admitted.
+    pub(crate) epoch: Epoch,
+    /// Its clock and randomness.
+    pub(crate) env: Env,
+    pub(crate) locks: Arc<LockTable>,
+    pub(crate) versions: VersionTables,
+    /// Shard owners, as far as this node knows.
+    pub(crate) shards: Arc<ShardMap>,
+    /// The routing layer's copy of the shard map.
+    pub(crate) routes: Arc<ShardMap>,
+    /// Load counts; `None` without load balancing.
+    pub(crate) counts: Option<NodeCounts>,
+    /// Counts of its hand-overs.
+    pub(crate) moves: Mutex<MoveCounters>,
+    /// Move requests for shards that it owns.
+    pub(crate) orders: (Sender<Order>, Receiver<Order>),
+    /// Move requests to forward to the shards' owners.
+    pub(crate) passed_on: (Sender<Order>, Receiver<Order>),
+    pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
+    pub(crate) horizon: NodeHorizon,
+    /// Free slots that its coordinators share.
+    pub(crate) slots: NodeSlots,
+    pub(crate) members: NodeMembers,
+    /// Its part in serving timestamps.
+    pub(crate) oracle: Oracle,
+    pub(crate) configuration: NodeConfiguration,
+    /// Shards that it has filled on memory nodes that return.
+    pub(crate) filled: Filled,
+    /// Whether it takes work: one of the constants below.
+    standing: AtomicU8,
+    /// Memory nodes that do not answer it.
+    pub(crate) silent: Silent,
+    /// Compute nodes that do not answer it.
+    pub(crate) suspects: Suspects,
+    /// Closed to end its coordinators at once.
+    killed: (Sender<()>, Receiver<()>),
+}
+
+const SERVES: u8 = 0;
+/// The lease has run out, so other nodes may have expelled this one: it begins nothing until it
+/// knows. A newcomer is suspended too, until every member knows of it.
+const SUSPENDED: u8 = 1;
+/// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
+/// doubt, so it takes no more work.
+const OUT: u8 = 2;
+
+/// Parts that make a [`ComputeNode`].
+pub(crate) struct NodeParts<'a> {
+    pub(crate) id: NodeId,
+    pub(crate) index: usize,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) epoch: Epoch,
+    pub(crate) env: Env,
+    pub(crate) locks: Arc<LockTable>,
+    pub(crate) shards: Arc<ShardMap>,
+    pub(crate) routes: Arc<ShardMap>,
+    /// Membership that includes the node.
+    pub(crate) members: &'a Membership,
+    pub(crate) threads: usize,
+    /// The initial placement.
+    pub(crate) placement: Placement,
+    /// Number of version tables that it caches.
+    pub(crate) cached: usize,
+    /// Whether its load is balanced.
+    pub(crate) balanced: bool,
+}
+
+/// Table, with one compute node's state for it.
+pub(crate) struct NodeTable {
+    pub(crate) def: Arc<TableDef>,
+    pub(crate) addresses: AddressCache,
+    /// Most displaced versions that each coordinator keeps for snapshots.
+    pub(crate) retired_limit: usize,
+    /// The same limit while a snapshot reads all rows, which takes seconds.
+    pub(crate) patient_limit: usize,
+}
+
+impl Shared {
+    pub(crate) fn table(&self, id: TableId) -> Option<Arc<TableDef>> {
+        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        tables.get(usize::from(id.0)).cloned()
+    }
+
+    pub(crate) fn all_tables(&self) -> Vec<Arc<TableDef>> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the word on a memory node for a spin lock with this hash.
+    pub(crate) fn lock_word(&self, shard: ShardId, hash: u64) -> RemoteAddr {
+        let node = self.placement.replicas(self.placement.group_of(shard)).primary().node;
+        let word = hash % (LOCK_REGION_BYTES / WORD_BYTES as u64);
+        RemoteAddr::new(node, LOCK_REGION, word * WORD_BYTES as u64)
+    }
+
+    /// Returns the node's place among the compute nodes.
+    pub(crate) fn index_of(&self, node: NodeId) -> Option<usize> {
+        self.peers.iter().position(|known| known.id == node)
+    }
+
+    /// Returns the compute node at a place, if it is in this process.
+    pub(crate) fn hosted(&self, index: usize) -> Option<Arc<ComputeNode>> {
+        self.nodes.iter().find(|node| node.index == index)
+    }
+
+    /// Whether a compute node has failed, or a memory node has come back, as far as this process or
+    /// the authority knows.
+    pub(crate) fn has_lost_a_node(&self) -> bool {
+        let here = self.nodes.iter().any(|node| node.has_failed());
+        let members = || membership::read(self.council.authority());
+        // A node that has returned counts too: its earlier life has left something.
+        let lost = |now: Membership| {
+            now.expelled().next().is_some()
+                || now.live().any(|one| one.joined != FIRST_EPOCH)
+                || !now.returns().is_empty()
+        };
+        here || members().is_ok_and(lost)
+    }
+
+    /// Whether all compute nodes are in this process.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.nodes.iter().len() == self.peers.len()
+    }
+}
+
+impl ComputeNode {
+    pub(crate) fn new(parts: NodeParts<'_>) -> Self {
+        let NodeParts { id, locks, shards, threads, cached, members, .. } = parts;
+        let standing = if parts.epoch == FIRST_EPOCH { SERVES } else { SUSPENDED };
+        Self {
+            id,
+            index: parts.index,
+            incarnation: parts.incarnation,
+            epoch: parts.epoch,
+            env: parts.env,
+            versions: VersionTables::new(id, Arc::clone(&locks), Arc::clone(&shards), cached),
+            locks,
+            shards,
+            routes: parts.routes,
+            counts: parts.balanced.then(NodeCounts::new),
+            moves: Mutex::default(),
+            orders: async_channel::unbounded(),
+            passed_on: async_channel::unbounded(),
+            tables: RwLock::default(),
+            horizon: NodeHorizon::new(threads),
+            slots: NodeSlots::new(parts.placement.group_count() as u16),
+            members: NodeMembers::new(threads, members),
+            oracle: Oracle::new(members, threads),
+            configuration: NodeConfiguration::new(&parts.placement, threads),
+            filled: Filled::default(),
+            silent: Silent::default(),
+            suspects: Suspects::none_of(members.members().iter().map(|member| member.node)),
+            standing: AtomicU8::new(standing),
+            killed: async_channel::bounded(1),
+        }
+    }
+
+    /// Ends its coordinators at once.
+    pub(crate) fn kill(&self) {
+        self.killed.0.close();
+    }
+
+    /// Waits until [`Self::kill`] is called.
+    pub(crate) async fn killed(&self) {
+        // Nothing is ever sent.
+        let _ = self.killed.1.recv().await;
+    }
+
+    /// Takes no more work from now on.
+    pub(crate) fn expel(&self) {
+        self.standing.store(OUT, Ordering::Release);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.standing.load(Ordering::Acquire) == OUT
+    }
+
+    /// Begins no transactions until [`Self::resume`].
+    pub(crate) fn suspend(&self) {
+        self.change_standing(SERVES, SUSPENDED);
+    }
+
+    /// Takes work again: the lease is held.
+    pub(crate) fn resume(&self) {
+        self.change_standing(SUSPENDED, SERVES);
+    }
+
+    /// Checks that a transaction may begin.
+    pub(crate) fn check_standing(&self) -> Result<(), TxnError> {
+        match self.standing.load(Ordering::Acquire) {
+            SERVES => Ok(()),
+            SUSPENDED => Err(self.configuration.why_timeout()),
+            _ => Err(TxnError::Fenced),
+        }
+    }
+
+    fn change_standing(&self, from: u8, to: u8) {
+        // An expelled node stays expelled, so a failed exchange is right.
+        let _ = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+impl LockHost for ComputeNode {
+    fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool {
+        if let Some(counts) = &self.counts {
+            counts.count_request(shard);
+        }
+        self.shards.serves(shard, Owner { node: self.id, epoch: ShardEpoch(shard_epoch) })
+    }
+
+    fn owner_known(&self, shard: ShardId) -> (NodeId, u32) {
+        let owner = self.shards.owner(shard);
+        (owner.node, owner.epoch.0)
+    }
+
+    fn configuration_epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn write_granted(&self, name: &LockName) {
+        if name.space == LockSpace::Row && !broken(Rule::RemoteWritersAreNoticed) {
+            self.versions.forget(name.table, name.key);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Hand-over: an owner gives shards to another compute node while transactions run (LOTUS §4.3).
+//!
+//! # The steps, and their purpose
+//! 1. The owner asks the receiver whether it is there. If it does not answer, or not all nodes know
+//!    yet that it has returned, nothing has changed.
+//! 2. The owner *stops*: it grants no more locks of the shards; requesters have to try again. A
+//!    grant under way checks for the stop after it has taken its lock, and the owner looks for
+//!    locks after it has stopped; so one of them sees the other (H19).
+//! 3. It waits until no lock of the shards is held. Most transactions end at once. Past its
+//!    patience it asks the remaining holders to give up. Those that are not committing do; only
+//!    that answer, and no lapse of time, lets the owner release their locks (H19). Commits are
+//!    waited for, dead holders are recovered first.
+//! 4. What is cached of the shards is forgotten (H11). It does not come back: rows read before the
+//!    stop are not cached after it.
+//! 5. The words in the memory pool are [swapped](Coordinator::give). From here on the receiver owns
+//!    the shards, whether a node knows it or not.
+//! 6. The receiver is told, and grants. If the message is lost it learns as all other nodes do.
+//!
+//! # If a node stops anywhere
+//! Up to 5 the owner still is the owner: if it has died, the shards find heirs like all its others;
+//! if it gives up it resumes. From 5 on the receiver is, and if it has died, its heirs take over.
+//! An owner that pauses before 5, and was expelled meanwhile, finds the words changed, or itself
+//! fenced.
+//!
+//! # What it is not
+//! It moves no data, and decides nothing: [`crate::shards::balance`], or an operator through any node
+//! ([`crate::shards::orders`]), says which shards go where. A node carries out one hand-over at a time, of
+//! all its shards together.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TxnId};
+use lotus_fabric::rpc::{Patience, PendingCall, Service};
+use lotus_locktable::Holder;
+use lotus_points::point;
+use lotus_router::Owner;
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::moves::{MoveError, Moved};
+use crate::node::coordinator::Coordinator;
+use crate::node::messages::{ASK_AGAIN, decode, encode};
+use crate::node::verbs::Fenced;
+use crate::shards::ownership::Transfer;
+
+/// RPC service by which nodes hand shards over.
+const SERVICE: Service = Service(3);
+/// Limit of the shards in one hand-over: their names fit in one datagram.
+pub(crate) const MOST_AT_ONCE: usize = 128;
+/// Pause between two looks at the locks that are still held.
+const LOOK_AGAIN: Duration = Duration::from_micros(10);
+/// First word of a message, which says what it asks for. Messages of this service are words.
+const TAKE: u64 = 1;
+const YIELD: u64 = 2;
+
+impl From<Fenced> for MoveError {
+    fn from(_: Fenced) -> Self {
+        Self::Failed
+    }
+}
+
+/// Owner's next action in draining the locks of the shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Publish,
+    Wait,
+    AskToYield,
+    GiveUp,
+}
+
+/// Next step with `held` locks left after waiting for `waited`: asks the holders to yield after
+/// `patience`, gives up after `limit`.
+fn next_step(held: usize, waited: Duration, patience: Duration, limit: Duration) -> Step {
+    match held {
+        0 => Step::Publish,
+        _ if waited >= limit => Step::GiveUp,
+        _ if waited >= patience => Step::AskToYield,
+        _ => Step::Wait,
+    }
+}
+
+/// Carries out the node's orders for as long as it lives.
+pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
+    if coordinator.thread != 0 {
+        return;
+    }
+    while let Ok(order) = coordinator.node.orders.1.recv().await {
+        if coordinator.is_for_another(&order) {
+            // Both channels live as long as the node.
+            let _ = coordinator.node.passed_on.0.try_send(order);
+            continue;
+        }
+        let outcome = match coordinator.check_epochs(&order) {
+            Ok(()) => coordinator.hand_over(&order.shards, order.to).await,
+            Err(stale) => Err(stale),
+        };
+        match outcome {
+            Ok(moved) if moved.interruption > Duration::ZERO => {
+                let mut counters = coordinator.node.moves.lock();
+                let counters = counters.as_mut().unwrap_or_else(|broken| broken.get_mut());
+                counters.count(order.shards.len(), moved);
+            }
+            Err(MoveError::Failed) => coordinator.node.expel(),
+            _ => {}
+        }
+        // The sender of the order may not wait for it.
+        let _ = order.reply.try_send(outcome);
+    }
+}
+
+/// Lets a coordinator answer the messages of this service.
+pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
+    let serving = Rc::downgrade(coordinator);
+    let answer = move |message: &[u8]| answer(&serving, message);
+    coordinator.rpc.serve(
+        SERVICE,
+        Box::new(move |responder, message| {
+            if let Some(words) = answer(message) {
+                responder.respond(&encode(&words));
+            }
+        }),
+    );
+}
+
+/// Answer to a message; `None` for an invalid message, or if this node has failed.
+fn answer(coordinator: &Weak<Coordinator>, message: &[u8]) -> Option<Vec<u64>> {
+    let coordinator = coordinator.upgrade().filter(|one| !one.node.has_failed())?;
+    let words = decode(message)?;
+    match words.split_first()? {
+        (&TAKE, shards) => {
+            for shard in shards.chunks_exact(2) {
+                let [shard, owner] = *shard else { continue };
+                coordinator.node.learn(ShardId::from_low_bits(shard), Owner::from_word(owner));
+            }
+            Some(vec![TAKE])
+        }
+        (&YIELD, txns) => {
+            let yields = |raw: &u64| coordinator.yields(TxnId::from_raw(raw & !(1 << 63)));
+            let yielded = txns.iter().map(|txn| u64::from(yields(txn)));
+            Some([YIELD].into_iter().chain(yielded).collect())
+        }
+        _ => None,
+    }
+}
+
+impl Coordinator {
+    /// Gives all of `shards` to `to`, or none; see the module docs.
+    async fn hand_over(&self, shards: &[ShardId], to: NodeId) -> Result<Moved, MoveError> {
+        let owned = self.owned(shards)?;
+        if to == self.node.id || owned.is_empty() {
+            return Ok(Moved { interruption: Duration::ZERO, stragglers: 0 });
+        }
+        let transfers = owned.iter().map(|(shard, owner)| Transfer::new(*shard, *owner, to));
+        let transfers: Vec<_> = transfers.collect::<Option<_>>().ok_or(MoveError::Exhausted)?;
+        self.tell(to, &[], self.patience()).await.map_err(|()| MoveError::Unreachable)?;
+        let me = self.node.id.0;
+        point!(me, ReceiverAsked, with to.0);
+        let since = self.executor.now();
+        if !broken(Rule::OwnersStopFirst) {
+            for (index, (shard, owner)) in owned.iter().enumerate() {
+                if !self.node.shards.stop(*shard, *owner) {
+                    self.resume(&owned[..index]);
+                    return Err(MoveError::NotOwner(*shard));
+                }
+            }
+        }
+        point!(me, GrantsStopped, with to.0);
+        let drained = self.drain(shards, since).await;
+        if !broken(Rule::TheMovedAreForgotten) {
+            // Also after a failure: writers that met the stop have not renewed their cached rows.
+            shards.iter().for_each(|shard| self.node.versions.forget_shard(*shard));
+        }
+        let stragglers = match drained {
+            Ok(stragglers) => stragglers,
+            Err(error) => {
+                self.resume(&owned);
+                return Err(error);
+            }
+        };
+        if !self.node.members.may_receive(to) {
+            self.resume(&owned);
+            return Err(MoveError::Unreachable);
+        }
+        point!(me, Drained, with to.0);
+        self.gives.set(Some(to));
+        let given = self.give(&transfers).await;
+        self.gives.set(None);
+        let given = given?;
+        point!(me, Given, with to.0);
+        if let Some(lost) = given.iter().position(|given| !given) {
+            return Err(MoveError::NotOwner(shards[lost]));
+        }
+        // Without an answer, the receiver learns from the words in the memory pool.
+        let briefly = Patience::constant(ASK_AGAIN, 10);
+        let _ = self.tell(to, &transfers, briefly).await;
+        point!(me, ReceiverTold, with to.0);
+        Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
+    }
+
+    /// Shards with their owner entries; an error if this node does not own one.
+    fn owned(&self, shards: &[ShardId]) -> Result<Vec<(ShardId, Owner)>, MoveError> {
+        let owned = shards.iter().map(|shard| {
+            let owner = self.node.shards.owner(*shard);
+            let mine = owner.node == self.node.id;
+            if mine { Ok((*shard, owner)) } else { Err(MoveError::NotOwner(*shard)) }
+        });
+        owned.collect()
+    }
+
+    fn resume(&self, owned: &[(ShardId, Owner)]) {
+        for (shard, owner) in owned {
+            self.node.shards.resume(*shard, *owner);
+        }
+    }
+
+    /// Waits until no lock of the shards is held; returns the number of attempts asked to give up.
+    async fn drain(&self, shards: &[ShardId], since: Nanos) -> Result<usize, MoveError> {
+        let config = &self.shared.config;
+        let mut asked: Vec<TxnId> = Vec::new();
+        loop {
+            let holders = self.node.locks.holders_in(shards);
+            let waited = since_then(since, self.executor.now());
+            let held = if broken(Rule::HandOversDrain) { 0 } else { holders.len() };
+            match next_step(held, waited, config.drain_patience, config.lock_timeout) {
+                Step::Publish => return Ok(asked.len()),
+                Step::GiveUp => return Err(MoveError::Held),
+                Step::Wait => {}
+                Step::AskToYield => self.ask_to_yield(&holders, &mut asked).await,
+            }
+            if self.node.has_failed() {
+                return Err(MoveError::Failed);
+            }
+            self.executor.sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Asks the holders to give up, and releases the locks of those that answer that they have.
+    async fn ask_to_yield(&self, holders: &[Holder], asked: &mut Vec<TxnId>) {
+        let mut calls: Vec<(Endpoint, Vec<TxnId>)> = Vec::new();
+        for holder in holders {
+            let Some(at) = self.endpoint_of(holder.txn) else { continue };
+            match calls.iter_mut().find(|(known, _)| *known == at) {
+                Some((_, txns)) if !txns.contains(&holder.txn) => txns.push(holder.txn),
+                Some(_) => {}
+                None => calls.push((at, vec![holder.txn])),
+            }
+        }
+        let ask = |(at, txns): (Endpoint, Vec<TxnId>)| -> (Vec<TxnId>, PendingCall) {
+            let names = txns.iter().map(|txn| txn.raw());
+            let words: Vec<u64> = [YIELD].into_iter().chain(names).collect();
+            let once = Patience::constant(ASK_AGAIN, 1);
+            (txns, self.rpc.call(at, SERVICE, &encode(&words), once))
+        };
+        let calls: Vec<_> = calls.into_iter().map(ask).collect();
+        for (txns, call) in calls {
+            for txn in &txns {
+                if !asked.contains(txn) {
+                    asked.push(*txn);
+                }
+            }
+            // Without an answer nothing is released; the next round asks again.
+            let Some(yielded) = call.await.ok().and_then(|reply| decode(&reply)) else { continue };
+            point!(self.node.id.0, AskedToYield);
+            let yielded = yielded.iter().skip(1).zip(&txns).filter(|(said, _)| **said != 0);
+            for (_, txn) in yielded {
+                for held in holders.iter().filter(|holder| holder.txn == *txn) {
+                    self.node.locks.unlock(*txn, &held.name);
+                }
+            }
+        }
+    }
+
+    /// Coordinator that runs an attempt.
+    fn endpoint_of(&self, txn: TxnId) -> Option<Endpoint> {
+        let config = &self.shared.config;
+        let node = self.node.members.node_of(txn.incarnation())?;
+        let slot = usize::from(txn.slot());
+        // Each coordinator has a slot of its own, numbered after those of the applications.
+        let own = slot.checked_sub(config.threads * config.coroutines);
+        let thread = own.unwrap_or(slot / config.coroutines);
+        Some(Endpoint { node, lane: LaneId(thread as u16) })
+    }
+
+    /// Whether an attempt will write nothing more under its locks: it is over, or will not commit.
+    fn yields(&self, txn: TxnId) -> bool {
+        if txn.incarnation() != self.node.incarnation {
+            return false;
+        }
+        let attempts = self.attempts.borrow();
+        let of = attempts.iter().filter_map(Weak::upgrade).find(|one| one.slot == txn.slot());
+        of.is_some_and(|attempts| attempts.yields(txn))
+    }
+
+    /// Patience for messages that only this coordinator waits for: the receiver may be in a process
+    /// that has to wait for a core.
+    pub(crate) fn patience(&self) -> Patience {
+        let tries = self.shared.config.lock_timeout.as_nanos() / ASK_AGAIN.as_nanos();
+        Patience::constant(ASK_AGAIN, (tries as u32).max(10))
+    }
+
+    /// Tells a node which shards it was given; with no transfers, only asks whether it is there.
+    async fn tell(&self, to: NodeId, transfers: &[Transfer], patience: Patience) -> Result<(), ()> {
+        let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
+        let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
+        let at = Endpoint { node: to, lane: LaneId(0) };
+        let once = Patience { tries: 1, ..patience };
+        for _ in 0..patience.tries {
+            if !self.node.members.may_receive(to) {
+                break;
+            }
+            if self.rpc.call(at, SERVICE, &encode(&words), once).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(())
+    }
+}
+
+/// Time since `since`; zero if the clock was set back.
+fn since_then(since: Nanos, now: Nanos) -> Duration {
+    Duration::from_nanos(now.0.saturating_sub(since.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stragglers_are_asked_and_nothing_is_taken_from_anybody() {
+        let ms = Duration::from_millis;
+        // (locks held, waited, what next)
+        let cases = [
+            (0, ms(0), Step::Publish),
+            (0, ms(99), Step::Publish),
+            (1, ms(0), Step::Wait),
+            (1, ms(9), Step::Wait),
+            (1, ms(10), Step::AskToYield),
+            (7, ms(49), Step::AskToYield),
+            (1, ms(50), Step::GiveUp),
+        ];
+        for (held, waited, step) in cases {
+            assert_eq!(next_step(held, waited, ms(10), ms(50)), step, "{held} for {waited:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        assert_eq!(decode(&encode(&[TAKE, 7])), Some(vec![TAKE, 7]));
+        assert_eq!(decode(&[1, 2, 3]), None);
+        assert_eq!(answer(&Weak::new(), &encode(&[TAKE])), None);
+    }
+}

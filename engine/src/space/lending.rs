@@ -1,0 +1,383 @@
+//! Lending: gives free slots to a node that has none left, where no slab is left either.
+//!
+//! # What it is
+//! A coordinator that finds no slot in a full group asks the other compute nodes, one after the
+//! other, until one gives it some: half of what that node has beyond its own reserve, or half of
+//! all it has if an update waits. The asker owns these slots from then on, like slots that it has
+//! freed itself.
+//!
+//! | message | words |
+//! |---|---|
+//! | ask | its number; that of the last one answered, by which life; place; slot bytes; 1: update |
+//! | answer | the number; the giver's life; slots |
+//!
+//! The place is table, group and kind; a life is an incarnation.
+//!
+//! # Why no slot is ever free at two nodes
+//! Slots leave the giver's allocator before the answer is sent, and enter the asker's when it
+//! arrives. Numbers carry the asker's incarnation and grow, and each coordinator has one ask under
+//! way. The giver remembers each asker's last ask: the same number again is answered with the same
+//! slots, a lower one not at all. The asker accepts an answer only while it waits for that number.
+//!
+//! # If an answer is lost
+//! The next ask names the last one that was answered, and by which life of the giver. Slots given
+//! for a later ask, or by another life, have not arrived and never will, because the asker no
+//! longer waits for them: the giver takes back those it gave in its current life. An ask that is
+//! repeated while the giver restarts may be answered by both its lives; the asker takes one answer.
+//! Slots are lost if an asker ends without asking again, or a giver with its answer on the way.
+//!
+//! # Pace
+//! Once no node had any, the next ask for such slots waits for [`PAUSE`] intervals of the horizon.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use lotus_fabric::ids::{Endpoint, Incarnation, LaneId, NodeId, TableId};
+use lotus_fabric::rpc::{Patience, Service};
+use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_sabotage::{Rule, broken};
+
+use crate::node::asks::{Answered, COUNT_BITS};
+use crate::node::coordinator::Coordinator;
+use crate::node::messages::{ASK_AGAIN, decode, encode};
+use crate::node::slots::Use;
+
+/// RPC service by which nodes ask each other for free slots.
+const SERVICE: Service = Service(5);
+/// Limit of the slots in one answer.
+const MOST_GIVEN: u64 = 64;
+/// Number of messages to a node that does not answer.
+const TRIES: u32 = 3;
+/// Intervals of the horizon between two asks for slots that no node had.
+const PAUSE: u32 = 2;
+
+/// A request for slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ask {
+    number: u64,
+    answered: Answered,
+    purpose: Purpose,
+    bytes: u64,
+    wanted: Use,
+}
+
+impl Ask {
+    fn to_words(self) -> [u64; 6] {
+        let Purpose { table, group, slots } = self.purpose;
+        let place = u64::from(table.0) | u64::from(group) << 16 | (slots as u64) << 32;
+        let update = u64::from(self.wanted == Use::Update);
+        [self.number, self.answered.number, self.answered.life, place, self.bytes, update]
+    }
+
+    /// `None` if the words are no valid ask in a cluster of `groups` groups.
+    fn from_words(words: &[u64], groups: u16) -> Option<Self> {
+        let [number, answered, life, place, bytes, update] = *words else { return None };
+        let answered = Answered { number: answered, life };
+        let slots = match place >> 32 {
+            0 => SlotKind::Record,
+            1 => SlotKind::Bucket,
+            _ => return None,
+        };
+        let group = Some((place >> 16) as u16).filter(|group| *group < groups)?;
+        let purpose = Purpose { table: TableId(place as u16), group, slots };
+        let wanted = match update {
+            0 => Use::Insert,
+            1 => Use::Update,
+            _ => return None,
+        };
+        (bytes > 0).then_some(Self { number, answered, purpose, bytes, wanted })
+    }
+}
+
+/// Giver's memory: the last ask of each asker, and the slots given for it.
+struct Counter {
+    /// Incarnation of the giver.
+    life: u64,
+    last: BTreeMap<Endpoint, Given>,
+}
+
+struct Given {
+    number: u64,
+    purpose: Purpose,
+    slots: Vec<u64>,
+}
+
+impl Counter {
+    fn new(life: Incarnation) -> Self {
+        Self { life: u64::from(life.raw()), last: BTreeMap::new() }
+    }
+
+    /// Slots for an ask; `None` if the ask is out of date. `give` takes slots out of the free ones,
+    /// `take_back` returns one.
+    fn receive(
+        &mut self,
+        from: Endpoint,
+        ask: &Ask,
+        give: impl FnOnce() -> Vec<u64>,
+        mut take_back: impl FnMut(Purpose, u64),
+    ) -> Option<&[u64]> {
+        let last = self.last.get(&from).map(|given| given.number);
+        if last > Some(ask.number) {
+            return None;
+        }
+        if last < Some(ask.number) {
+            let slots = give();
+            let given = Given { number: ask.number, purpose: ask.purpose, slots };
+            if let Some(before) = self.last.insert(from, given) {
+                // What has arrived at an asker's former life is not known.
+                let same = before.number >> COUNT_BITS == ask.number >> COUNT_BITS;
+                if same && !self.has_arrived(before.number, ask.answered) {
+                    before.slots.into_iter().for_each(|slot| take_back(before.purpose, slot));
+                }
+            }
+        }
+        self.last.get(&from).map(|given| &given.slots[..])
+    }
+
+    /// Whether the asker has received what this life of the giver gave for the ask of this number.
+    fn has_arrived(&self, number: u64, answered: Answered) -> bool {
+        answered.life == self.life && number <= answered.number
+    }
+}
+
+/// Lets coordinator 0 give other nodes slots that its own node does not need.
+pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
+    if coordinator.thread != 0 {
+        return;
+    }
+    let serving = Rc::downgrade(coordinator);
+    let mut counter = Counter::new(coordinator.node.incarnation);
+    let life = counter.life;
+    let groups = coordinator.shared.placement.group_count() as u16;
+    let mut receive = move |from: Endpoint, message: &[u8]| {
+        let coordinator = serving.upgrade().filter(|one| !one.node.has_failed())?;
+        let ask = Ask::from_words(&decode(message)?, groups)?;
+        let give = || coordinator.give_slots(&ask);
+        let take_back = |purpose, slot| coordinator.release_slot(purpose, slot);
+        let given = counter.receive(from, &ask, give, take_back)?;
+        Some([&[ask.number, life], given].concat())
+    };
+    coordinator.rpc.serve(
+        SERVICE,
+        Box::new(move |responder, message| {
+            if let Some(answer) = receive(responder.from(), message) {
+                responder.respond(&encode(&answer));
+            }
+        }),
+    );
+}
+
+impl Coordinator {
+    /// Takes slots for another node out of the free ones.
+    fn give_slots(&self, ask: &Ask) -> Vec<u64> {
+        let slots = &self.node.slots;
+        // The asker found no slab, and all nodes share the group's cursor.
+        slots.set_full(ask.purpose.group);
+        slots.miss(ask.wanted, self.executor.now());
+        self.share_slots();
+        let (wanted, purpose, bytes) = (ask.wanted, ask.purpose, ask.bytes);
+        let mut shared = slots.lock();
+        let free = match wanted {
+            Use::Insert => {
+                let kept_back = wanted.keeps_back(purpose, bytes);
+                shared.available_for_inserts(purpose, bytes, kept_back)
+            }
+            Use::Update | Use::Spare => shared.available(purpose, bytes),
+        };
+        let most = free.div_ceil(2).min(MOST_GIVEN);
+        let given: Vec<u64> =
+            (0..most).map_while(|_| wanted.take(&mut shared, purpose, bytes)).collect();
+        if broken(Rule::GivenSlotsAreGone) {
+            given.iter().for_each(|slot| shared.release(purpose, *slot));
+        }
+        given
+    }
+
+    /// Asks other nodes for slots; returns whether there may be some now. Runs in a task of its
+    /// own, so that no answer is lost with the transaction that needs it.
+    #[cold]
+    pub(crate) async fn borrow_slots(
+        self: &Rc<Self>,
+        wanted: Use,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> bool {
+        let kind = (purpose.table, purpose.group, purpose.slots == SlotKind::Bucket);
+        let asks = &self.asks;
+        let pause = self.shared.config.horizon_interval * PAUSE;
+        let since = asks.fruitless.borrow().get(&kind).copied();
+        let too_soon = since.is_some_and(|since| self.executor.now() < since.after(pause));
+        if too_soon || self.shared.peers.len() == 1 {
+            return false;
+        }
+        if asks.under_way.get() {
+            while asks.under_way.get() {
+                self.executor.sleep(ASK_AGAIN).await;
+            }
+            // That ask may have brought such slots; if not, the caller asks again.
+            return true;
+        }
+        asks.under_way.set(true);
+        let (sender, outcome) = async_channel::bounded(1);
+        let coordinator = Rc::clone(self);
+        self.executor.spawn(async move {
+            let found = coordinator.ask_all(wanted, purpose, bytes).await;
+            let asks = &coordinator.asks;
+            if !found {
+                asks.fruitless.borrow_mut().insert(kind, coordinator.executor.now());
+            }
+            asks.under_way.set(false);
+            // A dropped transaction does not wait any more.
+            let _ = sender.try_send(found);
+        });
+        outcome.recv().await.unwrap_or(false)
+    }
+
+    async fn ask_all(&self, wanted: Use, purpose: Purpose, bytes: u64) -> bool {
+        let peers = &self.shared.peers;
+        for step in 1..peers.len() {
+            let giver = peers[(self.node.index + step) % peers.len()].id;
+            if self.node.has_failed() {
+                return false;
+            }
+            if self.node.members.may_receive(giver)
+                && self.ask_for_slots(giver, wanted, purpose, bytes).await
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Asks one node; returns whether it gave any slot.
+    async fn ask_for_slots(
+        &self,
+        giver: NodeId,
+        wanted: Use,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> bool {
+        let number = self.asks.next(self.node.incarnation);
+        let answered = self.asks.answered.borrow().get(&giver).copied().unwrap_or_default();
+        let ask = Ask { number, answered, purpose, bytes, wanted };
+        let at = Endpoint { node: giver, lane: LaneId(0) };
+        let patience = Patience::constant(ASK_AGAIN, TRIES);
+        let reply = self.rpc.call(at, SERVICE, &encode(&ask.to_words()), patience).await;
+        let words = reply.ok().and_then(|reply| decode(&reply));
+        let Some([named, life, slots @ ..]) = words.as_deref() else { return false };
+        if *named != number {
+            return false;
+        }
+        self.asks.answered.borrow_mut().insert(giver, Answered { number, life: *life });
+        let mut shared = self.node.slots.lock();
+        for slot in slots {
+            match wanted {
+                Use::Insert => shared.release_for_inserts(purpose, *slot),
+                Use::Update | Use::Spare => shared.release(purpose, *slot),
+            }
+        }
+        !slots.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    const ASKER: Endpoint = Endpoint { node: NodeId(7), lane: LaneId(1) };
+    const PURPOSE: Purpose = Purpose { table: TableId(3), group: 1, slots: SlotKind::Record };
+
+    fn ask(number: u64, answered: u64) -> Ask {
+        let answered = Answered { number: answered, life: 1 };
+        Ask { number, answered, purpose: PURPOSE, bytes: 64, wanted: Use::Insert }
+    }
+
+    fn counter(life: u16) -> Counter {
+        Counter::new(Incarnation::new(life).expect("small"))
+    }
+
+    /// A counter with these slots, and all that it has taken back.
+    struct Giver {
+        counter: Counter,
+        free: Vec<u64>,
+    }
+
+    impl Giver {
+        fn receive(&mut self, ask: &Ask) -> Option<Vec<u64>> {
+            let free = RefCell::new(&mut self.free);
+            let give = || free.borrow_mut().pop().into_iter().collect();
+            let take_back = |purpose, slot| {
+                assert_eq!(purpose, PURPOSE);
+                free.borrow_mut().push(slot);
+            };
+            self.counter.receive(ASKER, ask, give, take_back).map(<[_]>::to_vec)
+        }
+    }
+
+    #[test]
+    fn an_ask_that_comes_twice_or_late_gives_slots_once() {
+        let mut giver = Giver { counter: counter(1), free: vec![64, 128, 192] };
+        for _ in 0..2 {
+            assert_eq!(giver.receive(&ask(5, 0)), Some(vec![192]));
+        }
+        assert_eq!(giver.receive(&ask(6, 5)), Some(vec![128]));
+        assert_eq!(giver.receive(&ask(5, 0)), None, "nobody waits for that answer any more");
+        assert_eq!(giver.free, [64]);
+    }
+
+    #[test]
+    fn what_has_not_arrived_is_taken_back_and_what_has_is_not() {
+        let mut giver = Giver { counter: counter(1), free: vec![64, 128] };
+        assert_eq!(giver.receive(&ask(5, 0)), Some(vec![128]));
+        // The answer to 5 was lost.
+        assert_eq!(giver.receive(&ask(6, 0)), Some(vec![64]));
+        assert_eq!(giver.free, [128]);
+        // The answer to 6 has come.
+        assert_eq!(giver.receive(&ask(7, 6)), Some(vec![128]));
+        assert!(giver.free.is_empty());
+    }
+
+    #[test]
+    fn what_an_earlier_life_was_given_is_not_taken_back() {
+        let mut giver = Giver { counter: counter(1), free: vec![64, 128] };
+        let second_life = 2 << COUNT_BITS;
+        assert_eq!(giver.receive(&ask((1 << COUNT_BITS) + 9, 0)), Some(vec![128]));
+        assert_eq!(giver.receive(&ask(second_life + 1, 0)), Some(vec![64]));
+        assert!(giver.free.is_empty());
+    }
+
+    /// An ask was answered by the giver's first life and, repeated, by its second. The asker took
+    /// one answer, and the second life's slots were lost on the way.
+    #[test]
+    fn what_another_life_of_the_giver_answered_has_not_arrived_from_this_one() {
+        let mut second = Giver { counter: counter(2), free: vec![64, 128] };
+        assert_eq!(second.receive(&ask(5, 4)), Some(vec![128]));
+        assert_eq!(second.receive(&ask(6, 5)), Some(vec![64]));
+        assert_eq!(second.free, [128]);
+        let answered = Answered { number: 6, life: 2 };
+        assert_eq!(second.receive(&Ask { answered, ..ask(7, 0) }), Some(vec![128]));
+        assert!(second.free.is_empty());
+    }
+
+    #[test]
+    fn asks_survive_the_way_and_what_is_none_is_not_answered() {
+        for wanted in [Use::Insert, Use::Update] {
+            let ask = Ask { wanted, ..ask(5, 3) };
+            assert_eq!(Ask::from_words(&ask.to_words(), 2), Some(ask));
+            assert_eq!(Ask::from_words(&ask.to_words(), 1), None, "there is no such group");
+        }
+        let place = 3 | 1 << 16;
+        let no_asks: [&[u64]; 5] = [
+            &[],
+            &[5, 3, 1, place, 64],
+            &[5, 3, 1, place | 2 << 32, 64, 0],
+            &[5, 3, 1, place, 0, 0],
+            &[5, 3, 1, place, 64, 2],
+        ];
+        for words in no_asks {
+            assert_eq!(Ask::from_words(words, 2), None, "{words:?}");
+        }
+    }
+}

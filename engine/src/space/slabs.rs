@@ -1,0 +1,258 @@
+//! Taking slabs from the memory nodes: the one allocation that needs the network.
+//!
+//! The cursor in a group's header page on the primary is advanced by compare-and-swap: adding first
+//! and looking afterwards would push it past the end of a full region. The coordinator that takes
+//! slabs then enters them in the directory of every replica. Offsets mean the same on all of them,
+//! so replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
+//! it. A node that dies between the two steps leaks the slabs it took, nothing else.
+//!
+//! # Promoted copies
+//! A backup's cursor stays where it was formatted. After a promotion, each coordinator raises the
+//! cursor beyond all slabs that the directory names, before it takes its first one there. No other
+//! slab is about to be entered then: before transactions resume, slabs being taken are entered, and
+//! entries that dead nodes made on some copy are made on all ([`crate::memory_nodes::changes`]). So an
+//! allocation that overlaps a promotion completes with the old primary's cursor, or gives up.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use lotus_fabric::lane::{BatchError, Lane};
+use lotus_fabric::verbs::{MAX_VERB_BYTES, VerbError};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry};
+use lotus_mvcc::slab::Purpose;
+use lotus_points::point;
+use lotus_router::{GroupId, Replica, ReplicaSet};
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::error::TxnError;
+use crate::node::coordinator::Coordinator;
+use crate::node::verbs::RETRY_PAUSE;
+
+/// Size of a stretch, the unit in which regions are pre-faulted: two huge pages.
+const STRETCH_BYTES: u64 = 4 << 20;
+
+/// First slab of a stretch: returns the next stretch's offset, to pre-fault it. `None` otherwise.
+fn stretch_ahead(slab: u64) -> Option<u64> {
+    (slab % STRETCH_BYTES < SLAB_BYTES).then(|| slab - slab % STRETCH_BYTES + STRETCH_BYTES)
+}
+
+/// Error of an allocation of slabs.
+#[derive(Debug)]
+pub(crate) enum SlabError {
+    /// The region has no room for them; none was taken.
+    Full,
+    /// The memory nodes did not answer.
+    Fabric(BatchError),
+}
+
+impl From<BatchError> for SlabError {
+    fn from(error: BatchError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
+/// Takes enough contiguous slabs for `bytes` in the group stored at `replicas` and enters them
+/// everywhere; returns the offset of the first.
+pub(crate) async fn take_slabs(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    layout: &RegionLayout,
+    bytes: u64,
+    entry: SlabEntry,
+) -> Result<u64, SlabError> {
+    raise_cursor(lane, replicas.primary(), layout).await?;
+    let offset = advance_cursor(lane, replicas, layout, bytes).await?;
+    enter(lane, replicas, offset, bytes, entry).await?;
+    Ok(offset)
+}
+
+async fn advance_cursor(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    layout: &RegionLayout,
+    bytes: u64,
+) -> Result<u64, SlabError> {
+    let bytes = bytes.next_multiple_of(SLAB_BYTES);
+    if bytes > layout.end() {
+        return Err(SlabError::Full);
+    }
+    let cursor = replicas.primary().at(CURSOR_OFFSET);
+    let mut batch = lane.batch();
+    let seen = batch.read(cursor, WORD_BYTES);
+    let mut offset = batch.post().await?.words(seen)[0];
+    loop {
+        if offset + bytes > layout.end() {
+            return Err(SlabError::Full);
+        }
+        let mut batch = lane.batch();
+        let held = batch.compare_and_swap(cursor, offset, offset + bytes);
+        match batch.post().await?.words(held)[0] {
+            found if found == offset || broken(Rule::SlabsAreTakenOnce) => return Ok(offset),
+            // Another coordinator came first.
+            found => offset = found,
+        }
+    }
+}
+
+/// Reads the end of the allocated part of a group from one of its copies, whether that copy ever
+/// was the primary or not.
+pub(crate) async fn allocated_end(
+    lane: &Lane,
+    replica: Replica,
+    layout: &RegionLayout,
+) -> Result<u64, BatchError> {
+    let mut batch = lane.batch();
+    let cursor = batch.read(replica.at(CURSOR_OFFSET), WORD_BYTES);
+    // Allocations that found no room may have left the cursor beyond the end.
+    let mut end = batch.post().await?.words(cursor)[0].min(layout.end());
+    let mut slab = end;
+    while slab < layout.end() {
+        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
+        let mut batch = lane.batch();
+        let at = replica.at(RegionLayout::directory_word(slab));
+        let words = batch.read(at, left.min(MAX_VERB_BYTES));
+        let done = batch.post().await?;
+        let entries = done.words(words);
+        if let Some(last) = entries.iter().rposition(|entry| *entry != 0) {
+            end = slab + (last as u64 + 1) * SLAB_BYTES;
+        }
+        slab += entries.len() as u64 * SLAB_BYTES;
+    }
+    Ok(end)
+}
+
+/// Raises the cursor of a copy beyond all slabs that its directory names.
+async fn raise_cursor(
+    lane: &Lane,
+    replica: Replica,
+    layout: &RegionLayout,
+) -> Result<(), BatchError> {
+    let end = allocated_end(lane, replica, layout).await?;
+    let mut seen = 0;
+    while seen < end && !broken(Rule::PromotedCursorsAreRaised) {
+        let mut batch = lane.batch();
+        let held = batch.compare_and_swap(replica.at(CURSOR_OFFSET), seen, end);
+        match batch.post().await?.words(held)[0] {
+            found if found == seen => break,
+            // The first guess was wrong, or another coordinator came first.
+            found => seen = found,
+        }
+    }
+    Ok(())
+}
+
+/// Enters slabs in the directory of every replica. May be repeated.
+pub(crate) async fn enter(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    offset: u64,
+    bytes: u64,
+    entry: SlabEntry,
+) -> Result<(), BatchError> {
+    let mut batch = lane.batch();
+    for slab in (offset..offset + bytes).step_by(SLAB_BYTES as usize) {
+        for replica in replicas.members() {
+            batch.write_word(replica.at(RegionLayout::directory_word(slab)), entry.encode());
+        }
+    }
+    batch.post().await.map(drop)
+}
+
+/// Guard of a slab that was taken and is not entered everywhere yet.
+struct Stalled<'a> {
+    of: &'a RefCell<Vec<Purpose>>,
+    purpose: Purpose,
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        self.of.borrow_mut().retain(|purpose| *purpose != self.purpose);
+    }
+}
+
+impl Coordinator {
+    /// Adds a slab for at least one slot of `bytes` to this coordinator's own.
+    ///
+    /// A task of the coordinator does the work, not the calling transaction: even if that is
+    /// dropped, a slab that was taken is entered in every directory and then used.
+    #[cold]
+    pub(crate) async fn take_slab(
+        self: &Rc<Self>,
+        purpose: Purpose,
+        group: GroupId,
+        bytes: u64,
+    ) -> Result<(), TxnError> {
+        if self.stalled.borrow().contains(&purpose) {
+            // A slab is already taken and cannot be entered for now; neither could another.
+            return Err(TxnError::Timeout);
+        }
+        let (sender, outcome) = async_channel::bounded(1);
+        let coordinator = Rc::clone(self);
+        self.executor.spawn(async move {
+            let taken = coordinator.take_and_enter(purpose, group, bytes, &sender).await;
+            // The receiver is gone if the transaction was dropped or has been answered already.
+            let _ = sender.try_send(taken);
+        });
+        outcome.recv().await.unwrap_or(Err(TxnError::Fenced))
+    }
+
+    async fn take_and_enter(
+        &self,
+        purpose: Purpose,
+        group: GroupId,
+        bytes: u64,
+        waiting: &async_channel::Sender<Result<(), TxnError>>,
+    ) -> Result<(), TxnError> {
+        let _taking = self.configuration.begin_taking()?;
+        let (lane, layout) = (&self.lane, &self.shared.region);
+        let kind = purpose.slots.slab();
+        let entry = SlabEntry { kind, table: purpose.table, owner: self.node.incarnation };
+        // Use this copy's cursor to the end. A copy that is promoted meanwhile has its own cursor,
+        // which is not used before all slabs taken by this one are entered.
+        let (replicas, placed) = (self.replicas(group), self.configuration.placed());
+        if self.must_raise_cursor(group) {
+            if let Err(error) = raise_cursor(lane, replicas.primary(), layout).await {
+                return Err(self.after_failure(error).await);
+            }
+            self.configuration.has_raised_cursor(group, placed);
+            point!(self.node.id.0, Promote);
+        }
+        let offset = match advance_cursor(lane, &replicas, layout, bytes).await {
+            Ok(offset) => offset,
+            Err(SlabError::Full) => return Err(TxnError::TableFull { table: purpose.table }),
+            Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
+        };
+        let _stalled = Stalled { of: &self.stalled, purpose };
+        while let Err(error) = enter(lane, &self.replicas(group), offset, SLAB_BYTES, entry).await {
+            self.stalled.borrow_mut().push(purpose);
+            let revoked = error.failures().iter().any(|f| f.error == VerbError::Revoked);
+            let told = self.after_failure(error).await;
+            let _ = waiting.try_send(Err(told));
+            if revoked || self.node.has_failed() {
+                return Err(TxnError::Fenced);
+            }
+            self.executor.sleep(RETRY_PAUSE).await;
+        }
+        self.slabs.borrow_mut().add_slab(purpose, offset, SLAB_BYTES);
+        if let Some(stretch) = stretch_ahead(offset) {
+            for replica in self.replicas(group).members() {
+                self.shared.fabric.prefault(replica.at(stretch), STRETCH_BYTES);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_slab_of_each_stretch_has_the_next_made_ready() {
+        let slabs = (0..3 * STRETCH_BYTES).step_by(SLAB_BYTES as usize);
+        let ahead: Vec<_> = slabs.filter_map(|slab| Some((slab, stretch_ahead(slab)?))).collect();
+        let stretch = STRETCH_BYTES;
+        assert_eq!(ahead, [(0, stretch), (stretch, 2 * stretch), (2 * stretch, 3 * stretch)]);
+    }
+}

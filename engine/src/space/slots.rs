@@ -1,0 +1,123 @@
+//! Free slots of a compute node: where they are, and which uses may take them.
+//!
+//! # Where they are
+//! Each coordinator cuts slots from slabs of its own and keeps those that its transactions release,
+//! so an ordinary commit involves no other thread. Surplus slots go to an allocator that the node's
+//! coordinators share, and are taken from there before another slab is.
+//!
+//! Once a group has no slab left ([`NodeSlots::is_full`]), every free slot of it is shared: each
+//! coordinator gives the node its free slots as soon as it looks, and takes slots one by one. If
+//! the node has none either, it asks the other nodes ([`crate::space::lending`]).
+//!
+//! # Which uses may take them
+//! | use | with slabs left | in a full group |
+//! |---|---|---|
+//! | [`Use::Insert`] | beyond the reserve, or another slab | beyond the reserve, or others' |
+//! | [`Use::Update`] | any, or another slab | any, another node's, and those soon to be freed |
+//! | [`Use::Spare`] | beyond the reserve, or another slab | beyond the reserve, or none |
+//!
+//! Slots that another node has given for inserts do not fill up this node's reserve: they stay for
+//! inserts, here or at a third node, or are taken by updates.
+//!
+//! The reserve ([`lotus_mvcc::slab::reserve`]) is for the second slot of rows that have been
+//! written once. An update that takes one in a full group gives up the row's older slot soon
+//! afterwards ([`crate::upkeep::trim`]), so that the reserve does not run out. A delete never fails for
+//! want of a slot: it leaves a tombstone without a record.
+//!
+//! # If a node stops
+//! Its free slots are lost, as its slabs are not searched yet: no other node knows them, so none is
+//! ever used twice.
+
+use std::rc::Rc;
+
+use lotus_mvcc::slab::Purpose;
+use lotus_router::GroupId;
+
+use crate::api::error::TxnError;
+use crate::node::coordinator::Coordinator;
+use crate::node::slots::Use;
+
+/// Number of slots that move between a coordinator and its node at a time.
+const AT_ONCE: usize = 64;
+
+impl Coordinator {
+    /// Takes a slot that is free at this coordinator or the node.
+    #[inline]
+    pub(crate) fn take_slot(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
+        if self.node.slots.is_full(purpose.group) {
+            return self.take_shared(wanted, purpose, bytes);
+        }
+        let mut own = self.slabs.borrow_mut();
+        if let Some(slot) = wanted.take(&mut own, purpose, bytes) {
+            return Some(slot);
+        }
+        let mut shared = self.node.slots.lock();
+        shared.spill(purpose, AT_ONCE, &mut own);
+        let slot = wanted.take(&mut own, purpose, bytes);
+        slot.or_else(|| wanted.take(&mut shared, purpose, bytes))
+    }
+
+    /// Takes one of the node's shared slots, this coordinator's own among them.
+    #[cold]
+    fn take_shared(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
+        let mut shared = self.node.slots.lock();
+        self.slabs.borrow_mut().hand_over(purpose.group, &mut shared);
+        wanted.take(&mut shared, purpose, bytes)
+    }
+
+    /// Releases a slot that no cell names any more.
+    #[inline]
+    pub(crate) fn release_slot(&self, purpose: Purpose, slot: u64) {
+        if self.node.slots.is_full(purpose.group) {
+            return self.node.slots.lock().release(purpose, slot);
+        }
+        let mut own = self.slabs.borrow_mut();
+        own.release(purpose, slot);
+        if own.given_back(purpose) >= 2 * AT_ONCE {
+            own.spill(purpose, AT_ONCE, &mut self.node.slots.lock());
+        }
+    }
+
+    /// Gives the node this coordinator's free slots of full groups, and those of displaced versions
+    /// that no snapshot needs any more.
+    pub(crate) fn share_slots(&self) {
+        let horizon = self.node.horizon.get();
+        for (GroupId(group), _) in self.shared.placement.groups() {
+            let group = u16::from(group);
+            if self.node.slots.is_full(group) {
+                let mut shared = self.node.slots.lock();
+                self.slabs.borrow_mut().hand_over(group, &mut shared);
+                let mut retired = self.retired.borrow_mut();
+                retired.reuse_all(group, horizon, |purpose, slot| shared.release(purpose, slot));
+            }
+        }
+    }
+
+    /// Looks for slots after [`Self::take_slot`] has found none: in another slab, or at another
+    /// node. After `Ok` there may be some.
+    #[cold]
+    pub(crate) async fn find_slots(
+        self: &Rc<Self>,
+        wanted: Use,
+        purpose: Purpose,
+        group: GroupId,
+        bytes: u64,
+    ) -> Result<(), TxnError> {
+        if !self.node.slots.is_full(purpose.group) {
+            let taken = self.take_slab(purpose, group, bytes).await;
+            if !matches!(taken, Err(TxnError::TableFull { .. })) {
+                return taken;
+            }
+            self.node.slots.set_full(purpose.group);
+            return Ok(());
+        }
+        let full = TxnError::TableFull { table: purpose.table };
+        match wanted {
+            Use::Spare => return Err(full),
+            Use::Insert => self.node.slots.miss(wanted, self.executor.now()),
+            // Counted as a miss only once it has to wait.
+            Use::Update => {}
+        }
+        if self.borrow_slots(wanted, purpose, bytes).await { Ok(()) } else { Err(full) }
+    }
+}

@@ -1,0 +1,353 @@
+//! Buffers of a transaction: its rows, their values, and what execution and commit need of them.
+
+use crate::api::error::TxnError;
+use crate::node::coordinator::{Coordinator, Tables};
+use crate::txn::fetch::Fetch;
+use crate::txn::piece::Piece;
+use crate::txn::plan::CommitPlan;
+use crate::txn::rows::RowIndex;
+use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
+use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
+use lotus_mvcc::acceptance::Expected;
+use lotus_mvcc::index::Lookup;
+use lotus_mvcc::layout::cvt::Cell;
+use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_router::GroupId;
+use std::ops::Range;
+
+/// Row of a transaction, numbered in the order in which rows were added.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Item(u32);
+
+impl Item {
+    /// Returns the item at this place in its transaction.
+    #[inline]
+    pub fn from_index(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Returns its place in its transaction, from zero.
+    #[inline]
+    pub fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// Result of a committed transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Receipt {
+    /// Commit timestamp; `None` if nothing was written.
+    pub commit_ts: Option<Timestamp>,
+    /// Snapshot that the reads came from; `None` if rows were read under locks.
+    pub snapshot: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Serializable,
+    Snapshot,
+    ReadOnly,
+}
+
+/// Access of a transaction to a row, in ascending order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    Insert,
+    /// Internal: take the row away, if it is deleted.
+    Purge,
+    /// Internal: take the slot of an older version away.
+    Trim,
+}
+
+/// Change that a commit makes to a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    None,
+    /// The new value, as a range of [`Body::values`].
+    Put(Range<usize>),
+    Delete,
+    /// Free the row's CVT and all its slots.
+    Purge,
+    /// Take a cell's version and slot.
+    Trim,
+}
+
+/// Place where a commit writes a row, settled when the row was read under its lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    /// Offset of the CVT in the group's region.
+    pub(crate) cvt: u64,
+    /// The cell to overwrite, and its contents.
+    pub(crate) cell_index: usize,
+    pub(crate) cell: Cell,
+    /// Version that follows the one displaced, if any is.
+    pub(crate) successor: Option<Timestamp>,
+    /// The newest committed version, which the new one follows, and the slot of its record; for a
+    /// new CVT, the timestamp since which the row is known to be absent, and 0.
+    pub(crate) previous: Timestamp,
+    pub(crate) predecessor: u64,
+    /// Whether the CVT itself is new, so that the header is written as well.
+    pub(crate) new_cvt: bool,
+}
+
+impl Target {
+    /// Target of an insert: a new CVT at `cvt`, with `cell` as its first cell. The row is known to
+    /// have been absent since `absent_since`.
+    pub(crate) fn new_cvt(cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
+        Self {
+            cvt,
+            cell_index: 0,
+            cell,
+            successor: None,
+            previous: absent_since,
+            predecessor: 0,
+            new_cvt: true,
+        }
+    }
+}
+
+/// Bucket allocated for an insert into a full chain. It joins the chain when the transaction
+/// commits, and is free memory until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrownBucket {
+    pub(crate) table: TableId,
+    pub(crate) group: GroupId,
+    /// Offset of the chain's last bucket; its overflow word will name the new one.
+    pub(crate) tail: u64,
+    /// Offset of the new bucket.
+    pub(crate) bucket: u64,
+    /// Number of its slots that this transaction has claimed.
+    pub(crate) claimed: usize,
+}
+
+/// One row of a transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) table: TableId,
+    pub(crate) key: Key,
+    /// The replica group of the key's shard.
+    pub(crate) group: GroupId,
+    pub(crate) primary_key: PrimaryKey,
+    pub(crate) access: Access,
+    /// Whether the row is locked and read.
+    pub(crate) executed: bool,
+    /// Value that was read, as a range of [`Body::values`]; `None` if the row is absent.
+    pub(crate) value: Option<Range<usize>>,
+    /// Writer of the version that was read.
+    pub(crate) writer: Option<TxnId>,
+    pub(crate) target: Option<Target>,
+    pub(crate) change: Change,
+    /// Record slot taken for this write, which no cell names yet.
+    pub(crate) reserved: Option<u64>,
+}
+
+impl Row {
+    /// Contents that a record of this row must match.
+    #[inline]
+    pub(crate) fn expected(&self) -> Expected<'_> {
+        Expected { table: self.table, key: self.key, primary_key: &self.primary_key }
+    }
+
+    /// Purpose of the slots that hold its records.
+    #[inline]
+    pub(crate) fn records(&self) -> Purpose {
+        purpose(self.table, self.group, SlotKind::Record)
+    }
+
+    #[cold]
+    pub(crate) fn collision(&self) -> TxnError {
+        TxnError::KeyCollision { table: self.table, key: self.primary_key }
+    }
+
+    #[cold]
+    pub(crate) fn too_old(&self) -> TxnError {
+        TxnError::SnapshotTooOld { table: self.table, key: self.primary_key }
+    }
+}
+
+/// Buffers of one transaction, reused by the next.
+#[derive(Default)]
+pub(crate) struct Body {
+    pub(crate) rows: Vec<Row>,
+    /// Index of the rows by key.
+    pub(crate) index: RowIndex,
+    /// Values read and values to write, concatenated.
+    pub(crate) values: Vec<u8>,
+    pub(crate) held: HeldLocks,
+    pub(crate) wanted: Vec<LockRequest>,
+    pub(crate) fetches: Vec<Fetch>,
+    /// Searches for rows that have no remembered address.
+    pub(crate) lookups: Vec<Lookup>,
+    /// Offsets of the CVTs that this transaction's inserts will take.
+    pub(crate) claims: Vec<u64>,
+    /// Overflow buckets that this transaction's inserts need.
+    pub(crate) grown: Vec<GrownBucket>,
+    pub(crate) plan: CommitPlan,
+    pub(crate) tables: Option<Tables>,
+    pub(crate) snapshot: Option<Timestamp>,
+    /// Whether reads follow a row's records back without a limit.
+    pub(crate) goes_far_back: bool,
+    /// Configuration epoch that it reads under.
+    pub(crate) epoch: Epoch,
+    /// Slots of the rows to be purged, by their place in `rows`; a purge has no other rows.
+    pub(crate) freed: Vec<(usize, u64)>,
+    /// Whether this is a purge.
+    pub(crate) purges: bool,
+    /// Whether this is a trim.
+    pub(crate) trims: bool,
+    /// Piece to write to a memory node, if the transaction is for that.
+    pub(crate) piece: Option<Piece>,
+    /// Number of executions so far.
+    pub(crate) rounds: u16,
+}
+
+impl Body {
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(self.held.is_empty(), "locks are released before the buffers are reused");
+        self.rows.clear();
+        self.index.clear();
+        self.values.clear();
+        self.wanted.clear();
+        self.fetches.clear();
+        self.claims.clear();
+        self.grown.clear();
+        self.plan.clear();
+        self.snapshot = None;
+        self.goes_far_back = false;
+        self.freed.clear();
+        self.purges = false;
+        self.trims = false;
+        self.piece = None;
+        self.rounds = 0;
+    }
+
+    /// Copies `bytes` into the values.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.values.len();
+        self.values.extend_from_slice(bytes);
+        start..self.values.len()
+    }
+
+    #[inline]
+    pub(crate) fn row(&self, item: Item) -> Result<&Row, TxnError> {
+        let unknown = TxnError::Misuse("the item belongs to another transaction");
+        self.rows.get(item.0 as usize).ok_or(unknown)
+    }
+
+    /// Returns the table and access of a row that may be written.
+    #[inline]
+    pub(crate) fn writable(&self, item: Item) -> Result<(TableId, Access), TxnError> {
+        let row = self.row(item)?;
+        if row.access == Access::Read {
+            return Err(TxnError::Misuse("the row was added for reading only"));
+        }
+        let gone = row.value.is_none() || row.change == Change::Delete;
+        if row.executed && row.access == Access::Write && gone {
+            return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
+        }
+        Ok((row.table, row.access))
+    }
+
+    /// Sets the value of a row that may be written.
+    #[inline]
+    pub(crate) fn set(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        let row = &self.rows[item.0 as usize];
+        let tables = self.tables.as_ref().expect("a row was added");
+        tables[usize::from(row.table.0)].def.check_value(value.len())?;
+        let range = match &row.change {
+            // A second put of the same length overwrites the first in place.
+            Change::Put(range) if range.len() == value.len() => {
+                let range = range.clone();
+                self.values[range.clone()].copy_from_slice(value);
+                range
+            }
+            _ => self.keep(value),
+        };
+        self.rows[item.0 as usize].change = Change::Put(range);
+        Ok(())
+    }
+
+    /// Returns the number of rows to write, after checking that all of them can be written.
+    pub(crate) fn check_changes(&self, coordinator: &Coordinator) -> Result<usize, TxnError> {
+        let limit = usize::from(coordinator.shared.log.max_writes());
+        let mut writes = 0;
+        for row in self.rows.iter().filter(|row| row.change != Change::None) {
+            // It was put before it was executed, and turned out not to exist.
+            if row.access == Access::Write && row.value.is_none() {
+                return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
+            }
+            writes += 1;
+        }
+        let logged = writes + self.grown.len();
+        if logged > limit { Err(TxnError::TooManyWrites { limit }) } else { Ok(writes) }
+    }
+
+    /// Checks that every lock still has the owner and epoch of its grant (H4).
+    #[inline]
+    pub(crate) fn check_locks(&self, coordinator: &Coordinator) -> Result<(), TxnError> {
+        for lock in self.held.taken() {
+            let name = &lock.request.name;
+            if !coordinator.still_owned(name.shard(), lock.owner, lock.shard_epoch) {
+                return Err(self.conflict(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Conflict error for a lock, naming the row that the lock is for. A bucket's lock is for no
+    /// row in particular, so the error names any row of the transaction.
+    #[cold]
+    pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
+        let row = self.row_of(name);
+        TxnError::Conflict { table: row.table, key: row.primary_key }
+    }
+
+    /// Error of a transaction that has given up its locks on request.
+    #[cold]
+    pub(crate) fn given_up(&self) -> TxnError {
+        match self.rows.first() {
+            Some(row) => TxnError::Conflict { table: row.table, key: row.primary_key },
+            None => TxnError::Timeout,
+        }
+    }
+
+    /// As [`Self::conflict`], for a lock that has no owner.
+    #[cold]
+    pub(crate) fn unavailable(&self, name: &LockName) -> TxnError {
+        let row = self.row_of(name);
+        TxnError::Unavailable { table: row.table, key: row.primary_key }
+    }
+
+    /// As [`Self::conflict`], for a lock with an owner suspected of being dead.
+    #[cold]
+    pub(crate) fn suspected(&self, name: &LockName) -> TxnError {
+        let row = self.row_of(name);
+        TxnError::Suspected { table: row.table, key: row.primary_key }
+    }
+
+    fn row_of(&self, name: &LockName) -> &Row {
+        let named = |row: &&Row| row.table == name.table && row.key == name.key;
+        self.rows.iter().find(named).unwrap_or(&self.rows[0])
+    }
+
+    /// Releases the locks, and returns the slots and buckets taken for writes.
+    pub(crate) fn release(&mut self, coordinator: &Coordinator) {
+        coordinator.locks.release(&mut self.held);
+        for row in &mut self.rows {
+            if let Some(offset) = row.reserved.take() {
+                coordinator.release_slot(row.records(), offset);
+            }
+        }
+        for grown in self.grown.drain(..) {
+            let buckets = purpose(grown.table, grown.group, SlotKind::Bucket);
+            coordinator.release_slot(buckets, grown.bucket);
+        }
+    }
+}
+
+pub(crate) fn purpose(table: TableId, group: GroupId, slots: SlotKind) -> Purpose {
+    Purpose { table, group: u16::from(group.0), slots }
+}

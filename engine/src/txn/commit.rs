@@ -1,0 +1,529 @@
+//! The commit phase: log, data, timestamp, visible, unlock (LOTUS §5.1, phase 2).
+//!
+//! # The steps, and their purpose
+//! 1. One batch to every memory node that holds a replica of a written row: the log entry, the
+//!    records, the cells as INVISIBLE. Verbs of one connection take effect in order, so wherever a
+//!    cell has landed, the log names the whole write set (H12).
+//! 2. When all replicas have everything: the commit timestamp, while all locks are held (H1).
+//! 3. The version words on all backups; wait. Now the outcome is certain.
+//! 4. The version words on the primaries, which are what snapshots read; wait (H3). The caller is
+//!    told now, and not before: a memory node may be lost meanwhile (decision 0036).
+//! 5. The rows' entries in this node's version table cache are renewed (H11), and the locks are
+//!    released, remote ones by message. The slots of displaced versions become free for any use.
+//!    Not earlier: until every copy of the cell names another slot, undoing the commit would leave
+//!    two cells with one slot.
+//!
+//! # When something fails
+//! Everything that could be refused has been refused before step 1: cells, slots and memory are
+//! reserved. From then on a commit only goes forward. A failed verb is repeated after its
+//! connection was closed and re-made, so that the first try can not land later (H22); every verb
+//! here may be repeated. Past the deadline the caller is told `Unknown` and the slot keeps trying,
+//! with all locks held. Once this node is fenced, the commit stops for good, and recovery decides.
+
+pub(crate) mod copy;
+pub(crate) mod purge;
+pub(crate) mod trim;
+
+use std::cell::Cell;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr, TxnId};
+use lotus_fabric::lane::{Batch, BatchError};
+use lotus_fabric::verbs::{Buffer, VerbError};
+use lotus_locktable::LockService;
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::overflow_offset;
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Cell as CvtCell, Contents, HEADER_WORDS, Version};
+use lotus_mvcc::layout::record::{RecordHeader, record_words};
+use lotus_points::{cut, point, posted};
+use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
+use lotus_router::placement::LOG_REGION;
+use lotus_router::{Replica, ReplicaSet};
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::config::VisibleOrder;
+use crate::api::error::TxnError;
+use crate::node::coordinator::Coordinator;
+use crate::node::trims::Noted;
+use crate::node::verbs::RETRY_PAUSE;
+use crate::txn::body::{Body, Change, Receipt, Row, Target};
+use crate::txn::plan::{PlannedLink, PlannedWrite, StagedWrite};
+use crate::txn::slot::Slot;
+
+/// Commits the write set in `body`, and releases its locks.
+pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
+    let commit = Commit::of(slot, &body);
+    match commit.carry_out(&mut body).await {
+        Ok(()) => slot.finish(body),
+        // The buffers go with the slot: their locks are for recovery to release.
+        Err(Expelled) => slot.expelled(commit.txn),
+    }
+}
+
+/// Replicas that get the version words of a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replicas {
+    /// All but the primary. In a group with one whole copy left, that copy too: a commit must be on
+    /// a whole copy before the caller is told.
+    Backups,
+    Primaries,
+    All,
+}
+
+impl Replicas {
+    /// Replicas to write last, after others were written by the placement of `placed`. If the
+    /// placement has changed since, all: the former primary may be a backup now, and the other way
+    /// round, as a memory node that returns takes its first place again (H23).
+    pub(crate) fn as_the_rest(self, coordinator: &Coordinator, placed: Epoch) -> Self {
+        let same =
+            placed == coordinator.configuration.placed() || broken(Rule::FormerPrimariesAreWritten);
+        if same { self } else { Self::All }
+    }
+
+    pub(crate) fn of(self, set: &ReplicaSet) -> &[Replica] {
+        match self {
+            Self::Backups if set.whole().len() == 1 => set.members(),
+            Self::Backups => set.backups(),
+            Self::Primaries => &set.members()[..1],
+            Self::All => set.members(),
+        }
+    }
+}
+
+/// Error of a fenced node: none of its verbs has an effect any more (H2).
+pub(crate) struct Expelled;
+
+pub(crate) struct Commit<'a> {
+    pub(crate) slot: &'a Slot,
+    txn: TxnId,
+    /// End of the caller's wait; set at the first failure, since most commits see none.
+    deadline: Cell<Option<Nanos>>,
+}
+
+impl<'a> Commit<'a> {
+    pub(crate) fn of(slot: &'a Slot, body: &Body) -> Self {
+        Self { slot, txn: body.held.txn(), deadline: Cell::new(None) }
+    }
+
+    pub(crate) fn txn(&self) -> TxnId {
+        self.txn
+    }
+
+    async fn carry_out(&self, body: &mut Body) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
+        body.plan_commit(coordinator);
+        if broken(Rule::CellsBeginInvisible) {
+            return self.carry_out_in_one_step(body).await;
+        }
+        if broken(Rule::LocksCoverCommit) {
+            coordinator.locks.release(&mut body.held);
+        }
+        let version = Version::Invisible(self.txn);
+        if broken(Rule::TimestampAfterCells) {
+            let mut batch = coordinator.lane.batch();
+            body.add_data(coordinator, self, version, &mut batch);
+            drop(batch.post());
+        } else {
+            self.until_done(|batch| body.add_data(coordinator, self, version, batch)).await?;
+        }
+        point!(coordinator.node.id.0, CellsLanded);
+        if broken(Rule::CommitsOutliveCallers) && !self.slot.awaits(self.txn) {
+            coordinator.locks.release(&mut body.held);
+            return Ok(());
+        }
+        let commit_ts = self.timestamp().await?;
+        point!(coordinator.node.id.0, TimestampDrawn);
+        let config = &coordinator.shared.config;
+        let first = match config.visible_order {
+            _ if broken(Rule::BackupsFirst) => Replicas::All,
+            VisibleOrder::BackupsFirst if config.replicas > 1 => Replicas::Backups,
+            _ => Replicas::All,
+        };
+        let placed = coordinator.configuration.placed();
+        self.until_done(|batch| body.add_versions(coordinator, commit_ts, first, batch)).await?;
+        if broken(Rule::UnlockLast) {
+            coordinator.locks.release(&mut body.held);
+        }
+        if broken(Rule::RepliesComeLast) {
+            self.reply(body, commit_ts);
+        }
+        if first == Replicas::Backups {
+            self.until_done(|batch| {
+                let last = Replicas::Primaries.as_the_rest(coordinator, placed);
+                body.add_versions(coordinator, commit_ts, last, batch);
+            })
+            .await?;
+        }
+        self.conclude(body, commit_ts).await;
+        Ok(())
+    }
+
+    /// Commits without in-doubt cells, to measure what the visible step costs: draws the timestamp
+    /// first and writes the cells with it. Recovery could not resolve such a commit.
+    async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Expelled> {
+        let commit_ts = self.timestamp().await?;
+        let version = Version::Committed(commit_ts);
+        self.until_done(|batch| body.add_data(self.coordinator(), self, version, batch)).await?;
+        self.conclude(body, commit_ts).await;
+        Ok(())
+    }
+
+    /// Tells the caller, then releases the locks. Only when every copy shows the commit: the
+    /// backups may all be on memory nodes that are lost by now, and that only this node still
+    /// reaches, because it is out and does not know (H2, H3).
+    async fn conclude(&self, body: &mut Body, commit_ts: Timestamp) {
+        let coordinator = self.coordinator();
+        self.reply(body, commit_ts);
+        point!(coordinator.node.id.0, Reply);
+        body.renew_cached(coordinator, self.txn, commit_ts);
+        for row in body.rows.iter().filter(|row| row.change == Change::Delete) {
+            coordinator.tombstones.note(row.table, row.primary_key, commit_ts);
+        }
+        body.leave_slots(coordinator, commit_ts);
+        coordinator.locks.release(&mut body.held);
+        point!(coordinator.node.id.0, LocksReleased);
+        coordinator.lane.mark_transaction();
+    }
+
+    fn reply(&self, body: &Body, commit_ts: Timestamp) {
+        let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
+        self.slot.decide(self.txn, Ok(receipt));
+    }
+
+    pub(crate) fn coordinator(&self) -> &Coordinator {
+        &self.slot.coordinator
+    }
+
+    /// Posts a batch built by `add`, and repeats it until every verb has taken effect.
+    #[inline]
+    pub(crate) async fn until_done(&self, mut add: impl FnMut(&mut Batch)) -> Result<(), Expelled> {
+        let lane = &self.coordinator().lane;
+        loop {
+            let mut batch = lane.batch();
+            add(&mut batch);
+            let posted = posted!(batch.post());
+            self.slot.step();
+            match posted {
+                Ok(_) => return Ok(()),
+                Err(error) => Box::pin(self.recover(error)).await?,
+            }
+            if broken(Rule::FailedWritesAreRepeated) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Re-makes the connections of failed verbs, however long it takes.
+    #[cold]
+    async fn recover(&self, error: BatchError) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
+        for failure in error.failures() {
+            let mut outcome = Err(failure.error);
+            while let Err(error) = outcome {
+                // A node that is out could wait for a memory node that the others have left.
+                if error == VerbError::Revoked || coordinator.node.has_failed() {
+                    return Err(Expelled);
+                }
+                if coordinator.configuration.has_left(failure.node) {
+                    break;
+                }
+                self.check_deadline();
+                coordinator.executor.sleep(RETRY_PAUSE).await;
+                outcome = coordinator.reconnect(failure.node).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws the commit timestamp, asking until there is an answer.
+    #[inline]
+    async fn timestamp(&self) -> Result<Timestamp, Expelled> {
+        let coordinator = self.coordinator();
+        loop {
+            let drawn = coordinator.timestamps.commit().await;
+            // An expelled node may have asked an oracle that is expelled as well. Even with an
+            // answer it must make nothing visible any more: recovery decides.
+            if coordinator.node.has_failed() {
+                return Err(Expelled);
+            }
+            if let Ok(timestamp) = drawn {
+                return Ok(timestamp);
+            }
+            self.check_deadline();
+            coordinator.executor.sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Past the deadline, tells the caller that the outcome is unknown; the commit goes on.
+    #[cold]
+    fn check_deadline(&self) {
+        let coordinator = self.coordinator();
+        let now = coordinator.executor.now();
+        let limit = || now.after(coordinator.shared.config.commit_timeout);
+        let deadline = self.deadline.get().unwrap_or_else(limit);
+        self.deadline.set(Some(deadline));
+        if now >= deadline {
+            let aborted = broken(Rule::UnknownIsNotAborted);
+            let error = if aborted { TxnError::Timeout } else { TxnError::Unknown(self.txn) };
+            self.slot.decide(self.txn, Err(error));
+        }
+    }
+}
+
+impl Coordinator {
+    /// Retires the slot of a displaced version until no snapshot needs it, if the cell is now
+    /// `bound` to another slot.
+    #[inline]
+    fn retire(&self, row: &Row, target: &Target, bound: u64) {
+        let left = target.cell.record;
+        if let Some(successor) = target.successor.filter(|_| left != 0 && left != bound) {
+            self.retired.borrow_mut().retire(row.records(), left, successor);
+        }
+    }
+
+    /// Address of the log entry of a commit's slot on a memory node.
+    #[inline]
+    pub(crate) fn log_place(&self, memory_node: NodeId, commit: &Commit<'_>) -> RemoteAddr {
+        let slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { commit.slot.number };
+        let offset = self.shared.log.offset(self.node.index as u16, slot);
+        RemoteAddr::new(memory_node, LOG_REGION, offset)
+    }
+}
+
+impl Body {
+    /// Plans all writes, links and log entries.
+    pub(crate) fn plan_commit(&mut self, coordinator: &Coordinator) {
+        let placement = coordinator.placement();
+        let plan = &mut self.plan;
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
+            let group = row.group;
+            // A reserved slot belongs to the cell from now on.
+            let bound = match row.reserved.take() {
+                Some(slot) => slot,
+                None if row.change == Change::Trim => 0,
+                None => target.cell.record,
+            };
+            let kind = match (&row.change, target.new_cvt) {
+                (Change::Delete, _) => WriteKind::Delete,
+                (Change::Purge, _) => WriteKind::Purge,
+                (Change::Trim, _) => WriteKind::Trim,
+                (_, true) => WriteKind::Insert,
+                (_, false) => WriteKind::Update,
+            };
+            plan.logged.push(LoggedWrite {
+                group: group.0,
+                table: row.table,
+                kind,
+                cvt: target.cvt,
+                cell: target.cell_index as u8,
+                record: bound,
+            });
+            let buffers = None;
+            plan.writes.push(PlannedWrite { row: index, group, record: bound, target, buffers });
+            let set = placement.replicas(group);
+            let all = if broken(Rule::JoiningGetsWrites) { set.whole() } else { set.members() };
+            for replica in all {
+                if !plan.nodes.contains(&replica.node) {
+                    plan.nodes.push(replica.node);
+                }
+            }
+        }
+        let tables = self.tables.as_ref().expect("a row was added");
+        // From here on the overflow buckets belong to their chains.
+        for grown in self.grown.drain(..) {
+            let cells = tables[usize::from(grown.table.0)].def.cell_count();
+            let (group, link) = (grown.group, grown.tail + overflow_offset(cells));
+            plan.links.push(PlannedLink { group, link, bucket: grown.bucket });
+            plan.logged.push(LoggedWrite {
+                group: group.0,
+                table: grown.table,
+                kind: WriteKind::Link,
+                cvt: grown.tail,
+                cell: 0,
+                record: grown.bucket,
+            });
+        }
+    }
+
+    /// Retires the slots of displaced versions, which no copy names any more.
+    #[inline]
+    fn leave_slots(&self, coordinator: &Coordinator, commit_ts: Timestamp) {
+        for write in &self.plan.writes {
+            let row = &self.rows[write.row];
+            coordinator.retire(row, &write.target, write.record);
+            let bound_anew = write.target.cell.record == 0 && !write.target.new_cvt;
+            if bound_anew && matches!(row.change, Change::Put(_)) {
+                self.note_trim(coordinator, row, commit_ts);
+            }
+        }
+    }
+
+    /// Notes a row for trimming, if its group is full: it has one slot more than before.
+    #[cold]
+    fn note_trim(&self, coordinator: &Coordinator, row: &Row, commit_ts: Timestamp) {
+        let slots = row.records();
+        if coordinator.node.slots.is_full(slots.group) {
+            let tables = self.tables.as_ref().expect("a row was added");
+            let bytes = tables[usize::from(row.table.0)].def.slot_bytes();
+            let (key, successor) = (row.primary_key, commit_ts);
+            coordinator.trims.note(Noted { slots, bytes, key, successor });
+        }
+    }
+
+    /// Encodes the log entry into the batch.
+    #[inline]
+    pub(crate) fn stage_log(
+        &self,
+        coordinator: &Coordinator,
+        commit: &Commit<'_>,
+        batch: &mut Batch,
+    ) -> Buffer {
+        let count = if broken(Rule::LogNamesAll) { 1 } else { self.plan.logged.len() };
+        let log = batch.stage(entry_words(count) * WORD_BYTES);
+        let logged = self.plan.logged[..count].iter().copied();
+        LogEntry::encode(batch.words_mut(log), commit.txn, coordinator.node.epoch, logged);
+        log
+    }
+
+    /// Adds log entry, records and cells of this version, in this order for each memory node (H12).
+    #[inline]
+    fn add_data(
+        &mut self,
+        coordinator: &Coordinator,
+        commit: &Commit<'_>,
+        version: Version,
+        batch: &mut Batch,
+    ) {
+        let placement = coordinator.placement();
+        let log = self.stage_log(coordinator, commit, batch);
+        for index in 0..self.plan.writes.len() {
+            self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, version, batch));
+        }
+        let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
+        for (place, node) in self.plan.nodes.iter().enumerate() {
+            if coordinator.configuration.has_left(*node) {
+                continue;
+            }
+            let log_at = coordinator.log_place(*node, commit);
+            if !broken(Rule::LogBeforeCells) && !broken(Rule::CommitsAreLogged) {
+                batch.write(log_at, log);
+            }
+            if cut!(me, LogPosted, place, copies) {
+                return;
+            }
+            let here = self.plan.writes.iter().filter_map(|write| {
+                let members = placement.replicas(write.group).members();
+                let replica = members.iter().find(|replica| replica.node == *node)?;
+                Some((write, replica, write.buffers.as_ref()?))
+            });
+            for (write, replica, buffers) in here.clone() {
+                let Some(record) = buffers.record else { continue };
+                batch.write(replica.at(write.record), record);
+                if cut!(me, RecordsPosted, place, copies) {
+                    return;
+                }
+            }
+            for (write, replica, buffers) in here {
+                batch.write(replica.at(write.cell_begins()), buffers.cell);
+                if cut!(me, CellsPosted, place, copies) {
+                    return;
+                }
+            }
+            if broken(Rule::LogBeforeCells) {
+                batch.write(log_at, log);
+            }
+            for link in &self.plan.links {
+                let members = placement.replicas(link.group).members();
+                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
+                    batch.write_word(replica.at(link.link), link.bucket);
+                }
+            }
+        }
+    }
+
+    /// Encodes the record and the cell of one write, once for all replicas.
+    #[inline]
+    fn stage(&self, index: usize, txn: TxnId, version: Version, batch: &mut Batch) -> StagedWrite {
+        let write = &self.plan.writes[index];
+        let row = &self.rows[write.row];
+        let value = match &row.change {
+            Change::Put(range) => Some(&self.values[range.clone()]),
+            _ => None,
+        };
+        let target = write.target;
+        let record_buffer = (write.record != 0).then(|| {
+            let words = record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len));
+            let buffer = batch.stage(words * WORD_BYTES);
+            let header = RecordHeader {
+                writer: Some(txn),
+                previous: target.previous,
+                predecessor: target.predecessor,
+                table: row.table,
+            };
+            header.encode(row.key, &row.primary_key, value, batch.words_mut(buffer));
+            buffer
+        });
+        let cell = CvtCell { version, ..self.cell(write, txn) }.encode();
+        let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
+        let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);
+        let words = batch.words_mut(cell_buffer);
+        if target.new_cvt {
+            let tables = self.tables.as_ref().expect("a row was added");
+            let header = tables[usize::from(row.table.0)].def.header(row.key);
+            words[..HEADER_WORDS].copy_from_slice(&header.encode());
+        }
+        words[header_words..].copy_from_slice(&cell);
+        StagedWrite { record: record_buffer, cell: cell_buffer }
+    }
+
+    /// Contents of the cell after a write, still INVISIBLE.
+    #[inline]
+    fn cell(&self, write: &PlannedWrite, txn: TxnId) -> CvtCell {
+        let contents = match &self.rows[write.row].change {
+            Change::Put(range) => Contents::Value { length: range.len() as u32 },
+            _ => Contents::Deleted,
+        };
+        write.target.cell.taken_by(txn, contents, write.record)
+    }
+
+    /// Updates the version table cache with the committed versions.
+    #[inline]
+    fn renew_cached(&self, coordinator: &Coordinator, txn: TxnId, commit_ts: Timestamp) {
+        for write in self.plan.writes.iter().filter(|write| !write.target.new_cvt) {
+            let Row { table, key, .. } = self.rows[write.row];
+            let version = Version::Committed(commit_ts);
+            let cell = CvtCell { version, ..self.cell(write, txn) };
+            coordinator.node.versions.renew(table, key, write.target.cell_index, cell);
+        }
+    }
+
+    /// Adds the version words for `replicas`.
+    #[inline]
+    fn add_versions(
+        &self,
+        coordinator: &Coordinator,
+        commit_ts: Timestamp,
+        replicas: Replicas,
+        batch: &mut Batch,
+    ) {
+        let word = Version::Committed(commit_ts).encode();
+        let placement = coordinator.placement();
+        let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
+        for (row, write) in self.plan.writes.iter().enumerate() {
+            let members = replicas.of(placement.replicas(write.group));
+            for (copy, replica) in members.iter().enumerate() {
+                batch.write_word(replica.at(write.version_word()), word);
+                let (place, all) = (row * members.len() + copy, rows * members.len());
+                let cut = match replicas {
+                    Replicas::Backups => cut!(me, VisibleOnBackups, place, all),
+                    _ => cut!(me, VisibleOnPrimaries, place, all),
+                };
+                if cut {
+                    return;
+                }
+            }
+        }
+    }
+}

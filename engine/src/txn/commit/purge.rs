@@ -1,0 +1,128 @@
+//! Commit of a purge: deleted rows vanish from every replica ([`crate::upkeep::purge`]).
+
+use crate::node::coordinator::Coordinator;
+use crate::txn::body::{Body, Change, Receipt};
+use crate::txn::commit::{Commit, Expelled, Replicas};
+use crate::txn::slot::Slot;
+use lotus_fabric::lane::Batch;
+use lotus_locktable::LockService;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, Version};
+use lotus_points::{cut, point};
+
+/// Purges the rows in `body`, and unlocks.
+pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
+    let commit = Commit::of(slot, &body);
+    match commit.purge(&mut body).await {
+        Ok(()) => slot.finish(body),
+        Err(Expelled) => slot.expelled(body.held.txn()),
+    }
+}
+
+impl Commit<'_> {
+    async fn purge(&self, body: &mut Body) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
+        body.plan_commit(coordinator);
+        self.until_done(|batch| body.add_marks(coordinator, self, batch)).await?;
+        let placed = coordinator.configuration.placed();
+        self.until_done(|batch| body.add_zeroes(coordinator, self, Replicas::Primaries, batch))
+            .await?;
+        self.until_done(|batch| {
+            let rest = Replicas::Backups.as_the_rest(coordinator, placed);
+            body.add_zeroes(coordinator, self, rest, batch);
+        })
+        .await?;
+        self.slot.decide(body.held.txn(), Ok(Receipt::default()));
+        for row in &body.rows {
+            // Reads under the lock may have been cached (H11).
+            coordinator.node.versions.forget(row.table, row.key);
+        }
+        coordinator.locks.release(&mut body.held);
+        point!(coordinator.node.id.0, PurgeReleased);
+        coordinator.lane.mark_errand();
+        for (index, slot) in body.freed.drain(..) {
+            let row = &body.rows[index];
+            if row.change == Change::Purge {
+                coordinator.release_slot(row.records(), slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Body {
+    /// Adds the log entry and the INVISIBLE cells, in this order for each memory node.
+    fn add_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
+        let log = self.stage_log(coordinator, commit, batch);
+        let staged = self.plan.writes.iter().map(|write| {
+            let target = &write.target;
+            // Any slot will do, as no reader follows it; none if the row has none left.
+            let record =
+                if target.cell.record == 0 { target.predecessor } else { target.cell.record };
+            let cell = target.cell.taken_by(commit.txn(), Contents::Deleted, record).encode();
+            let buffer = batch.stage(CELL_WORDS * WORD_BYTES);
+            batch.words_mut(buffer).copy_from_slice(&cell);
+            (write, buffer)
+        });
+        let staged: Vec<_> = staged.collect();
+        let placement = coordinator.placement();
+        let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
+        for (place, node) in self.plan.nodes.iter().enumerate() {
+            if coordinator.configuration.has_left(*node) {
+                continue;
+            }
+            batch.write(coordinator.log_place(*node, commit), log);
+            if cut!(me, PurgeLogPosted, place, copies) {
+                return;
+            }
+            for (write, cell) in &staged {
+                let members = placement.replicas(write.group).members();
+                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
+                    batch.write(replica.at(write.version_word()), *cell);
+                    if cut!(me, PurgeMarked, place, copies) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the zeroes for the CVTs: all words except the tagged version words, then these.
+    fn add_zeroes(
+        &self,
+        coordinator: &Coordinator,
+        commit: &Commit<'_>,
+        replicas: Replicas,
+        batch: &mut Batch,
+    ) {
+        let tag = Version::Invisible(commit.txn()).encode();
+        let tables = self.tables.as_ref().expect("a row was added");
+        let placement = coordinator.placement();
+        let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
+        for (row, write) in self.plan.writes.iter().enumerate() {
+            let table = &tables[usize::from(self.rows[write.row].table.0)].def;
+            let at = write.version_word();
+            let cvt = batch.stage(table.cvt_words() * WORD_BYTES);
+            let words = batch.words_mut(cvt);
+            words.fill(0);
+            words[(at - write.target.cvt) as usize / WORD_BYTES] = tag;
+            let members = replicas.of(placement.replicas(write.group));
+            let first = replicas == Replicas::Primaries;
+            for (copy, replica) in members.iter().enumerate() {
+                let (place, all) = (row * members.len() + copy, rows * members.len());
+                batch.write(replica.at(write.target.cvt), cvt);
+                if !first && cut!(me, PurgeHalfDone, place, all) {
+                    return;
+                }
+                batch.write_word(replica.at(at), 0);
+                let cut = match replicas {
+                    Replicas::Primaries => cut!(me, PurgedOnPrimaries, place, all),
+                    _ => cut!(me, PurgedOnBackups, place, all),
+                };
+                if cut {
+                    return;
+                }
+            }
+        }
+    }
+}

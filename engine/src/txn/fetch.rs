@@ -1,0 +1,86 @@
+//! Progress of reading one row.
+
+use crate::node::shared::NodeTable;
+use crate::node::version_tables::Before;
+use crate::txn::body::Row;
+use lotus_fabric::verbs::Buffer;
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::chain::Link;
+use lotus_mvcc::index::{Lookup, Read};
+use lotus_mvcc::visibility::Candidate;
+
+/// Progress of reading one row.
+pub(crate) struct Fetch {
+    pub(crate) row: usize,
+    pub(crate) wants: Wants,
+    /// Destination of this round's READ.
+    pub(crate) buffer: Option<Buffer>,
+    /// Moment before this round's READ, which the cache compares before it keeps the CVT; `None` if
+    /// the CVT may not be cached.
+    pub(crate) before: Option<Before>,
+    /// Destination of a second READ of the CVT, where the record alone proves nothing.
+    pub(crate) second: Option<Buffer>,
+    pub(crate) rereads: u32,
+    /// Offset of the CVT, once known or remembered.
+    pub(crate) cvt: u64,
+    /// Search through the buckets, where no remembered address led to the CVT: an index into
+    /// [`Body::lookups`], because most fetches have none.
+    pub(crate) lookup: Option<usize>,
+    /// Words to be believed once a second READ returns the same; only where a READ may be torn.
+    pub(crate) unconfirmed: Option<Vec<u64>>,
+    /// Destination of the group's purge time, read after words that may show the row as absent.
+    pub(crate) purge_time: Option<Buffer>,
+    pub(crate) wants_purge_time: bool,
+    /// Purge time read in this round.
+    pub(crate) absent_since: Option<Timestamp>,
+    /// Number of records of later versions read on the way to an older one.
+    pub(crate) hops: u32,
+}
+
+/// Next READ of a fetch.
+#[derive(Clone, Copy)]
+pub(crate) enum Wants {
+    /// The words at [`Fetch::cvt`], if they still are this row's CVT.
+    Cvt,
+    /// The words of an index bucket.
+    Bucket(Read),
+    /// The record of a version.
+    Record(Candidate),
+    /// The record of a version in the CVT, on the way to one that has left the CVT.
+    Successor(Candidate),
+    /// The record of a version that has left the CVT.
+    Older(Link),
+    /// Another bucket at the end of the chain, for an insert into a full one.
+    Overflow { tail: u64 },
+}
+
+/// Outcome of absorbing a READ.
+pub(crate) enum Next {
+    /// Another READ, as [`Fetch::wants`] says.
+    Read,
+    /// The same READ again, because a writer is at work.
+    Reread,
+    /// The row is read.
+    Done,
+}
+
+impl Fetch {
+    /// Whether the CVT differs from its first reading; if so, the next READ examines it anew.
+    #[cold]
+    pub(crate) fn has_changed(&mut self, cvt: &[u64]) -> bool {
+        let changed = self.unconfirmed.take().is_some_and(|first| first != cvt);
+        if changed {
+            self.wants = Wants::Cvt;
+        }
+        changed
+    }
+
+    /// Starts a search for the row's CVT in its chain of buckets.
+    #[cold]
+    pub(crate) fn search(&mut self, table: &NodeTable, row: &Row, lookups: &mut Vec<Lookup>) {
+        let (lookup, read) = Lookup::start(&table.def, row.key, None);
+        lookups.push(lookup);
+        self.lookup = Some(lookups.len() - 1);
+        self.wants = Wants::Bucket(read);
+    }
+}

@@ -1,0 +1,22 @@
+//! A transaction: its data, execution and commit.
+//!
+//! [`session`] begins transactions in a [`slot`] of a coordinator; [`transaction`] is the handle,
+//! [`body`] its buffers; [`read`] executes, [`reserve`] takes slots, [`commit`] writes. Imports from
+//! [`crate::space`] and below.
+
+pub(crate) mod body;
+pub(crate) mod commit;
+pub(crate) mod fetch;
+#[cfg(feature = "may")]
+pub mod may;
+pub(crate) mod older;
+pub mod path;
+pub(crate) mod piece;
+pub(crate) mod plan;
+pub(crate) mod read;
+pub(crate) mod reserve;
+pub(crate) mod rows;
+pub(crate) mod session;
+pub(crate) mod slot;
+pub(crate) mod submit;
+pub(crate) mod transaction;

@@ -1,0 +1,77 @@
+//! Reading versions that have left the CVT, for snapshots that need them ([`lotus_mvcc::chain`]).
+//!
+//! A fetch that finds every cell newer than its snapshot continues here: first the record of a
+//! version that still is in the CVT, to learn where the previous one is, then one record a round
+//! until one is old enough. A record that does not fit ends the attempt with `SnapshotTooOld`. The
+//! fetch owns the link in hand; `lotus_mvcc` decides what it means.
+
+use lotus_mvcc::acceptance::{Reject, accept_record};
+use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::visibility::Candidate;
+
+use crate::api::error::TxnError;
+use crate::txn::body::Body;
+use crate::txn::fetch::{Fetch, Next, Wants};
+
+impl Body {
+    /// Absorbs the record of the oldest version but one in the CVT.
+    pub(crate) fn absorb_successor(
+        &mut self,
+        fetch: &mut Fetch,
+        successor: Candidate,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        match accept_record(&row.expected(), successor, words) {
+            Ok(record) => self.follow(fetch, &record),
+            Err(Reject::KeyCollision) => Err(row.collision()),
+            Err(_) => {
+                fetch.wants = Wants::Cvt;
+                Ok(Next::Reread)
+            }
+        }
+    }
+
+    /// Absorbs the record that a link led to.
+    pub(crate) fn absorb_older(
+        &mut self,
+        fetch: &mut Fetch,
+        link: Link,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        let record = match accept_link(&row.expected(), link, words) {
+            Ok(record) => record,
+            Err(Reject::KeyCollision) => return Err(row.collision()),
+            Err(_) => return Err(row.too_old()),
+        };
+        if self.snapshot.is_some_and(|snapshot| link.version <= snapshot) {
+            self.keep_value(fetch.row, &record, words);
+            return Ok(Next::Done);
+        }
+        if fetch.hops >= MAX_HOPS && !self.goes_far_back {
+            return Err(row.too_old());
+        }
+        self.follow(fetch, &record)
+    }
+
+    /// Follows the link to the version before that of `record`.
+    fn follow(&mut self, fetch: &mut Fetch, record: &Record<'_>) -> Result<Next, TxnError> {
+        fetch.hops += 1;
+        let row = &mut self.rows[fetch.row];
+        match Link::before(record) {
+            Some(link) if link.record != 0 => {
+                fetch.wants = Wants::Older(link);
+                Ok(Next::Read)
+            }
+            // The versions before the row was inserted anew are unknown.
+            Some(link) if Some(link.version) > self.snapshot => Err(row.too_old()),
+            // The row did not exist.
+            _ => {
+                (row.value, row.writer) = (None, None);
+                Ok(Next::Done)
+            }
+        }
+    }
+}

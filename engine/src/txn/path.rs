@@ -1,0 +1,328 @@
+//! Secondary access paths: finding rows by something other than their primary key.
+//!
+//! # What it is
+//! A path is an ordinary table with rows that lead to rows of another one, its base. Two kinds:
+//!
+//! * **Unique**: one row for each secondary key, with the bytes of a primary key as its value.
+//!   [`target`] reads it. Inserting the path row of a key that is taken fails with `AlreadyExists`,
+//!   which is what makes the path unique.
+//! * **Grouped**: one row for each parent key; its value is an ordered list of entries, a
+//!   [`Group`]. Each [`Entry`] is a primary key and its sort order: customers of one last name by
+//!   first name, orders of a customer by number.
+//!
+//! This module reads and makes values and knows no engine; [`Transaction::link`] and
+//! [`Transaction::unlink`] put the results into rows.
+//!
+//! # What it is not
+//! Maintained automatically: a transaction that inserts, deletes or re-keys a base row also changes
+//! the path row; then both become visible at one moment, or neither. Nor is a path a range index: a
+//! group lies in one row and is limited by the table's record size.
+//!
+//! # Phantoms
+//! A path row that does not exist is locked by its key like any other (H20). So under
+//! serializability "no customer of that name" stays true until the transaction that has read it
+//! ends, and a transaction that would add one conflicts with it. Under snapshot isolation an
+//! absence is read from the snapshot, as everything is, and only two writers of one path row
+//! exclude each other.
+//!
+//! # Bytes
+//! An entry is two bytes of lengths, then its order, then its key. Entries follow each other in
+//! ascending order, without duplicates. A group without entries keeps its row, with an empty value:
+//! deleting the row would save nothing, as its place in the index stays, and the next entry would
+//! have to lock a whole bucket of the index.
+
+use lotus_mvcc::PrimaryKey;
+
+use crate::api::error::TxnError;
+pub use crate::api::path_error::PathError;
+use crate::txn::body::Item;
+use crate::txn::transaction::Transaction;
+
+/// Bytes of an entry's two lengths.
+const LENGTHS: usize = 2;
+
+/// Reads the primary key that a row of a unique path leads to; `None` if the row does not exist.
+///
+/// The value of such a row is [`PrimaryKey::as_bytes`].
+///
+/// # Errors
+/// [`PathError::Malformed`] if the value is no primary key.
+pub fn target(value: Option<&[u8]>) -> Result<Option<PrimaryKey>, PathError> {
+    value.map(|bytes| PrimaryKey::try_from(bytes).map_err(|_| PathError::Malformed)).transpose()
+}
+
+/// Base row in a group. Entries are sorted by `order`, then by key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Entry<'a> {
+    /// Bytes to sort by; may be empty.
+    pub order: &'a [u8],
+    /// The primary key of the base row.
+    pub key: PrimaryKey,
+}
+
+impl<'a> Entry<'a> {
+    /// Largest length of an entry's order, in bytes.
+    pub const MAX_ORDER_BYTES: usize = u8::MAX as usize;
+
+    /// Creates an entry that is sorted by its key alone.
+    pub fn by_key(key: impl Into<PrimaryKey>) -> Self {
+        Self { order: &[], key: key.into() }
+    }
+
+    /// Returns the size of the entry in a row, in bytes.
+    pub fn byte_count(&self) -> usize {
+        LENGTHS + self.order.len() + self.key.byte_count()
+    }
+
+    /// Appends the entry to a row's value. To make the value of a row that is loaded rather than
+    /// inserted, append its entries in ascending order.
+    ///
+    /// # Errors
+    /// [`PathError::OrderTooLong`]; nothing is appended then.
+    pub fn append_to(&self, value: &mut Vec<u8>) -> Result<(), PathError> {
+        let bytes = self.order.len();
+        let order_bytes = u8::try_from(bytes).map_err(|_| PathError::OrderTooLong { bytes })?;
+        value.extend([order_bytes, self.key.byte_count() as u8]);
+        value.extend_from_slice(self.order);
+        value.extend_from_slice(self.key.as_bytes());
+        Ok(())
+    }
+
+    /// Splits off the first entry of `bytes`; `None` if there is no whole one.
+    fn split_from(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (lengths, rest) = bytes.split_first_chunk::<LENGTHS>()?;
+        let (order, rest) = rest.split_at_checked(lengths[0].into())?;
+        let (key, rest) = rest.split_at_checked(lengths[1].into())?;
+        Some((Self { order, key: PrimaryKey::try_from(key).ok()? }, rest))
+    }
+}
+
+/// Entries of one row of a grouped path, in ascending order.
+///
+/// ```
+/// use lotus::path::{Entry, Group, PathError};
+///
+/// let ada = Entry { order: b"Ada", key: 2.into() };
+/// let bea = Entry { order: b"Bea", key: 1.into() };
+/// let value = Group::EMPTY.with(&bea, 100)?;
+/// let value = Group::read(Some(&value))?.with(&ada, 100)?;
+/// let group = Group::read(Some(&value))?;
+/// assert_eq!((group.first(), group.last()), (Some(ada), Some(bea)));
+/// # Ok::<(), PathError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group<'a> {
+    /// Whole entries, in ascending order.
+    bytes: &'a [u8],
+}
+
+impl<'a> Group<'a> {
+    /// The group without entries.
+    pub const EMPTY: Self = Self { bytes: &[] };
+
+    /// Reads the group in a row's value; a row that does not exist is an empty group.
+    ///
+    /// # Errors
+    /// [`PathError::Malformed`] if the value is no list of entries in ascending order.
+    pub fn read(value: Option<&'a [u8]>) -> Result<Self, PathError> {
+        let bytes = value.unwrap_or_default();
+        let (mut rest, mut before) = (bytes, None);
+        while !rest.is_empty() {
+            let (entry, behind) = Entry::split_from(rest).ok_or(PathError::Malformed)?;
+            if before.is_some_and(|before| before >= entry) {
+                return Err(PathError::Malformed);
+            }
+            (rest, before) = (behind, Some(entry));
+        }
+        Ok(Self { bytes })
+    }
+
+    /// Returns the entries in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
+        let mut rest = self.bytes;
+        std::iter::from_fn(move || {
+            let (entry, behind) = Entry::split_from(rest)?;
+            rest = behind;
+            Some(entry)
+        })
+    }
+
+    /// Returns the number of entries, by counting them.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Returns the least entry.
+    pub fn first(&self) -> Option<Entry<'a>> {
+        self.iter().next()
+    }
+
+    /// Returns the greatest entry.
+    pub fn last(&self) -> Option<Entry<'a>> {
+        self.iter().last()
+    }
+
+    /// Whether the group has this entry.
+    pub fn contains(&self, entry: &Entry<'_>) -> bool {
+        self.place_of(entry).1
+    }
+
+    /// Returns the row's value with `entry` added in its place; `limit` is the row's size in bytes.
+    ///
+    /// # Errors
+    /// [`PathError::AlreadyLinked`], [`PathError::GroupFull`], or [`PathError::OrderTooLong`].
+    pub fn with(&self, entry: &Entry<'_>, limit: usize) -> Result<Vec<u8>, PathError> {
+        let (at, present) = self.place_of(entry);
+        if present {
+            return Err(PathError::AlreadyLinked);
+        }
+        let bytes = self.bytes.len() + entry.byte_count();
+        if bytes > limit {
+            return Err(PathError::GroupFull { bytes, limit });
+        }
+        let mut value = Vec::with_capacity(bytes);
+        value.extend_from_slice(&self.bytes[..at]);
+        entry.append_to(&mut value)?;
+        value.extend_from_slice(&self.bytes[at..]);
+        Ok(value)
+    }
+
+    /// Returns the row's value with `entry` removed.
+    ///
+    /// # Errors
+    /// [`PathError::NotLinked`].
+    pub fn without(&self, entry: &Entry<'_>) -> Result<Vec<u8>, PathError> {
+        let (at, present) = self.place_of(entry);
+        if !present {
+            return Err(PathError::NotLinked);
+        }
+        Ok([&self.bytes[..at], &self.bytes[at + entry.byte_count()..]].concat())
+    }
+
+    /// Returns the offset where the entry begins or would begin, and whether it is present.
+    fn place_of(&self, wanted: &Entry<'_>) -> (usize, bool) {
+        let mut at = 0;
+        for entry in self.iter() {
+            if entry >= *wanted {
+                return (at, entry == *wanted);
+            }
+            at += entry.byte_count();
+        }
+        (at, false)
+    }
+}
+
+impl Transaction {
+    /// Adds an entry to the group in a row of a grouped path, and the row if it does not exist. The
+    /// item must come from [`Transaction::add_rw`] and have been executed.
+    ///
+    /// # Errors
+    /// [`TxnError::Path`]; `Misuse` if the item has not been executed or was not added for writing.
+    pub fn link(&mut self, item: Item, entry: &Entry<'_>) -> Result<(), TxnError> {
+        let limit = self.value_limit(item)?;
+        let value = Group::read(self.value(item))?.with(entry, limit)?;
+        self.upsert(item, &value)
+    }
+
+    /// Removes an entry from the group in a row of a grouped path; the row stays. The item must
+    /// come from [`Transaction::add_rw`] and have been executed.
+    ///
+    /// # Errors
+    /// As [`Transaction::link`].
+    pub fn unlink(&mut self, item: Item, entry: &Entry<'_>) -> Result<(), TxnError> {
+        let value = Group::read(self.value(item))?.without(entry)?;
+        self.upsert(item, &value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 60;
+
+    fn entry(order: &str, key: u64) -> Entry<'_> {
+        Entry { order: order.as_bytes(), key: key.into() }
+    }
+
+    fn made_of(entries: &[Entry<'_>]) -> Vec<u8> {
+        let mut value = Vec::new();
+        for entry in entries {
+            entry.append_to(&mut value).expect("short orders");
+        }
+        value
+    }
+
+    #[test]
+    fn a_unique_row_leads_to_its_key() {
+        let key = PrimaryKey::from((7_u32, 9_u32));
+        assert_eq!(target(Some(key.as_bytes())), Ok(Some(key)));
+        assert_eq!(target(None), Ok(None));
+        assert_eq!(target(Some(&[])), Err(PathError::Malformed));
+        assert_eq!(target(Some(&[1; 32])), Err(PathError::Malformed));
+    }
+
+    #[test]
+    fn entries_come_in_order_however_they_were_added() {
+        let sorted = [entry("", 9), entry("Ada", 3), entry("Ada", 4), entry("Adam", 1)];
+        for turn in 0..sorted.len() {
+            let mut shuffled = sorted;
+            shuffled.rotate_left(turn);
+            shuffled.swap(0, 2);
+            let mut value = Vec::new();
+            for entry in &shuffled {
+                let group = Group::read(Some(&value)).expect("it is well-formed");
+                assert!(!group.contains(entry));
+                value = group.with(entry, LIMIT).expect("there is room");
+            }
+            assert_eq!(value, made_of(&sorted));
+            let group = Group::read(Some(&value)).expect("it is well-formed");
+            assert_eq!(group.iter().collect::<Vec<_>>(), sorted);
+            assert_eq!((group.first(), group.last()), (Some(sorted[0]), Some(sorted[3])));
+            for entry in shuffled {
+                let group = Group::read(Some(&value)).expect("it is well-formed");
+                assert!(group.contains(&entry));
+                value = group.without(&entry).expect("it is there");
+            }
+            assert!(value.is_empty());
+        }
+        assert_eq!(Group::read(None), Ok(Group::EMPTY));
+        assert_eq!((Group::EMPTY.len(), Group::EMPTY.last()), (0, None));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        let value = made_of(&[entry("Ada", 3), entry("Bea", 4)]);
+        let group = Group::read(Some(&value)).expect("it is well-formed");
+        let long = "x".repeat(256);
+        let full = PathError::GroupFull { bytes: 39, limit: 38 };
+        let cases = [
+            (group.with(&entry("Ada", 3), LIMIT), PathError::AlreadyLinked),
+            (group.with(&entry("Cat", 5), 38), full),
+            (group.with(&entry(&long, 5), 1000), PathError::OrderTooLong { bytes: 256 }),
+            (group.without(&entry("Ada", 4)), PathError::NotLinked),
+            (Group::EMPTY.without(&entry("", 4)), PathError::NotLinked),
+        ];
+        for (refused, error) in cases {
+            assert_eq!(refused, Err(error));
+        }
+        assert!(group.with(&entry("Cat", 5), 39).is_ok(), "it fits exactly");
+    }
+
+    #[test]
+    fn a_value_of_another_kind_is_no_group() {
+        let good = made_of(&[entry("Ada", 3), entry("Bea", 4)]);
+        let cut = &good[..good.len() - 1];
+        let unsorted = made_of(&[entry("Bea", 4), entry("Ada", 3)]);
+        let twice = made_of(&[entry("Ada", 3), entry("Ada", 3)]);
+        let cases = [cut, &good[1..], &unsorted, &twice, &[0], &[0, 0], &[0, 32], &[255, 1, 7]];
+        for value in cases {
+            assert_eq!(Group::read(Some(value)), Err(PathError::Malformed), "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Writes of a commit, worked out before the first verb.
+
+use crate::txn::body::Target;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::verbs::Buffer;
+use lotus_mvcc::layout::cvt::cell_offset;
+use lotus_recovery::log::LoggedWrite;
+use lotus_router::GroupId;
+
+/// Writes of one commit, worked out before the first verb.
+#[derive(Default)]
+pub(crate) struct CommitPlan {
+    pub(crate) writes: Vec<PlannedWrite>,
+    /// Overflow buckets that join their chains.
+    pub(crate) links: Vec<PlannedLink>,
+    pub(crate) logged: Vec<LoggedWrite>,
+    /// Memory nodes that hold a replica of any of the rows.
+    pub(crate) nodes: Vec<NodeId>,
+}
+
+/// Write of one row. Offsets are in the group's region.
+#[derive(Clone, Copy)]
+pub(crate) struct PlannedWrite {
+    /// Index in [`Body::rows`].
+    pub(crate) row: usize,
+    pub(crate) group: GroupId,
+    pub(crate) record: u64,
+    pub(crate) target: Target,
+    /// Set while a batch is built.
+    pub(crate) buffers: Option<StagedWrite>,
+}
+
+/// Link to a new overflow bucket: `bucket` is written to the word at `link`.
+pub(crate) struct PlannedLink {
+    pub(crate) group: GroupId,
+    pub(crate) link: u64,
+    pub(crate) bucket: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct StagedWrite {
+    /// `None` for a deletion without a record.
+    pub(crate) record: Option<Buffer>,
+    /// The cell, preceded by the CVT's header if the CVT is new.
+    pub(crate) cell: Buffer,
+}
+
+impl PlannedWrite {
+    pub(crate) fn version_word(&self) -> u64 {
+        self.target.cvt + cell_offset(self.target.cell_index)
+    }
+
+    /// Offset at which the words of [`StagedWrite::cell`] go.
+    pub(crate) fn cell_begins(&self) -> u64 {
+        if self.target.new_cvt { self.target.cvt } else { self.version_word() }
+    }
+}
+
+impl CommitPlan {
+    pub(crate) fn clear(&mut self) {
+        self.writes.clear();
+        self.links.clear();
+        self.logged.clear();
+        self.nodes.clear();
+    }
+}

@@ -1,0 +1,609 @@
+//! The execution phase: lock, find, read (LOTUS §5.1, phase 1).
+//!
+//! Every row advances by one READ per round: its CVT (at the cached address) or index bucket, then
+//! the record that the CVT leads to. One batch carries the READs of all rows, so a transaction
+//! takes as many round trips as its slowest row. Pure functions of `lotus_mvcc` decide what a READ
+//! means; this module calls them and carries out the answers.
+
+use std::rc::Rc;
+
+use lotus_fabric::lane::{Batch, Completed};
+use lotus_locktable::{LockError, LockName, LockRequest, LockService};
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::acceptance::{Reject, accept_record};
+use lotus_mvcc::index::{Read, Step};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
+use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
+use lotus_mvcc::slab::SlotKind;
+use lotus_mvcc::visibility::{
+    Candidate, Newest, Victim, Visible, may_be_outdated, newest, spare, victim, visible_at,
+};
+use lotus_points::point;
+use lotus_sabotage::{Rule, broken};
+use zerocopy::IntoBytes;
+
+use crate::api::config::ReadRule;
+use crate::api::error::TxnError;
+use crate::node::coordinator::Coordinator;
+use crate::node::slots::Use;
+use crate::txn::body::{Access, Body, GrownBucket, Mode, Row, Target, purpose};
+use crate::txn::fetch::{Fetch, Next, Wants};
+use crate::txn::reserve::allocate;
+use crate::txn::slot::Slot;
+
+mod cached;
+
+/// Most rereads of a row because of a concurrent writer, before the attempt aborts as retryable
+/// (H1).
+const MAX_REREADS: u32 = 64;
+
+/// Version of a row that a transaction reads.
+#[derive(Clone, Copy)]
+enum View {
+    /// The newest version of a locked row; one newer than the limit is a conflict.
+    Locked { limit: Timestamp },
+    /// The newest version up to this timestamp; the row is not locked.
+    Snapshot(Timestamp),
+}
+
+impl View {
+    fn of(mode: Mode, access: Access, rule: ReadRule, snapshot: Option<Timestamp>) -> Self {
+        let latest = Self::Locked { limit: Timestamp::MAX };
+        let Some(snapshot) = snapshot else { return latest };
+        match mode {
+            Mode::Serializable if rule == ReadRule::Latest => latest,
+            Mode::Serializable => Self::Locked { limit: snapshot },
+            Mode::Snapshot if access != Access::Read => Self::Locked { limit: snapshot },
+            Mode::Snapshot | Mode::ReadOnly => Self::Snapshot(snapshot),
+        }
+    }
+}
+
+impl Body {
+    /// Locks and reads every row that is not yet executed.
+    pub(crate) async fn execute(&mut self, slot: &Slot, mode: Mode) -> Result<(), TxnError> {
+        let coordinator = &*slot.coordinator;
+        for row in self.rows.iter().filter(|row| !row.executed) {
+            coordinator.node.versions.prefetch_row(row.table, row.key);
+        }
+        self.list_locks(mode);
+        if !self.wanted.is_empty() {
+            let too_many = TxnError::Misuse("a transaction takes locks in at most 65,535 rounds");
+            self.rounds = self.rounds.checked_add(1).ok_or(too_many)?;
+            let timeout = coordinator.shared.config.lock_timeout;
+            let locks = &coordinator.locks;
+            let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
+            granted.map_err(|error| self.lock_error(error))?;
+            point!(coordinator.node.id.0, LocksGranted);
+            let mut caches = coordinator.caches.get();
+            let all = self.wanted.len();
+            caches.locks.count_all(all, all - self.held.remote_count());
+            coordinator.caches.set(caches);
+        }
+        self.start_fetches(coordinator, mode)?;
+        if broken(Rule::SnapshotsComeFirst) && mode == Mode::ReadOnly {
+            self.snapshot = Some(Box::pin(coordinator.timestamps.snapshot()).await?);
+        }
+        while !self.fetches.is_empty() {
+            let mut batch = coordinator.lane.batch();
+            self.post_reads(coordinator, mode, &mut batch);
+            let posted = batch.post().await;
+            slot.step();
+            let done = match posted {
+                Ok(done) => done,
+                // Boxed, like all rare paths, to keep the future of the common path small.
+                Err(error) => return Err(Box::pin(coordinator.after_failure(error)).await),
+            };
+            coordinator.configuration.check_epoch(self.epoch)?;
+            let again = self.absorb(coordinator, mode, &done)?;
+            drop(done);
+            if again {
+                // Let the writer proceed.
+                coordinator.executor.yield_now().await;
+                slot.step();
+            }
+            if self.fetches.iter().any(|fetch| matches!(fetch.wants, Wants::Overflow { .. })) {
+                Box::pin(self.grow_chains(&slot.coordinator)).await?;
+            }
+        }
+        point!(coordinator.node.id.0, Read);
+        Ok(())
+    }
+
+    /// Lists the locks that the rows to execute need.
+    fn list_locks(&mut self, mode: Mode) {
+        self.wanted.clear();
+        if mode == Mode::ReadOnly {
+            return;
+        }
+        for row in self.rows.iter().filter(|row| !row.executed) {
+            let name = LockName::row(row.table, row.key);
+            match row.access {
+                Access::Read if mode == Mode::Snapshot || broken(Rule::ReadLocks) => {}
+                Access::Read => self.wanted.push(LockRequest::read(name)),
+                Access::Write | Access::Trim => self.wanted.push(LockRequest::write(name)),
+                Access::Insert | Access::Purge => {
+                    let tables = self.tables.as_ref().expect("a row was added");
+                    let table = &tables[usize::from(row.table.0)].def;
+                    let bucket = table.geometry().shape().bucket_key(row.key);
+                    if !broken(Rule::AbsentRowsAreLocked) {
+                        self.wanted.push(LockRequest::write(name));
+                    }
+                    let purge = row.access == Access::Purge;
+                    let alone =
+                        if purge { Rule::PurgesLockBuckets } else { Rule::BucketsAreLocked };
+                    if !broken(alone) {
+                        self.wanted.push(LockRequest::write(LockName::bucket(row.table, bucket)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn lock_error(&self, error: LockError) -> TxnError {
+        match error {
+            LockError::Conflict(name) | LockError::Moved(name) => self.conflict(&name),
+            LockError::Unowned(name) => self.unavailable(&name),
+            LockError::Suspected(name) => self.suspected(&name),
+            LockError::Full(_) => TxnError::LockTableFull,
+            LockError::OwnBucketFull(_) => TxnError::TooManyLocks,
+            LockError::Expelled => TxnError::Fenced,
+            _ => TxnError::Timeout,
+        }
+    }
+
+    fn start_fetches(&mut self, coordinator: &Coordinator, mode: Mode) -> Result<(), TxnError> {
+        // Remains of an earlier execution that was given up half-way.
+        self.fetches.clear();
+        self.lookups.clear();
+        let mut caches = coordinator.caches.get();
+        for index in 0..self.rows.len() {
+            if self.rows[index].executed {
+                continue;
+            }
+            let access = self.rows[index].access;
+            let insert = access == Access::Insert;
+            let mut fetch = Fetch {
+                row: index,
+                wants: Wants::Cvt,
+                buffer: None,
+                before: None,
+                second: None,
+                rereads: 0,
+                cvt: 0,
+                lookup: None,
+                unconfirmed: None,
+                purge_time: None,
+                wants_purge_time: insert,
+                absent_since: None,
+                hops: 0,
+            };
+            // An insert must read the whole chain, and purges and trims believe memory only.
+            let may_be_cached = matches!(access, Access::Read | Access::Write);
+            let cached =
+                may_be_cached && self.consult_cache(coordinator, mode, &mut fetch, &mut caches)?;
+            if !cached {
+                let row = &self.rows[index];
+                let tables = self.tables.as_ref().expect("a row was added");
+                let table = &tables[usize::from(row.table.0)];
+                let address = || table.addresses.lookup(row.table, row.key);
+                fetch.cvt = if insert { None } else { address() }.unwrap_or(0);
+                if !insert {
+                    caches.addresses.count(fetch.cvt != 0);
+                }
+                if fetch.cvt == 0 {
+                    fetch.search(table, row, &mut self.lookups);
+                }
+            }
+            self.fetches.push(fetch);
+        }
+        coordinator.caches.set(caches);
+        Ok(())
+    }
+
+    fn post_reads(&mut self, coordinator: &Coordinator, mode: Mode, batch: &mut Batch) {
+        let tables = self.tables.as_ref().expect("a row was added");
+        let placement = coordinator.placement();
+        for fetch in &mut self.fetches {
+            let row = &self.rows[fetch.row];
+            let primary = placement.replicas(row.group).primary();
+            let table = &tables[usize::from(row.table.0)].def;
+            fetch.before = match &fetch.wants {
+                Wants::Cvt | Wants::Bucket(_) => {
+                    coordinator.node.versions.before(row.table, row.key)
+                }
+                _ => None,
+            };
+            fetch.buffer = match &fetch.wants {
+                Wants::Cvt => {
+                    let bytes = table.cvt_words() * WORD_BYTES;
+                    Some(batch.read_stable(primary.at(fetch.cvt), bytes))
+                }
+                Wants::Bucket(Read { offset, words }) => {
+                    Some(batch.read_stable(primary.at(*offset), words * WORD_BYTES))
+                }
+                Wants::Record(version) | Wants::Successor(version) => {
+                    let bytes = table.record_words(version.contents) * WORD_BYTES;
+                    Some(batch.read(primary.at(version.record), bytes))
+                }
+                Wants::Older(link) => {
+                    Some(batch.read(primary.at(link.record), table.slot_bytes() as usize))
+                }
+                Wants::Overflow { .. } => None,
+            };
+            if let (Wants::Record(_), Some(_)) = (&fetch.wants, &fetch.unconfirmed) {
+                // On one connection: after the record.
+                let bytes = table.cvt_words() * WORD_BYTES;
+                fetch.second = Some(batch.read(primary.at(fetch.cvt), bytes));
+            }
+            let unlocked = mode != Mode::Serializable && row.access == Access::Read;
+            let searching = matches!(fetch.wants, Wants::Bucket(_));
+            if fetch.wants_purge_time || (unlocked && searching) {
+                fetch.purge_time = Some(batch.read(primary.at(PURGE_TIME_OFFSET), WORD_BYTES));
+            }
+        }
+    }
+
+    /// Absorbs one round of READs; returns whether some row must be read again because of a writer.
+    fn absorb(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        done: &Completed,
+    ) -> Result<bool, TxnError> {
+        let mut fetches = std::mem::take(&mut self.fetches);
+        let (mut again, mut left) = (false, 0);
+        for index in 0..fetches.len() {
+            match self.absorb_fetch(coordinator, mode, &mut fetches[index], done)? {
+                Next::Done => {
+                    self.rows[fetches[index].row].executed = true;
+                    continue;
+                }
+                Next::Reread => again = true,
+                Next::Read => {}
+            }
+            if left < index {
+                fetches.swap(left, index);
+            }
+            left += 1;
+        }
+        fetches.truncate(left);
+        self.fetches = fetches;
+        Ok(again)
+    }
+
+    /// Absorbs one READ of the round.
+    #[inline]
+    fn absorb_fetch(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        done: &Completed,
+    ) -> Result<Next, TxnError> {
+        let Some(buffer) = fetch.buffer.take() else { return Ok(Next::Read) };
+        let words = done.words(buffer);
+        let purge_time = fetch.purge_time.take().map(|buffer| done.words(buffer)[0]);
+        fetch.absent_since = purge_time.and_then(Timestamp::new);
+        let second = fetch.second.take();
+        let changed = second.is_some_and(|second| fetch.has_changed(done.words(second)));
+        let next = match fetch.wants {
+            _ if changed => Next::Reread,
+            Wants::Record(version) => self.absorb_record(fetch, version, words)?,
+            Wants::Successor(version) => self.absorb_successor(fetch, version, words)?,
+            Wants::Older(link) => self.absorb_older(fetch, link, words)?,
+            _ => self.absorb_index(coordinator, mode, fetch, words)?,
+        };
+        if matches!(next, Next::Reread) {
+            fetch.rereads += 1;
+            if fetch.rereads > MAX_REREADS {
+                let row = &self.rows[fetch.row];
+                return Err(TxnError::InDoubt { table: row.table, key: row.primary_key });
+            }
+        }
+        Ok(next)
+    }
+
+    /// Absorbs the words of a CVT or bucket.
+    #[inline]
+    fn absorb_index(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        let tables = self.tables.as_ref().expect("a row was added");
+        let table = &tables[usize::from(row.table.0)];
+        let Some(lookup) = fetch.lookup.map(|index| &mut self.lookups[index]) else {
+            // Read at a remembered address, where another row's CVT or none may be by now.
+            if words[..HEADER_WORDS] != table.def.header(row.key).encode() {
+                fetch.search(table, row, &mut self.lookups);
+                return Ok(Next::Read);
+            }
+            self.keep_cached(coordinator, mode, fetch, Cvt::new(words));
+            return self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words));
+        };
+        let claimed = |offset| !broken(Rule::ClaimsAreRemembered) && self.claims.contains(&offset);
+        match lookup.absorb_except(words, claimed) {
+            Step::Read(read) => {
+                fetch.wants = Wants::Bucket(read);
+                Ok(Next::Read)
+            }
+            Step::Found { offset, words: range } => {
+                table.addresses.insert(row.table, row.key, offset);
+                (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
+                let cvt = Cvt::new(&words[range]);
+                self.keep_cached(coordinator, mode, fetch, cvt);
+                self.absorb_cvt(coordinator, mode, fetch, cvt)
+            }
+            Step::Torn => {
+                fetch.wants = Wants::Bucket(lookup.restart());
+                Ok(Next::Reread)
+            }
+            Step::Absent { free, tail } if row.access == Access::Insert => match free {
+                None => {
+                    fetch.wants = Wants::Overflow { tail };
+                    Ok(Next::Read)
+                }
+                // Noted before another insert of this transaction claimed it: search again.
+                Some(free) if claimed(free.offset) => {
+                    fetch.wants = Wants::Bucket(lookup.restart());
+                    Ok(Next::Read)
+                }
+                Some(free) => {
+                    let absent_since = fetch.absent_since.unwrap_or_default();
+                    if self.snapshot.is_some_and(|s| mode == Mode::Snapshot && s < absent_since) {
+                        // Deleted, and purged, since the snapshot.
+                        let (table, key) = (row.table, row.primary_key);
+                        return Err(TxnError::Conflict { table, key });
+                    }
+                    let target = Target::new_cvt(free.offset, free.first_cell, absent_since);
+                    self.claim(fetch.row, target)?;
+                    Ok(Next::Done)
+                }
+            },
+            Step::Absent { .. } => {
+                fetch.wants = Wants::Bucket(lookup.restart());
+                self.absent(coordinator, mode, fetch, words)
+            }
+        }
+    }
+
+    /// Claims the place of an insert's CVT. Fails with `KeyCollision` if another insert of this
+    /// transaction has the same 64-bit key.
+    fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
+        let Row { table, key, primary_key, .. } = self.rows[row];
+        let twin = |other: &Row| {
+            other.primary_key != primary_key && other.target.is_some_and(|target| target.new_cvt)
+        };
+        if self.index.find(&self.rows, table, key, twin).is_some() {
+            return Err(TxnError::KeyCollision { table, key: primary_key });
+        }
+        self.claims.push(target.cvt);
+        self.rows[row].target = Some(target);
+        Ok(())
+    }
+
+    /// Version of the row that this transaction reads.
+    #[inline]
+    fn view(&self, coordinator: &Coordinator, mode: Mode, row: &Row) -> View {
+        View::of(mode, row.access, coordinator.shared.config.read_rule, self.snapshot)
+    }
+
+    /// Absorbs the row's CVT.
+    #[inline]
+    fn absorb_cvt(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        cvt: Cvt<'_>,
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        let snapshot = match self.view(coordinator, mode, row) {
+            View::Locked { limit } => return self.absorb_locked(fetch, cvt, limit),
+            View::Snapshot(snapshot) => snapshot,
+        };
+        match visible_at(cvt, snapshot) {
+            // A deletion without a record: only the CVT attests it.
+            Visible::Version(version) if version.record == 0 => {
+                self.absent(coordinator, mode, fetch, cvt.words())
+            }
+            Visible::Version(version) => {
+                let stable = coordinator.lane.capabilities().stable_reads;
+                let certain = stable || !may_be_outdated(cvt, snapshot);
+                fetch.unconfirmed = (!certain).then(|| cvt.words().to_vec());
+                fetch.wants = Wants::Record(version);
+                Ok(Next::Read)
+            }
+            Visible::Displaced(successor) => {
+                fetch.wants = Wants::Successor(successor);
+                Ok(Next::Read)
+            }
+            Visible::NotFound => self.absent(coordinator, mode, fetch, cvt.words()),
+            Visible::TooOld => Err(row.too_old()),
+            Visible::Undecided { .. } | Visible::Torn => Ok(Next::Reread),
+        }
+    }
+
+    /// Absorbs the CVT of a locked row.
+    #[inline]
+    fn absorb_locked(
+        &mut self,
+        fetch: &mut Fetch,
+        cvt: Cvt<'_>,
+        limit: Timestamp,
+    ) -> Result<Next, TxnError> {
+        let row = &mut self.rows[fetch.row];
+        let (table, key) = (row.table, &row.primary_key);
+        let found = newest(cvt);
+        let Some(mut previous) = found.version() else {
+            return match found {
+                Newest::InDoubt { .. } => Err(TxnError::InDoubt { table, key: *key }),
+                _ => Ok(Next::Reread),
+            };
+        };
+        if previous > limit && !broken(Rule::FirstCommitterWins) {
+            return Err(TxnError::Conflict { table, key: *key });
+        }
+        if previous == Timestamp::ZERO {
+            previous = fetch.absent_since.unwrap_or_default();
+        }
+        if row.access == Access::Purge {
+            self.freed.retain(|(index, _)| *index != fetch.row);
+            let records = cvt.cells().flatten().map(|cell| cell.record).filter(|slot| *slot != 0);
+            self.freed.extend(records.map(|slot| (fetch.row, slot)));
+        }
+        if row.access != Access::Read {
+            let taken = match row.access {
+                Access::Trim => spare(cvt),
+                _ => victim(cvt),
+            };
+            let Some(Victim { index, successor }) = taken else {
+                // Nothing to trim, or a torn CVT.
+                let trims = row.access == Access::Trim;
+                return Ok(if trims { Next::Done } else { Next::Reread });
+            };
+            let Ok(cell) = cvt.cell(index) else { return Ok(Next::Reread) };
+            row.target = Some(Target {
+                cvt: fetch.cvt,
+                cell_index: index,
+                cell,
+                successor,
+                previous,
+                predecessor: found.record(),
+                new_cvt: false,
+            });
+        }
+        match found {
+            Newest::Version(_) if row.access == Access::Trim => Ok(Next::Done),
+            // An insert reads it too: only the record tells which row of this key it is.
+            Newest::Version(version) => {
+                fetch.wants = Wants::Record(version);
+                Ok(Next::Read)
+            }
+            _ => {
+                (row.value, row.writer) = (None, None);
+                Ok(Next::Done)
+            }
+        }
+    }
+
+    /// Treats the row as absent, as `words` say. An absence has no record to vouch for it, so it
+    /// takes two equal readings where READs may be torn and no lock keeps writers away.
+    #[cold]
+    fn absent(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &mut self.rows[fetch.row];
+        let locked = mode == Mode::Serializable || row.access != Access::Read;
+        let certain = locked || coordinator.lane.capabilities().stable_reads;
+        if !certain && fetch.unconfirmed.as_deref() != Some(words) {
+            fetch.unconfirmed = Some(words.to_vec());
+            fetch.wants_purge_time = true;
+            return Ok(Next::Reread);
+        }
+        if !locked {
+            match fetch.absent_since {
+                // The purge time is read after the words that show the absence, or in one more
+                // round.
+                None => {
+                    fetch.wants_purge_time = true;
+                    return Ok(Next::Read);
+                }
+                Some(since) if Some(since) > self.snapshot => return Err(row.too_old()),
+                Some(_) => {}
+            }
+        }
+        (row.value, row.writer) = (None, None);
+        Ok(Next::Done)
+    }
+
+    /// Absorbs the words of a record.
+    #[inline]
+    fn absorb_record(
+        &mut self,
+        fetch: &mut Fetch,
+        version: Candidate,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        match accept_record(&row.expected(), version, words) {
+            Ok(_) if row.access == Access::Insert => {
+                Err(TxnError::AlreadyExists { table: row.table, key: row.primary_key })
+            }
+            Ok(record) => {
+                self.keep_value(fetch.row, &record, words);
+                Ok(Next::Done)
+            }
+            Err(Reject::KeyCollision) => Err(row.collision()),
+            Err(_) => {
+                fetch.wants = Wants::Cvt;
+                Ok(Next::Reread)
+            }
+        }
+    }
+
+    /// Takes the row's value and writer from the record in `words`.
+    #[inline]
+    pub(crate) fn keep_value(&mut self, row: usize, record: &Record<'_>, words: &[u64]) {
+        let row = &mut self.rows[row];
+        row.writer = record.header().writer;
+        row.value = record.value_range().map(|range| {
+            let start = self.values.len();
+            self.values.extend_from_slice(&words.as_bytes()[range]);
+            start..self.values.len()
+        });
+    }
+
+    /// Allocates overflow buckets for inserts with full chains. The buckets join the chains when
+    /// the transaction commits; its bucket locks protect the chains until then.
+    #[cold]
+    async fn grow_chains(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
+        for index in 0..self.fetches.len() {
+            let Fetch { row, wants: Wants::Overflow { tail }, .. } = self.fetches[index] else {
+                continue;
+            };
+            let Row { table, group, .. } = self.rows[row];
+            let tables = self.tables.as_ref().expect("a row was added");
+            let def = &tables[usize::from(table.0)].def;
+            let (cells, bytes) = (def.cell_count(), (def.bucket_words() * WORD_BYTES) as u64);
+            // This transaction's own buckets behind the same tail form a chain.
+            let mut tail = tail;
+            let place = |grown: &GrownBucket| (grown.table, grown.group, grown.tail);
+            let found = loop {
+                let next = |grown: &GrownBucket| place(grown) == (table, group, tail);
+                match self.grown.iter().position(next) {
+                    Some(found) if self.grown[found].claimed < BUCKET_SLOTS => break found,
+                    Some(full) => tail = self.grown[full].bucket,
+                    None => {
+                        let buckets = purpose(table, group, SlotKind::Bucket);
+                        let taken = allocate(coordinator, Use::Insert, buckets, group, bytes);
+                        let bucket = taken.await?;
+                        self.grown.push(GrownBucket { table, group, tail, bucket, claimed: 0 });
+                        break self.grown.len() - 1;
+                    }
+                }
+            };
+            let grown = &mut self.grown[found];
+            let cvt = grown.bucket + slot_offset(cells, grown.claimed);
+            grown.claimed += 1;
+            let absent_since = self.fetches[index].absent_since.unwrap_or_default();
+            self.claim(row, Target::new_cvt(cvt, Cell::NEVER_USED, absent_since))?;
+            self.rows[row].executed = true;
+        }
+        let rows = &self.rows;
+        self.fetches.retain(|fetch| !rows[fetch.row].executed);
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! Use of the version table cache by reads: a cached row skips the READ of its CVT, and a CVT that
+//! was read is cached. `version_tables` decides which of the two is allowed.
+
+use lotus_mvcc::layout::cvt::{Cvt, MAX_CELLS, cvt_words};
+
+use super::View;
+use crate::api::cache_counters::CacheCounters;
+use crate::api::error::TxnError;
+use crate::node::coordinator::Coordinator;
+use crate::node::version_tables::Cover;
+use crate::txn::body::{Body, Mode};
+use crate::txn::fetch::{Fetch, Wants};
+
+impl View {
+    /// Returns whether the transaction holds a lock on the row, as the cache asks it.
+    fn cover(self) -> Cover {
+        match self {
+            Self::Locked { .. } => Cover::Locked,
+            Self::Snapshot(_) => Cover::Unlocked,
+        }
+    }
+}
+
+impl Body {
+    /// Looks up the row's CVT in this node's cache. Returns whether it is cached and leads to a
+    /// record; only memory is believed about absent rows.
+    #[inline]
+    pub(super) fn consult_cache(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        caches: &mut CacheCounters,
+    ) -> Result<bool, TxnError> {
+        let row = &self.rows[fetch.row];
+        let versions = &coordinator.node.versions;
+        if !versions.covers(row.key) {
+            return Ok(false);
+        }
+        let tables = self.tables.as_ref().expect("a row was added");
+        let mut words = [0; cvt_words(MAX_CELLS)];
+        let words = &mut words[..tables[usize::from(row.table.0)].def.cvt_words()];
+        let cover = self.view(coordinator, mode, row).cover();
+        let cached = versions.lookup(row.table, row.key, cover, words);
+        caches.version_tables.count(cached.is_some());
+        let Some(cvt) = cached else { return Ok(false) };
+        fetch.cvt = cvt;
+        self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words))?;
+        fetch.unconfirmed = None;
+        Ok(matches!(fetch.wants, Wants::Record(_) | Wants::Successor(_)))
+    }
+
+    /// Caches a CVT that was read, if that is allowed.
+    #[inline]
+    pub(super) fn keep_cached(
+        &self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &Fetch,
+        cvt: Cvt<'_>,
+    ) {
+        let Some(before) = fetch.before else { return };
+        let row = &self.rows[fetch.row];
+        let versions = &coordinator.node.versions;
+        let cover = match self.view(coordinator, mode, row).cover() {
+            Cover::Locked => versions.cover_of(self.held.txn(), row.table, row.key),
+            Cover::Unlocked => Cover::Unlocked,
+        };
+        versions.keep((row.table, row.key), cover, before, fetch.cvt, cvt);
+    }
+}

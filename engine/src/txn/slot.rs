@@ -1,0 +1,383 @@
+//! A coroutine slot: one transaction at a time, and the driver that carries it out.
+//!
+//! # Ownership
+//! The slot's task polls two futures: the *body* (a job, which runs transactions) and the *driver*.
+//! A transaction hands its buffers to the driver, which executes or commits them, and waits for the
+//! answer. So an operation that has begun is finished even if the body is dropped, panics or loses
+//! interest (H21). An abandoned execution ends with the release of its locks. The slot's next
+//! transaction begins only when the driver is idle, because it reuses the buffers and, after a
+//! commit, the slot's log entry (H16).
+//!
+//! This also makes transactions fast: the driver's future is a few layers deep, the body's as deep
+//! as its author likes, and most completions concern the driver alone.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use async_channel::Receiver;
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::TxnId;
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::error::TxnError;
+use crate::node::attempts::Attempts;
+use crate::node::coordinator::Coordinator;
+use crate::node::grace::Entered;
+use crate::txn::body::{Body, Mode, Receipt};
+use crate::txn::commit::{copy, purge, self, trim};
+use crate::txn::session::{Job, Session};
+
+pub(crate) struct Slot {
+    pub(crate) coordinator: Rc<Coordinator>,
+    /// Its place among the coordinator's slots.
+    pub(crate) index: usize,
+    /// Its number on the compute node.
+    pub(crate) number: u16,
+    attempt: Cell<u64>,
+    /// Start time of the attempt.
+    began: Cell<Nanos>,
+    /// Which attempt commits, and which ones were asked to give up their locks.
+    pub(crate) attempts: Rc<Attempts>,
+    /// Buffers for the next transaction; `None` while one is using them.
+    spare: RefCell<Option<Box<Body>>>,
+    errand: RefCell<Errand>,
+    /// Whether the caller of the execution under way is gone.
+    abandoned: Cell<bool>,
+    /// Grace period in which the coordinator counts the commit under way.
+    entered: Cell<Entered>,
+    /// Whether the verdict on the commit under way is known.
+    decided: Cell<bool>,
+    /// Commits with a live [`Verdict`] future, and the verdicts not taken yet. More than one only
+    /// if a commit's future is kept while the slot goes on.
+    awaited: RefCell<Vec<TxnId>>,
+    verdicts: RefCell<Vec<(TxnId, Result<Receipt, TxnError>)>>,
+    /// Number of completions that the driver has waited for and got.
+    steps: Cell<u64>,
+}
+
+/// Operation that a transaction requests of the driver.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    Execute(Mode),
+    Commit,
+}
+
+/// State of the driver, with the buffers that it has.
+enum Errand {
+    Idle,
+    /// Requested, not yet begun.
+    Asked(Request, Box<Body>),
+    /// Begun, not finished.
+    Running(Request),
+    /// Executed; the transaction has not taken its buffers back yet.
+    Executed(Result<Box<Body>, TxnError>),
+}
+
+impl Slot {
+    pub(crate) fn new(coordinator: Rc<Coordinator>, index: usize, number: u16) -> Rc<Self> {
+        let slot = Rc::new(Self {
+            coordinator,
+            index,
+            number,
+            attempt: Cell::new(0),
+            began: Cell::new(Nanos(0)),
+            attempts: Rc::new(Attempts::new(number)),
+            spare: RefCell::new(Some(Box::default())),
+            errand: RefCell::new(Errand::Idle),
+            abandoned: Cell::new(false),
+            entered: Cell::default(),
+            decided: Cell::new(false),
+            awaited: RefCell::default(),
+            verdicts: RefCell::default(),
+            steps: Cell::new(0),
+        });
+        slot.coordinator.attempts.borrow_mut().push(Rc::downgrade(&slot.attempts));
+        slot
+    }
+
+    /// Runs jobs until the channel is closed.
+    pub(crate) async fn serve(self: Rc<Self>, jobs: Receiver<Job>) {
+        let mut driver = pin!(drive(Rc::clone(&self)));
+        let slot = Rc::clone(&self);
+        let mut body = pin!(async move {
+            while let Ok(job) = jobs.recv().await {
+                job(Session::new(Rc::clone(&slot))).await;
+                slot.idle().await;
+            }
+        });
+        std::future::poll_fn(|cx| {
+            loop {
+                let asked = self.request().is_some();
+                if asked || self.is_running() {
+                    let steps = self.steps.get();
+                    // Never ready: the driver serves this slot for ever.
+                    let _: Poll<()> = driver.as_mut().poll(cx);
+                    if (asked || self.steps.get() != steps) && self.is_awaited() {
+                        // The body has just been polled, or the wake was the driver's, and it
+                        // has posted its next batch: there is another wake to come. If the body
+                        // had one as well, it is polled then.
+                        return Poll::Pending;
+                    }
+                }
+                if body.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                let Some(request) = self.request() else { return Poll::Pending };
+                let executor = &self.coordinator.executor;
+                if request != Request::Commit && executor.has_company() {
+                    // The row addresses and locks are being prefetched since the rows were added:
+                    // let other slots run until they have arrived.
+                    executor.wake(executor.current());
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Returns the id of the slot's next attempt.
+    pub(crate) fn next_attempt(&self) -> Result<TxnId, TxnError> {
+        let attempt = self.attempt.get() + 1;
+        if attempt > TxnId::MAX_ATTEMPT {
+            return Err(TxnError::Fenced);
+        }
+        self.attempt.set(attempt);
+        self.coordinator.begun.set(self.coordinator.begun.get() + 1);
+        if self.index < self.coordinator.shared.config.coroutines {
+            self.coordinator.settled.set(false);
+        }
+        Ok(TxnId::new(self.coordinator.node.incarnation, self.number, attempt))
+    }
+
+    /// Takes the buffers for a transaction; `None` while another transaction of the slot has them.
+    pub(crate) fn take_body(&self) -> Option<Box<Body>> {
+        if self.coordinator.node.counts.is_some() {
+            // Not a recent time: on an idle coordinator that is the end of its last transaction.
+            self.began.set(self.coordinator.executor.now());
+        }
+        self.spare.borrow_mut().take()
+    }
+
+    pub(crate) fn give_back(&self, mut body: Box<Body>) {
+        body.clear();
+        if let Some(counts) = &self.coordinator.node.counts {
+            let now = self.coordinator.executor.now();
+            counts.count_transaction(now.0.saturating_sub(self.began.get().0));
+        }
+        self.coordinator.snapshots.borrow_mut().finish(self.index);
+        *self.spare.borrow_mut() = Some(body);
+    }
+
+    /// Ends an attempt: releases its locks and all that it has reserved.
+    pub(crate) fn release(&self, mut body: Box<Body>) {
+        body.release(&self.coordinator);
+        self.give_back(body);
+    }
+
+    /// Waits until the driver is idle, or works for a transaction that is still alive.
+    pub(crate) async fn idle(&self) {
+        std::future::poll_fn(|_| match *self.errand.borrow() {
+            Errand::Asked(Request::Commit, _) | Errand::Running(Request::Commit) => Poll::Pending,
+            Errand::Running(Request::Execute(_)) if self.abandoned.get() => Poll::Pending,
+            _ => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    /// Hands an attempt over to be executed; [`Slot::executed`] brings it back.
+    pub(crate) fn request_execution(&self, mode: Mode, body: Box<Body>) {
+        self.ask(Request::Execute(mode), body);
+    }
+
+    /// Waits for the buffers of the executed transaction; they stay with the slot if it failed.
+    pub(crate) fn executed(&self) -> impl Future<Output = Result<Box<Body>, TxnError>> {
+        std::future::poll_fn(|_| {
+            let mut errand = self.errand.borrow_mut();
+            match std::mem::replace(&mut *errand, Errand::Idle) {
+                Errand::Executed(outcome) => Poll::Ready(outcome),
+                other => {
+                    *errand = other;
+                    Poll::Pending
+                }
+            }
+        })
+    }
+
+    /// Ends a requested execution after its transaction was dropped.
+    pub(crate) fn abandon(&self) {
+        let errand = std::mem::replace(&mut *self.errand.borrow_mut(), Errand::Idle);
+        match errand {
+            Errand::Asked(_, body) | Errand::Executed(Ok(body)) => self.release(body),
+            Errand::Executed(Err(_)) | Errand::Idle => {}
+            Errand::Running(_) => {
+                self.abandoned.set(!broken(Rule::AbandonedAttemptsEnd));
+                *self.errand.borrow_mut() = errand;
+            }
+        }
+    }
+
+    /// Hands the write set of `txn` to the driver. It is committed even if the verdict is dropped.
+    pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> Verdict {
+        self.decided.set(false);
+        self.attempts.commits.set(txn.attempt());
+        self.entered.set(self.coordinator.grace.enter());
+        self.awaited.borrow_mut().push(txn);
+        self.ask(Request::Commit, body);
+        Verdict { slot: Rc::clone(self), txn }
+    }
+
+    fn ask(&self, request: Request, body: Box<Body>) {
+        let before = self.errand.replace(Errand::Asked(request, body));
+        debug_assert!(matches!(before, Errand::Idle), "a slot has one transaction at a time");
+    }
+
+    /// Driver only: waits for the next request.
+    async fn asked(&self) -> (Request, Box<Body>) {
+        std::future::poll_fn(|_| {
+            let mut errand = self.errand.borrow_mut();
+            match std::mem::replace(&mut *errand, Errand::Idle) {
+                Errand::Asked(request, body) => {
+                    *errand = Errand::Running(request);
+                    Poll::Ready((request, body))
+                }
+                other => {
+                    *errand = other;
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Driver only: ends an execution.
+    fn end_execution(&self, body: Box<Body>, outcome: Result<(), TxnError>) {
+        let next = match outcome {
+            Ok(()) if !self.abandoned.get() && self.attempts.has_yielded(body.held.txn()) => {
+                // Rows read since then may have been read without the locks.
+                let error = body.given_up();
+                self.release(body);
+                Errand::Executed(Err(error))
+            }
+            Ok(()) if !self.abandoned.get() => Errand::Executed(Ok(body)),
+            outcome => {
+                self.release(body);
+                match outcome {
+                    Err(error) if !self.abandoned.get() => Errand::Executed(Err(error)),
+                    _ => Errand::Idle,
+                }
+            }
+        };
+        self.abandoned.set(false);
+        *self.errand.borrow_mut() = next;
+    }
+
+    /// Whether the verdict on `txn` is awaited.
+    #[inline]
+    pub(crate) fn awaits(&self, txn: TxnId) -> bool {
+        self.awaited.borrow().contains(&txn)
+    }
+
+    /// Driver only: delivers the verdict on `txn`. The first one counts.
+    pub(crate) fn decide(&self, txn: TxnId, verdict: Result<Receipt, TxnError>) {
+        if !self.decided.replace(true) && self.awaits(txn) {
+            self.verdicts.borrow_mut().push((txn, verdict));
+        }
+    }
+
+    /// Driver only: ends a commit, with all writes visible and unlocked. The log entry may be
+    /// reused.
+    pub(crate) fn finish(&self, body: Box<Body>) {
+        self.coordinator.grace.leave(self.entered.get());
+        self.attempts.commits.set(0);
+        self.give_back(body);
+        *self.errand.borrow_mut() = Errand::Idle;
+    }
+
+    /// Driver only: ends `txn` after the node was expelled. Recovery decides its outcome, and
+    /// this node begins nothing more.
+    pub(crate) fn expelled(&self, txn: TxnId) {
+        self.decide(txn, Err(TxnError::Unknown(txn)));
+        self.coordinator.node.expel();
+        *self.errand.borrow_mut() = Errand::Idle;
+    }
+
+    /// Driver only: counts a completion that it waited for.
+    #[inline]
+    pub(crate) fn step(&self) {
+        self.steps.set(self.steps.get() + 1);
+    }
+
+    /// Returns the operation requested and not begun.
+    fn request(&self) -> Option<Request> {
+        match *self.errand.borrow() {
+            Errand::Asked(request, _) => Some(request),
+            _ => None,
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(*self.errand.borrow(), Errand::Running(_))
+    }
+
+    /// Whether the body has nothing to do before the driver makes progress.
+    fn is_awaited(&self) -> bool {
+        match *self.errand.borrow() {
+            Errand::Asked(..) | Errand::Running(Request::Execute(_)) => true,
+            Errand::Running(Request::Commit) => !self.decided.get(),
+            Errand::Idle | Errand::Executed(_) => false,
+        }
+    }
+}
+
+/// Driver of a slot: runs one request after the other, for ever.
+async fn drive(slot: Rc<Slot>) {
+    loop {
+        let (request, mut body) = slot.asked().await;
+        let at_work = &slot.coordinator.at_work;
+        at_work.set(at_work.get() + 1);
+        match request {
+            Request::Execute(mode) => {
+                let outcome = body.execute(&slot, mode).await;
+                if outcome.is_err() {
+                    // A caller that retries at once would occupy this thread, and clearing the
+                    // conflict may need it.
+                    slot.coordinator.executor.yield_now().await;
+                }
+                slot.end_execution(body, outcome);
+            }
+            Request::Commit if body.piece.is_some() => copy::carry_out(&slot, body).await,
+            Request::Commit if body.purges => purge::carry_out(&slot, body).await,
+            Request::Commit if body.trims => trim::carry_out(&slot, body).await,
+            Request::Commit => commit::carry_out(&slot, body).await,
+        }
+        at_work.set(at_work.get() - 1);
+    }
+}
+
+/// Future of the verdict on one commit. Dropping it does not affect the commit.
+pub(crate) struct Verdict {
+    slot: Rc<Slot>,
+    txn: TxnId,
+}
+
+impl Future for Verdict {
+    type Output = Result<Receipt, TxnError>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut verdicts = self.slot.verdicts.borrow_mut();
+        match verdicts.iter().position(|(txn, _)| *txn == self.txn) {
+            Some(index) => Poll::Ready(verdicts.swap_remove(index).1),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Verdict {
+    fn drop(&mut self) {
+        self.slot.awaited.borrow_mut().retain(|txn| *txn != self.txn);
+        self.slot.verdicts.borrow_mut().retain(|(txn, _)| *txn != self.txn);
+    }
+}

@@ -1,0 +1,176 @@
+//! Trimming: rows updated in a full group give up the slot of their older version (H13).
+//!
+//! # What it is
+//! A row that was written once has one slot, and its first update takes a second, which the row
+//! then keeps for its next version. In a full group that slot may come from the reserve
+//! ([`crate::space::slots`]). So the coordinator notes the row, and when few slots are free, or an insert
+//! finds none, it takes the older version away: its slot is free memory then, in place of the one
+//! that was taken.
+//!
+//! # The order, and what it is for
+//! 1. The row is locked to write, and read. Its newest version is left alone.
+//! 2. On all replicas: a log entry, then the cell's version word as INVISIBLE. Nothing else of the
+//!    cell changes yet: a version word must never stand beside words that came after it.
+//! 3. On all replicas: the other words of the cell, without a slot, then its version word as 0.
+//! 4. The row is dropped from the version table cache, the lock is released, and the slot is free.
+//!
+//! Recovery that finds the tag undoes the transaction like an update: that empties the cell on all
+//! replicas and leaves it without a slot, which is what 3 would have done.
+//!
+//! # When
+//! Once the horizon has reached the version that follows the one to be taken, as the row is found
+//! under its lock: then no snapshot needs the older one. A row that has been written since it was
+//! noted is left alone until the horizon has reached the later version.
+//!
+//! While an update waits for a slot, here or at a node that has asked, and for [`URGENT`] intervals
+//! of the horizon afterwards: at once. Snapshots that need the older version then fail as too old,
+//! as where a version is overwritten ([`lotus_mvcc::retention`]).
+
+use lotus_fabric::env::Nanos;
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::slab::reserve;
+
+use crate::api::error::TxnError;
+use crate::api::isolation::Isolation;
+use crate::node::coordinator::Coordinator;
+use crate::node::slots::Use;
+use crate::node::trims::Noted;
+use crate::txn::body::{Access, Change};
+use crate::txn::session::Session;
+use crate::upkeep::pieces::is_over;
+
+/// Most rows that one transaction trims.
+const BATCH: usize = 16;
+/// Rows tried at once after a larger batch has met a conflict.
+const PIECE: usize = 1;
+/// Horizon intervals for which a miss of a slot counts as recent.
+const URGENT: u32 = 16;
+
+impl Coordinator {
+    /// Takes the rows to trim now. Rows keep their slots while more than twice the reserve is free,
+    /// and no insert has missed one. Also returns the horizon that applies: the maximum if trims
+    /// must not wait.
+    fn trims_due(&self) -> (Vec<Noted>, Timestamp) {
+        let slots = &self.node.slots;
+        let now = self.executor.now();
+        let window = self.shared.config.horizon_interval * URGENT;
+        let is_recent = |missed: Nanos| missed.0 > 0 && now < missed.after(window);
+        let is_urgent = is_recent(slots.missed(Use::Update));
+        let is_wanted = is_urgent || is_recent(slots.missed(Use::Insert));
+        let horizon = if is_urgent { Timestamp::MAX } else { self.node.horizon.get() };
+        let shared = slots.lock();
+        let is_scarce = |row: &Noted| {
+            is_wanted || shared.available(row.slots, row.bytes) < 2 * reserve(row.bytes).max(1)
+        };
+        let limit = BATCH.min(usize::from(self.shared.log.max_writes()));
+        (self.trims.take_due(horizon, limit, is_scarce), horizon)
+    }
+}
+
+impl Session {
+    /// Trims the rows that are due; returns whether there were any.
+    pub(crate) async fn trim_due(&mut self) -> bool {
+        if self.coordinator().settled.get() {
+            return false;
+        }
+        let (due, horizon) = self.coordinator().trims_due();
+        if due.is_empty() {
+            return false;
+        }
+        let trim = async |session: &mut Self, rows: &[Noted]| session.trim(rows, horizon).await;
+        let put_back = |coordinator: &Coordinator, rows: &[Noted]| {
+            rows.iter().for_each(|row| coordinator.trims.note(*row));
+        };
+        self.upkeep(&due, PIECE, trim, put_back).await
+    }
+
+    /// Takes the slots of older versions from these rows; all or none. A row that has been written
+    /// since, so that a snapshot at or after the `horizon` may need its older version, is noted
+    /// again instead.
+    async fn trim(&mut self, due: &[Noted], horizon: Timestamp) -> Result<(), TxnError> {
+        let mut txn = self.begin(Isolation::Serializable).await?;
+        for row in due {
+            txn.add(row.slots.table, row.key, Access::Trim, 0)?;
+        }
+        txn.execute().await?;
+        let body = txn.body_mut()?;
+        body.trims = true;
+        let mut needed = Vec::new();
+        for row in &mut body.rows {
+            let Some(target) = row.target else { continue };
+            match target.successor {
+                Some(successor) if successor > horizon => {
+                    needed.push((row.table, row.primary_key, successor));
+                }
+                _ => row.change = Change::Trim,
+            }
+        }
+        let outcome = if body.rows.iter().all(|row| row.change == Change::None) {
+            // Not a commit, which would count as a client's transaction.
+            txn.abort();
+            Ok(())
+        } else {
+            txn.commit().await.map(drop)
+        };
+        if is_over(&outcome) {
+            self.coordinator().trims.note_again(due, &needed);
+        }
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lotus_mvcc::slab::{Purpose, SlotKind};
+
+    use super::*;
+    use crate::{Cluster, Seat, TableSpec, Transaction};
+
+    /// A row that is written often: noted with its first update, it has two later versions by the
+    /// time that the horizon reaches that one. The slot that is taken away is used at once.
+    #[test]
+    fn a_version_that_a_protected_snapshot_needs_is_trimmed_once_the_horizon_has_passed_it() {
+        let builder = Cluster::embedded().memory_nodes(2).compute_nodes(1).replicas(2);
+        // No other trim runs, and the test sets the horizon.
+        let cluster = builder.horizon_interval(Duration::from_secs(3600)).start().unwrap();
+        let table =
+            cluster.create_table(TableSpec::new("rows").record_bytes(8).capacity(100)).unwrap();
+        let job = move |mut session: Session| async move {
+            let mut written_at = Vec::new();
+            for value in [1, 2, 3] {
+                let mut txn = session.begin(Isolation::Serializable).await?;
+                let item = txn.add_rw(table, 1)?;
+                txn.execute().await?;
+                txn.upsert(item, &[value; 8])?;
+                written_at.push(txn.commit().await?.commit_ts.expect("it has written"));
+            }
+            let slots = Purpose { table, group: 0, slots: SlotKind::Record };
+            let successor = written_at[1];
+            let first = Noted { slots, bytes: 64, key: 1.into(), successor };
+            session.coordinator().trims.note(first);
+            let mut seen = Vec::new();
+            for (horizon, insert) in [(written_at[1], 2), (written_at[2], 3)] {
+                let horizon_of_node = &session.coordinator().node.horizon;
+                horizon_of_node.raise(horizon);
+                session.trim_due().await;
+                let mut txn = session.begin(Isolation::Serializable).await?;
+                txn.insert(table, insert, &[9; 8])?;
+                txn.commit().await?;
+                let mut txn = Transaction::begin_at(session.slot(), written_at[1]).await?;
+                let item = txn.add_ro(table, 1)?;
+                let read = txn.execute().await;
+                seen.push(read.map(|()| txn.value(item).map(<[u8]>::to_vec)));
+            }
+            let left = session.coordinator().trims.take_due(Timestamp::MAX, 9, |_| true).len();
+            Ok((seen, left))
+        };
+        let seat = Seat { compute_node: 0, thread: 0 };
+        let (seen, left) = cluster.submit(seat, job).wait().unwrap();
+        assert_eq!(seen[0], Ok(Some(vec![2; 8])), "the horizon protects it");
+        assert!(matches!(seen[1], Err(TxnError::SnapshotTooOld { .. })), "{:?}", seen[1]);
+        assert_eq!(left, 0);
+        cluster.stop().unwrap();
+    }
+}
