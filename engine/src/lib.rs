@@ -30,7 +30,7 @@
 //! | `shards` | owners' words, hand-over, balancing |
 //! | `txn` | a transaction: its data, execution and commit |
 //! | `space` | slabs and slots, and lending them between nodes |
-//! | `node` | a compute node and its coordinators: the state that they keep, the verbs that they repeat |
+//! | `node` | a compute node and its coordinators: their state, verbs that are repeated |
 //! | `api` | configuration, errors, public data types |
 
 #![forbid(unsafe_code)]

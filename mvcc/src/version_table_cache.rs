@@ -8,10 +8,10 @@
 //!
 //! # What it is not
 //! It does not know whether a CVT that it is given is current, nor who may use it: that depends on
-//! locks, and is decided by their users (H11; `engine/src/node/version_tables.rs`). For that it promises
-//! two things. Operations on one row happen in one order, and [`VersionTableCache::keep`] evaluates
-//! its condition *inside* that order: a thread that makes the condition false and then forgets the
-//! row finds it gone or keeps it out. And a CVT that is being written is never kept.
+//! locks, and is decided by their users (H11; `engine/src/node/version_tables.rs`). For that it
+//! promises two things. Operations on one row happen in one order, and [`VersionTableCache::keep`]
+//! evaluates its condition *inside* that order: a thread that makes the condition false and then
+//! forgets the row finds it gone or keeps it out. And a CVT that is being written is never kept.
 //!
 //! # Memory
 //! ```text

@@ -11,8 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 3] = [
+const FLOORS: [(&str, &[&str]); 4] = [
     ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
+    (
+        "engine",
+        &[
+            "fuzzing", "snapshot", "checks", "cluster", "upkeep", "membership", "memory_nodes",
+            "shards", "txn", "space", "node", "api",
+        ],
+    ),
     (
         "benchmarks",
         &["end_to_end", "reports", "drive", "engines", "workloads", "judge", "contract"],
@@ -29,7 +36,7 @@ const FLOORS: [(&str, &[&str]); 3] = [
 /// The most files that may import each other.
 const LARGEST_CIRCLE: usize = 8;
 /// Crates with larger circles than that, and how large they are: less is better, more fails.
-const LARGER: [(&str, usize); 2] = [("engine", 47), ("sim", 19)];
+const LARGER: [(&str, usize); 1] = [("sim", 19)];
 
 /// A module of a crate, as the path from the crate's root.
 type Module = Vec<String>;

@@ -23,7 +23,8 @@ pub enum PathError {
         /// Largest record of the table, in bytes.
         limit: usize,
     },
-    /// The entry's order is longer than [`Entry::MAX_ORDER_BYTES`]; use a prefix.
+    /// The entry's order is longer than
+    /// [`Entry::MAX_ORDER_BYTES`](crate::path::Entry::MAX_ORDER_BYTES); use a prefix.
     #[error("an entry is ordered by at most 255 bytes, not {bytes}")]
     OrderTooLong {
         /// Length of the order, in bytes.

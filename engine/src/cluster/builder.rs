@@ -7,7 +7,9 @@ use std::time::Duration;
 use lotus_fabric::machines::{Machines, Threads};
 use lotus_router::Authority;
 
-use crate::api::config::{Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder};
+use crate::api::config::{
+    Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+};
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;
 use crate::cluster::part::{Part, Wait};

@@ -86,7 +86,7 @@ impl<M: Machines> Cluster<M> {
     pub fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures> {
         self.submit(Seat { compute_node, thread: 0 }, |session| async move {
             let coordinator = session.coordinator();
-            match coordinator.memory_figures().await {
+            match memory_figures(coordinator).await {
                 Ok(figures) => Ok(figures),
                 Err(error) => Err(coordinator.after_failure(error).await),
             }
@@ -94,77 +94,75 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-impl Coordinator {
-    async fn memory_figures(&self) -> Result<MemoryFigures, BatchError> {
-        let layout = &self.shared.region;
-        let limit_bytes = layout.end() - layout.first_slab();
-        let defs = self.shared.all_tables();
-        let mut figures = MemoryFigures {
-            nodes: vec![None; self.shared.config.memory_nodes],
-            groups: Vec::new(),
-            tables: Vec::with_capacity(defs.len()),
-        };
-        for table in &defs {
-            let table = table.id();
-            figures.tables.push(TableMemory { table, allocated_bytes: 0, free_here_bytes: 0 });
-        }
-        let placement = Placement::clone(&self.placement());
-        for (group, replicas) in placement.groups() {
-            let directory = self.read_directory(replicas.primary(), layout).await?;
-            let allocated_bytes = directory.end - layout.first_slab();
-            for replica in replicas.members() {
-                // Memory nodes are numbered first.
-                let node = figures.nodes.get_mut(usize::from(replica.node.0));
-                if let Some(node) = node.map(Option::get_or_insert_default) {
-                    node.allocated_bytes += allocated_bytes;
-                    node.limit_bytes += limit_bytes;
-                }
-            }
-            let mut free_here_bytes = 0;
-            for (table, def) in figures.tables.iter_mut().zip(&defs) {
-                let free = self.free_bytes(group, def);
-                table.allocated_bytes += directory.tables.get(&table.table).copied().unwrap_or(0);
-                table.free_here_bytes += free;
-                free_here_bytes += free;
-            }
-            figures.groups.push(GroupMemory { allocated_bytes, limit_bytes, free_here_bytes });
-        }
-        Ok(figures)
+async fn memory_figures(coordinator: &Coordinator) -> Result<MemoryFigures, BatchError> {
+    let layout = &coordinator.shared.region;
+    let limit_bytes = layout.end() - layout.first_slab();
+    let defs = coordinator.shared.all_tables();
+    let mut figures = MemoryFigures {
+        nodes: vec![None; coordinator.shared.config.memory_nodes],
+        groups: Vec::new(),
+        tables: Vec::with_capacity(defs.len()),
+    };
+    for table in &defs {
+        let table = table.id();
+        figures.tables.push(TableMemory { table, allocated_bytes: 0, free_here_bytes: 0 });
     }
+    let placement = Placement::clone(&coordinator.placement());
+    for (group, replicas) in placement.groups() {
+        let directory = read_directory(coordinator, replicas.primary(), layout).await?;
+        let allocated_bytes = directory.end - layout.first_slab();
+        for replica in replicas.members() {
+            // Memory nodes are numbered first.
+            let node = figures.nodes.get_mut(usize::from(replica.node.0));
+            if let Some(node) = node.map(Option::get_or_insert_default) {
+                node.allocated_bytes += allocated_bytes;
+                node.limit_bytes += limit_bytes;
+            }
+        }
+        let mut free_here_bytes = 0;
+        for (table, def) in figures.tables.iter_mut().zip(&defs) {
+            let free = free_bytes(coordinator, group, def);
+            table.allocated_bytes += directory.tables.get(&table.table).copied().unwrap_or(0);
+            table.free_here_bytes += free;
+            free_here_bytes += free;
+        }
+        figures.groups.push(GroupMemory { allocated_bytes, limit_bytes, free_here_bytes });
+    }
+    Ok(figures)
+}
 
-    /// Bytes of a table's slots in a group that are free at this coordinator or shared by its node.
-    fn free_bytes(&self, group: GroupId, def: &TableDef) -> u64 {
-        let bucket_bytes = (def.bucket_words() * WORD_BYTES) as u64;
-        let kinds = [(SlotKind::Record, def.slot_bytes()), (SlotKind::Bucket, bucket_bytes)];
-        let free = kinds.map(|(kind, bytes)| {
-            let slots = purpose(def.id(), group, kind);
-            let own = self.slabs.borrow().available(slots, bytes);
-            (own + self.node.slots.lock().available(slots, bytes)) * bytes
-        });
-        free.iter().sum()
-    }
+/// Bytes of a table's slots in a group that are free at this coordinator or shared by its node.
+fn free_bytes(coordinator: &Coordinator, group: GroupId, def: &TableDef) -> u64 {
+    let bucket_bytes = (def.bucket_words() * WORD_BYTES) as u64;
+    let kinds = [(SlotKind::Record, def.slot_bytes()), (SlotKind::Bucket, bucket_bytes)];
+    let free = kinds.map(|(kind, bytes)| {
+        let slots = purpose(def.id(), group, kind);
+        let own = coordinator.slabs.borrow().available(slots, bytes);
+        (own + coordinator.node.slots.lock().available(slots, bytes)) * bytes
+    });
+    free.iter().sum()
+}
 
-    async fn read_directory(
-        &self,
-        replica: Replica,
-        layout: &RegionLayout,
-    ) -> Result<Directory, BatchError> {
-        let mut directory = Directory { end: layout.first_slab(), ..Directory::default() };
-        let mut slab = layout.first_slab();
-        while slab < layout.end() {
-            let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
-            let mut batch = self.lane.batch();
-            let at = replica.at(RegionLayout::directory_word(slab));
-            let words = batch.read(at, left.min(MAX_VERB_BYTES));
-            let done = batch.post().await?;
-            for word in done.words(words) {
-                slab += SLAB_BYTES;
-                if let Some(entry) = SlabEntry::decode(*word) {
-                    directory.end = slab;
-                    *directory.tables.entry(entry.table).or_default() += SLAB_BYTES;
-                }
+async fn read_directory(
+    coordinator: &Coordinator,
+    replica: Replica,
+    layout: &RegionLayout,
+) -> Result<Directory, BatchError> {
+    let mut directory = Directory { end: layout.first_slab(), ..Directory::default() };
+    let mut slab = layout.first_slab();
+    while slab < layout.end() {
+        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
+        let mut batch = coordinator.lane.batch();
+        let at = replica.at(RegionLayout::directory_word(slab));
+        let words = batch.read(at, left.min(MAX_VERB_BYTES));
+        let done = batch.post().await?;
+        for word in done.words(words) {
+            slab += SLAB_BYTES;
+            if let Some(entry) = SlabEntry::decode(*word) {
+                directory.end = slab;
+                *directory.tables.entry(entry.table).or_default() += SLAB_BYTES;
             }
         }
-        Ok(directory)
     }
+    Ok(directory)
 }

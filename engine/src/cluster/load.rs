@@ -3,7 +3,8 @@
 //! Every worker owns the shards whose number it is congruent to, so nothing is shared. It places
 //! the rows of a shard in local bucket images, packs their records into slabs of its own, and
 //! writes both to all replicas in large WRITEs. Slabs are taken as in a transaction, so that later
-//! data fits behind them; slots left over in the last ones go to the node ([`crate::space::slots`]).
+//! data fits behind them; slots left over in the last ones go to the node
+//! ([`crate::space::slots`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use lotus_router::{Placement, ReplicaSet};
 
 use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
-use crate::space::slabs::{SlabError, self};
+use crate::space::slabs::{self, SlabError};
 
 /// Number of batches that a worker keeps under way.
 const BATCHES_IN_FLIGHT: usize = 16;

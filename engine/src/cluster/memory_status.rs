@@ -1,10 +1,10 @@
 //! Memory nodes that serve, are lost or are about to return, for operators and servers.
 //!
-//! A server checks here before it lets an application write: every replica takes part in a commit, so
-//! a write while one is silent ends with an unknown outcome at best, unless that node is lost soon and
-//! the others have copies ([`Cluster::needed_memory`]). Without writes no coordinator would find out
-//! that the node is back: [`Cluster::look_for_memory`] does. [`Cluster::memory_status`] returns what
-//! the cluster has agreed on.
+//! A server checks here before it lets an application write: every replica takes part in a commit,
+//! so a write while one is silent ends with an unknown outcome at best, unless that node is lost
+//! soon and the others have copies ([`Cluster::needed_memory`]). Without writes no coordinator
+//! would find out that the node is back: [`Cluster::look_for_memory`] does.
+//! [`Cluster::memory_status`] returns what the cluster has agreed on.
 
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;

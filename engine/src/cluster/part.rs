@@ -11,7 +11,7 @@
 //! | `charter` | the settings that all must have in common | the founder, last |
 //! | `joined/N` | the name of the first process of compute node N | that process |
 //! | `tables` | the catalogue (`catalogue`) | the process that makes a table |
-//! | `loaded` | whether all data is there ([`crate::cluster::loaded`]) | founder, or one finding it dead |
+//! | `loaded` | whether all data is there (`loaded`) | founder, or one that finds it dead |
 //!
 //! The founder is the process of compute node 0. The others wait for the charter: once it can be
 //! read, all memory is registered and formatted.
@@ -26,8 +26,8 @@
 //! A founder that dies before the charter is written leaves memory nodes with unusable regions; its
 //! next process writes that into the charter's place, and the cluster has to be made anew, memory
 //! nodes included. A process that restarts nodes waits until the others have settled what their
-//! earlier lives have left, and [takes part again](crate::cluster::rejoin). Of two such processes one
-//! succeeds.
+//! earlier lives have left, and [takes part again](crate::cluster::rejoin). Of two such processes
+//! one succeeds.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -46,7 +46,7 @@ use crate::api::config::{Config, TimestampKind};
 use crate::api::error::ClusterError;
 use crate::cluster::loaded::{Data, LoadWatch, cut_short};
 use crate::cluster::once::{Unanswered, name_process, until_answered, write_once};
-use crate::cluster::rejoin::{Life, self};
+use crate::cluster::rejoin::{self, Life};
 use crate::membership::absent::joined_key;
 use crate::node::control::Control;
 use crate::node::shared::Peer;

@@ -18,8 +18,8 @@
 //!
 //! # If it stops anywhere
 //! Up to 2 nothing has changed for other nodes. After 3 its floor holds the horizon back until a
-//! member reads it, and removes it again ([`crate::memory_nodes::changes`]). After 4 it is a member that
-//! does not beat, and is expelled like any other.
+//! member reads it, and removes it again ([`crate::memory_nodes::changes`]). After 4 it is a member
+//! that does not beat, and is expelled like any other.
 //!
 //! # What it is not
 //! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end the

@@ -59,7 +59,7 @@ impl<M: Machines> Cluster<M> {
     pub fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>> {
         self.submit(Seat { compute_node, thread: 0 }, |session| async move {
             let coordinator = session.coordinator();
-            match coordinator.row_counts().await {
+            match row_counts(coordinator).await {
                 Ok(counts) => Ok(counts),
                 Err(error) => Err(coordinator.after_failure(error).await),
             }
@@ -67,60 +67,58 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-impl Coordinator {
-    async fn row_counts(&self) -> Result<Vec<TableRows>, BatchError> {
-        let mut counts = Vec::new();
-        let placement = Placement::clone(&self.placement());
-        for table in self.shared.all_tables() {
-            let mut rows = 0;
-            for (group, replicas) in placement.groups() {
-                rows += self.rows_in_group(&table, group, replicas.primary()).await?;
-            }
-            counts.push(TableRows { table: table.id(), rows });
+async fn row_counts(coordinator: &Coordinator) -> Result<Vec<TableRows>, BatchError> {
+    let mut counts = Vec::new();
+    let placement = Placement::clone(&coordinator.placement());
+    for table in coordinator.shared.all_tables() {
+        let mut rows = 0;
+        for (group, replicas) in placement.groups() {
+            rows += rows_in_group(coordinator, &table, group, replicas.primary()).await?;
         }
-        Ok(counts)
+        counts.push(TableRows { table: table.id(), rows });
     }
+    Ok(counts)
+}
 
-    async fn rows_in_group(
-        &self,
-        table: &TableDef,
-        group: GroupId,
-        primary: Replica,
-    ) -> Result<u64, BatchError> {
-        let geometry = table.geometry();
-        let bucket_bytes = table.bucket_words() * WORD_BYTES;
-        let buckets = geometry.shape().index_bytes(usize::from(group.0)) / bucket_bytes as u64;
-        if buckets == 0 {
-            return Ok(0);
-        }
-        // The group's first shard has the group's own number.
-        let base = geometry.shard_base(ShardId::from_low_bits(u64::from(group.0)));
-        let drawn = sample(buckets, &mut *self.rng.borrow_mut());
-        let sampled: u64 = drawn.iter().map(|(_, count)| count).sum();
-        let at = |bucket: u64| base + bucket * bucket_bytes as u64;
-        let mut pending: Vec<(u64, u64)> =
-            drawn.into_iter().map(|(first, count)| (at(first), count)).collect();
-        let mut counted = 0;
-        while !pending.is_empty() {
-            let some = pending.split_off(pending.len().saturating_sub(AT_ONCE));
-            let mut batch = self.lane.batch();
-            let mut read = |(offset, count): &(u64, u64)| {
-                batch.read(primary.at(*offset), *count as usize * bucket_bytes)
-            };
-            let buffers: Vec<_> = some.iter().map(&mut read).collect();
-            let done = batch.post().await?;
-            for words in buffers.into_iter().map(|buffer| done.words(buffer)) {
-                for bucket in words.chunks_exact(table.bucket_words()) {
-                    let bucket = Bucket::new(bucket, table.cell_count());
-                    let rows = bucket.slots().filter(|words| is_row(Cvt::new(words)));
-                    counted += rows.count() as u64;
-                    pending.extend(bucket.overflow().map(|next| (next, 1)));
-                }
+async fn rows_in_group(
+    coordinator: &Coordinator,
+    table: &TableDef,
+    group: GroupId,
+    primary: Replica,
+) -> Result<u64, BatchError> {
+    let geometry = table.geometry();
+    let bucket_bytes = table.bucket_words() * WORD_BYTES;
+    let buckets = geometry.shape().index_bytes(usize::from(group.0)) / bucket_bytes as u64;
+    if buckets == 0 {
+        return Ok(0);
+    }
+    // The group's first shard has the group's own number.
+    let base = geometry.shard_base(ShardId::from_low_bits(u64::from(group.0)));
+    let drawn = sample(buckets, &mut *coordinator.rng.borrow_mut());
+    let sampled: u64 = drawn.iter().map(|(_, count)| count).sum();
+    let at = |bucket: u64| base + bucket * bucket_bytes as u64;
+    let mut pending: Vec<(u64, u64)> =
+        drawn.into_iter().map(|(first, count)| (at(first), count)).collect();
+    let mut counted = 0;
+    while !pending.is_empty() {
+        let some = pending.split_off(pending.len().saturating_sub(AT_ONCE));
+        let mut batch = coordinator.lane.batch();
+        let mut read = |(offset, count): &(u64, u64)| {
+            batch.read(primary.at(*offset), *count as usize * bucket_bytes)
+        };
+        let buffers: Vec<_> = some.iter().map(&mut read).collect();
+        let done = batch.post().await?;
+        for words in buffers.into_iter().map(|buffer| done.words(buffer)) {
+            for bucket in words.chunks_exact(table.bucket_words()) {
+                let bucket = Bucket::new(bucket, table.cell_count());
+                let rows = bucket.slots().filter(|words| is_row(Cvt::new(words)));
+                counted += rows.count() as u64;
+                pending.extend(bucket.overflow().map(|next| (next, 1)));
             }
         }
-        let scaled = u128::from(counted) * u128::from(buckets) / u128::from(sampled);
-        Ok(scaled as u64)
     }
+    let scaled = u128::from(counted) * u128::from(buckets) / u128::from(sampled);
+    Ok(scaled as u64)
 }
 
 /// Draws some buckets side by side from each of [`STRETCHES`] stretches of nearly equal length: the

@@ -16,8 +16,8 @@ use crate::cluster::handle::Cluster;
 use crate::node::load_counts::NodeCounts;
 use crate::node::moves::Order;
 use crate::node::shared::{ComputeNode, Shared};
-use crate::shards::{balance, ownership};
 use crate::shards::hand_over::MOST_AT_ONCE;
+use crate::shards::{balance, ownership};
 use crate::txn::session::SessionView;
 
 /// Ownership and load of a shard.

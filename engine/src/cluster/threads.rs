@@ -137,8 +137,8 @@ impl Drop for ExpelOnLoss {
 /// Waits for work under way for up to `patience`: commits to be visible on all replicas, ends of
 /// remote locks to be acknowledged.
 ///
-/// Nothing is purged before the next transaction begins. Does not wait for returning memory nodes to
-/// be filled: that may take long, and nothing reads a copy that is not whole.
+/// Nothing is purged before the next transaction begins. Does not wait for returning memory nodes
+/// to be filled: that may take long, and nothing reads a copy that is not whole.
 pub(crate) async fn settle(coordinator: &Coordinator, patience: Duration) {
     coordinator.settled.set(true);
     let executor = &coordinator.executor;

@@ -55,7 +55,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         let floor = coordinator.snapshots.borrow().floor(issued);
         coordinator.node.horizon.set_floor(coordinator.thread, floor);
         if coordinator.thread == 0 {
-            let changes = coordinator.exchange_floors().await;
+            let changes = exchange_floors(coordinator).await;
             let due = changes.is_some_and(|changes| owners.are_due(changes));
             if due && coordinator.refresh_owners(|_, _| ()).await.is_err() {
                 coordinator.node.expel();
@@ -79,26 +79,24 @@ impl OwnersSeen {
     }
 }
 
-impl Coordinator {
-    /// Writes this node's floor and reads all floors; returns the count of ownership changes.
-    pub(crate) async fn exchange_floors(&self) -> Option<u64> {
-        let (shared, node) = (&self.shared, &self.node);
-        let primary = self.primary(FLOORS_GROUP);
-        let mut batch = self.lane.batch();
-        batch.write_word(primary.at(floor_word(node.index)), node.horizon.word());
-        // The count of changes stands before the floors.
-        let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.peers.len()) * WORD_BYTES);
-        match batch.post().await {
-            Ok(done) => {
-                let (changes, floors) = done.words(all).split_first().expect("it was read");
-                node.horizon.learn(floors);
-                Some(*changes)
-            }
-            // The known horizon stays true; the next turn finds the connection working again.
-            Err(error) => {
-                let _ = self.after_failure(error).await;
-                None
-            }
+/// Writes this node's floor and reads all floors; returns the count of ownership changes.
+pub(crate) async fn exchange_floors(coordinator: &Coordinator) -> Option<u64> {
+    let (shared, node) = (&coordinator.shared, &coordinator.node);
+    let primary = coordinator.primary(FLOORS_GROUP);
+    let mut batch = coordinator.lane.batch();
+    batch.write_word(primary.at(floor_word(node.index)), node.horizon.word());
+    // The count of changes stands before the floors.
+    let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.peers.len()) * WORD_BYTES);
+    match batch.post().await {
+        Ok(done) => {
+            let (changes, floors) = done.words(all).split_first().expect("it was read");
+            node.horizon.learn(floors);
+            Some(*changes)
+        }
+        // The known horizon stays true; the next turn finds the connection working again.
+        Err(error) => {
+            let _ = coordinator.after_failure(error).await;
+            None
         }
     }
 }

@@ -13,13 +13,14 @@
 //! 3. Its node treats the shards of expelled nodes as unowned from now on: an attempt that holds a
 //!    lock of theirs and has not begun to commit will not (H4), and no coordinator asks them for
 //!    more locks. Their words in the memory pool do not count any more.
-//! 4. Once all its coordinators have [stopped](crate::memory_nodes::changes) for a lost memory node, it
-//!    says so; once they have [taken note](Coordinator::take_note), it acknowledges.
+//! 4. Once all its coordinators have [stopped](crate::memory_nodes::changes) for a lost memory
+//!    node, it says so; once they have [taken note](take_note), it acknowledges.
 //! 5. It drops the locks that resolved nodes held in this node's table.
 //! 6. It takes over the expelled nodes' shards that it is the heir of, if adoption is allowed.
-//! 7. It resolves a part of the expelled nodes' logs ([`crate::membership::recover`]), beside all this.
-//! 8. It looks for lost memory nodes ([`crate::memory_nodes::returning`]), and reports which shards of those that
-//!    are back its node has filled ([`crate::memory_nodes::filling`]).
+//! 7. It resolves a part of the expelled nodes' logs ([`crate::membership::recover`]), beside all
+//!    this.
+//! 8. It looks for lost memory nodes ([`crate::memory_nodes::returning`]), and reports which shards
+//!    of those that are back its node has filled ([`crate::memory_nodes::filling`]).
 //!
 //! # If it stops anywhere
 //! Every step finds out anew whether there is anything to do, and repeating one changes nothing. A
@@ -39,8 +40,8 @@
 //!
 //! # The authority
 //! A round trip to the authority takes time, and it may not answer for a while, so step 1 goes on
-//! beside the others: a node beats, and is believed alive, while its [council](crate::node::council)
-//! waits.
+//! beside the others: a node beats, and is believed alive, while its
+//! [council](crate::node::council) waits.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,9 +58,10 @@ use lotus_recovery::membership::{self, FIRST_EPOCH};
 use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
-use crate::membership::{oracle, recover};
 use crate::membership::absent::Absent;
+use crate::membership::floors::exchange_floors;
 use crate::membership::watch::Watch;
+use crate::membership::{oracle, recover};
 use crate::node::coordinator::{Coordinator, Locks};
 use crate::node::members::{Known, Suspect, newcomers};
 use crate::node::shared::{ComputeNode, Peer, Shared};
@@ -103,7 +105,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
                 // Full while the last turn waits for an answer; a silent node will still be silent.
                 let _ = heard.try_send(news);
             }
-            coordinator.take_note();
+            take_note(coordinator);
         }
     };
     let deliberating = async {
@@ -120,7 +122,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             if coordinator.executor.now().since(news.at) < lease {
                 let unknown = absent.judge(coordinator, &mut news, lease);
                 turn(coordinator, news, lease, &mut released).await;
-                coordinator.take_note();
+                take_note(coordinator);
                 // Only after the turn: news is stale by the time the authority answers.
                 absent.look(coordinator, unknown).await;
             }
@@ -165,12 +167,12 @@ async fn turn(
     point!(me.0, Expel, if suspected);
     point!(me.0, Complain, if !silent.is_empty());
     let mut now = outcome.membership();
-    if !node.takes_part_in(&now) || coordinator.is_alone(&now, &known_for, &silent, lease) {
+    if !node.takes_part_in(&now) || is_alone(coordinator, &now, &known_for, &silent, lease) {
         return node.expel();
     }
     // The answer may have come too late for the lease.
     let is_held = asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease);
-    if is_held && coordinator.is_admitted(&now).await {
+    if is_held && is_admitted(coordinator, &now).await {
         node.resume();
     }
     if !node.learn_placement(&now, &coordinator.shared.placement) {
@@ -180,12 +182,12 @@ async fn turn(
     if now.epoch() == FIRST_EPOCH {
         return;
     }
-    coordinator.disown(&now);
-    coordinator.take_note();
+    disown(coordinator, &now);
+    take_note(coordinator);
     let noted = node.members.noted_by_all();
     let stopped = node.configuration.stopped_by_all();
     let carried = node.configuration.carried() >= now.reduced();
-    let over = noted >= now.epoch() && carried && coordinator.leaves_newcomers_alone(&now);
+    let over = noted >= now.epoch() && carried && leaves_newcomers_alone(coordinator, &now);
     let report = move |now: &Membership| {
         let stop = now.stop(me, stopped);
         let acknowledge = || stop.as_ref().unwrap_or(now).acknowledge(me, noted);
@@ -207,7 +209,7 @@ async fn turn(
     let dropped = released.len();
     drop_locks(coordinator, &now, noted, released);
     point!(me.0, LocksDropped, if released.len() > dropped);
-    coordinator.tend(&now);
+    tend(coordinator, &now);
     coordinator.look_for_the_lost(&now, lease);
     coordinator.report_filled(&now);
     if now.claimable(me).is_some() && !coordinator.recovers.replace(true) {
@@ -285,157 +287,155 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
         && all_owned()
 }
 
-impl Coordinator {
-    /// Removes all ownership of expelled nodes at this node, and announces the epoch to its
-    /// coordinators.
-    fn disown(&self, now: &Membership) {
-        let node = &self.node;
-        node.members.learn(now, |expelled| {
-            for (lost, _) in expelled {
-                node.shards.disown(*lost);
-                node.routes.disown(*lost);
-            }
-            node.oracle.admit(now);
-        });
-    }
-
-    /// Whether every live member knows of this node, and has its floor.
-    async fn is_admitted(&self, now: &Membership) -> bool {
-        let node = &self.node;
-        if node.epoch != FIRST_EPOCH && !node.members.is_admitted() {
-            // A member may have removed the floor on account of the previous life until all knew of
-            // this one; an expelled node may do so by a verb under way, until it is fenced.
-            let certain = !now.is_newcomer(node.id) && now.are_all_resolved();
-            let known = certain || broken(Rule::ReturnsWait);
-            let is_in = known && self.exchange_floors().await.is_some();
-            node.members.set_admitted(is_in);
-            return is_in;
+/// Removes all ownership of expelled nodes at this node, and announces the epoch to its
+/// coordinators.
+fn disown(coordinator: &Coordinator, now: &Membership) {
+    let node = &coordinator.node;
+    node.members.learn(now, |expelled| {
+        for (lost, _) in expelled {
+            node.shards.disown(*lost);
+            node.routes.disown(*lost);
         }
-        true
-    }
+        node.oracle.admit(now);
+    });
+}
 
-    /// Whether no work is under way here that began before a newcomer returned and could give that
-    /// node a shard, or remove its floor.
-    fn leaves_newcomers_alone(&self, now: &Membership) -> bool {
-        let gives = self.gives.get().is_some_and(|to| !self.node.members.may_receive(to));
-        let tends = self.tends.get() && !newcomers(now).is_empty();
-        !gives && !tends
+/// Whether every live member knows of this node, and has its floor.
+async fn is_admitted(coordinator: &Coordinator, now: &Membership) -> bool {
+    let node = &coordinator.node;
+    if node.epoch != FIRST_EPOCH && !node.members.is_admitted() {
+        // A member may have removed the floor on account of the previous life until all knew of
+        // this one; an expelled node may do so by a verb under way, until it is fenced.
+        let certain = !now.is_newcomer(node.id) && now.are_all_resolved();
+        let known = certain || broken(Rule::ReturnsWait);
+        let is_in = known && exchange_floors(coordinator).await.is_some();
+        node.members.set_admitted(is_in);
+        return is_in;
     }
+    true
+}
 
-    /// Whether this node depends on a memory node that another one can still reach. Members that
-    /// were never started do not count, nor do those that may still complain themselves.
-    fn is_alone(
-        &self,
-        now: &Membership,
-        known_for: &[Duration],
-        silent: &[(NodeId, Duration)],
-        lease: Duration,
-    ) -> bool {
-        let Shared { placement, peers, .. } = &*self.shared;
-        let patience = lease * (1 + PATIENCE_LEASES);
-        let is_other = |peer: &&Peer| peer.id != self.node.id && now.is_live(peer.id);
-        let others = || peers.iter().filter(is_other);
-        let does_not_miss = |peer: &Peer, node: NodeId| {
-            known_for[peer.index] >= patience && !now.complains(peer.id, node)
+/// Whether no work is under way here that began before a newcomer returned and could give that
+/// node a shard, or remove its floor.
+fn leaves_newcomers_alone(coordinator: &Coordinator, now: &Membership) -> bool {
+    let gives = coordinator.gives.get().is_some_and(|to| !coordinator.node.members.may_receive(to));
+    let tends = coordinator.tends.get() && !newcomers(now).is_empty();
+    !gives && !tends
+}
+
+/// Whether this node depends on a memory node that another one can still reach. Members that
+/// were never started do not count, nor do those that may still complain themselves.
+fn is_alone(
+    coordinator: &Coordinator,
+    now: &Membership,
+    known_for: &[Duration],
+    silent: &[(NodeId, Duration)],
+    lease: Duration,
+) -> bool {
+    let Shared { placement, peers, .. } = &*coordinator.shared;
+    let patience = lease * (1 + PATIENCE_LEASES);
+    let is_other = |peer: &&Peer| peer.id != coordinator.node.id && now.is_live(peer.id);
+    let others = || peers.iter().filter(is_other);
+    let does_not_miss = |peer: &Peer, node: NodeId| {
+        known_for[peer.index] >= patience && !now.complains(peer.id, node)
+    };
+    silent.iter().any(|(node, silent_for)| {
+        let misses = now.lost_memory().iter().all(|lost| lost.node != *node);
+        misses
+            && *silent_for >= patience
+            && now.can_do_without(*node, placement)
+            && others().any(|peer| does_not_miss(peer, *node))
+    })
+}
+
+/// Runs [`Coordinator::carry_over`] and [`adopt`] beside the turns: they may wait for memory
+/// nodes, and it takes turns to declare an unresponsive memory node lost.
+fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
+    if coordinator.tends.replace(true) {
+        return;
+    }
+    let (of, now) = (Rc::clone(coordinator), now.clone());
+    coordinator.executor.spawn(async move {
+        let tended = match of.carry_over(&now).await {
+            Ok(()) => adopt(&of).await,
+            Err(Fenced) => Err(Fenced),
         };
-        silent.iter().any(|(node, silent_for)| {
-            let misses = now.lost_memory().iter().all(|lost| lost.node != *node);
-            misses
-                && *silent_for >= patience
-                && now.can_do_without(*node, placement)
-                && others().any(|peer| does_not_miss(peer, *node))
-        })
-    }
+        if tended == Err(Fenced) {
+            of.node.expel();
+        }
+        of.tends.set(false);
+    });
+}
 
-    /// Runs [`Self::carry_over`] and [`Self::adopt`] beside the turns: they may wait for memory
-    /// nodes, and it takes turns to declare an unresponsive memory node lost.
-    fn tend(self: &Rc<Self>, now: &Membership) {
-        if self.tends.replace(true) {
-            return;
-        }
-        let (of, now) = (Rc::clone(self), now.clone());
-        self.executor.spawn(async move {
-            let tended = match of.carry_over(&now).await {
-                Ok(()) => of.adopt().await,
-                Err(Fenced) => Err(Fenced),
-            };
-            if tended == Err(Fenced) {
-                of.node.expel();
-            }
-            of.tends.set(false);
-        });
+/// Takes over the expelled nodes' shards that this node is the heir of, if adoption is allowed
+/// (H4), and learns which shards others have taken over.
+async fn adopt(coordinator: &Coordinator) -> Result<(), Fenced> {
+    if coordinator.node.knows_all_owners() {
+        return Ok(());
     }
-
-    /// Takes over the expelled nodes' shards that this node is the heir of, if adoption is allowed
-    /// (H4), and learns which shards others have taken over.
-    async fn adopt(&self) -> Result<(), Fenced> {
-        if self.node.knows_all_owners() {
-            return Ok(());
-        }
-        let mut owners = Vec::new();
-        self.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
-        // Read after the owners: if this membership allows adoption, all grants of an owner
-        // expelled in it are settled, and it grants nothing more to any live member.
-        let Ok(now) = self.membership().await else { return Ok(()) };
-        let me = self.node.id;
-        let takes_part = self.node.takes_part_in(&now);
-        if !takes_part || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
-            return Ok(());
-        }
-        let orphaned = |(shard, owner): (ShardId, Owner)| {
-            let mine = !now.is_live(owner.node) && now.heir(shard) == me;
-            mine.then(|| Transfer::new(shard, owner, me)).flatten()
-        };
-        let orphans: Vec<_> = owners.into_iter().filter_map(orphaned).collect();
-        if !orphans.is_empty() {
-            point!(me.0, Adopt);
-        }
-        let turn = self.shared.config.lease.unwrap_or_default() / TURNS_PER_LEASE;
-        for some in orphans.chunks(ADOPTED_AT_ONCE) {
-            let begun = self.executor.now();
-            self.give(some).await?;
-            let spent = self.executor.now().since(begun);
-            self.executor.sleep((spent * ADOPTION_PAUSES).min(turn)).await;
-        }
-        Ok(())
+    let mut owners = Vec::new();
+    coordinator.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
+    // Read after the owners: if this membership allows adoption, all grants of an owner
+    // expelled in it are settled, and it grants nothing more to any live member.
+    let Ok(now) = coordinator.membership().await else { return Ok(()) };
+    let me = coordinator.node.id;
+    let takes_part = coordinator.node.takes_part_in(&now);
+    if !takes_part || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
+        return Ok(());
     }
+    let orphaned = |(shard, owner): (ShardId, Owner)| {
+        let mine = !now.is_live(owner.node) && now.heir(shard) == me;
+        mine.then(|| Transfer::new(shard, owner, me)).flatten()
+    };
+    let orphans: Vec<_> = owners.into_iter().filter_map(orphaned).collect();
+    if !orphans.is_empty() {
+        point!(me.0, Adopt);
+    }
+    let turn = coordinator.shared.config.lease.unwrap_or_default() / TURNS_PER_LEASE;
+    for some in orphans.chunks(ADOPTED_AT_ONCE) {
+        let begun = coordinator.executor.now();
+        coordinator.give(some).await?;
+        let spent = coordinator.executor.now().since(begun);
+        coordinator.executor.sleep((spent * ADOPTION_PAUSES).min(turn)).await;
+    }
+    Ok(())
+}
 
-    /// Refuses expelled nodes, and notes the epoch once the commits that had begun before have
-    /// ended: they may rest on locks of expelled nodes.
-    fn take_note(self: &Rc<Self>) {
-        let members = &self.node.members;
-        let seen = members.seen();
-        // Memory nodes lost up to `seen` are known: this coordinator stops for them first.
-        self.follow();
-        if self.refused.get() < seen {
-            let Known { expelled, live, over, .. } = members.at_seen();
-            if let Locks::Lotus(locks) = &self.locks {
-                let refused = over.iter().filter(|_| !broken(Rule::TheExpelledAreRefused));
-                refused.for_each(|life| locks.refuse(*life));
-                expelled.iter().for_each(|(node, _)| locks.forget(*node));
-                live.iter().for_each(|(node, _)| locks.remember(*node));
-            }
-            self.turn_to_oracle();
-            self.refused.set(seen);
+/// Refuses expelled nodes, and notes the epoch once the commits that had begun before have
+/// ended: they may rest on locks of expelled nodes.
+fn take_note(coordinator: &Rc<Coordinator>) {
+    let members = &coordinator.node.members;
+    let seen = members.seen();
+    // Memory nodes lost up to `seen` are known: this coordinator stops for them first.
+    coordinator.follow();
+    if coordinator.refused.get() < seen {
+        let Known { expelled, live, over, .. } = members.at_seen();
+        if let Locks::Lotus(locks) = &coordinator.locks {
+            let refused = over.iter().filter(|_| !broken(Rule::TheExpelledAreRefused));
+            refused.for_each(|life| locks.refuse(*life));
+            expelled.iter().for_each(|(node, _)| locks.forget(*node));
+            live.iter().for_each(|(node, _)| locks.remember(*node));
         }
-        if !self.grace.is_over() || !self.has_finished() {
-            return;
-        }
-        // The grace period that ended covers epoch `waits_for`.
-        members.note(self.thread, self.waits_for.get());
-        if self.waits_for.get() < seen {
-            self.grace.begin();
-            self.waits_for.set(seen);
-            if self.grace.is_over() {
-                members.note(self.thread, seen);
-            }
+        turn_to_oracle(coordinator);
+        coordinator.refused.set(seen);
+    }
+    if !coordinator.grace.is_over() || !coordinator.has_finished() {
+        return;
+    }
+    // The grace period that ended covers epoch `waits_for`.
+    members.note(coordinator.thread, coordinator.waits_for.get());
+    if coordinator.waits_for.get() < seen {
+        coordinator.grace.begin();
+        coordinator.waits_for.set(seen);
+        if coordinator.grace.is_over() {
+            members.note(coordinator.thread, seen);
         }
     }
+}
 
-    /// Directs timestamp requests to the node that serves them, as far as this node knows.
-    fn turn_to_oracle(&self) {
-        if let Some(oracle) = self.node.members.eldest() {
-            self.timestamps.turn_to(oracle, &self.node, &self.executor);
-        }
+/// Directs timestamp requests to the node that serves them, as far as this node knows.
+fn turn_to_oracle(coordinator: &Coordinator) {
+    if let Some(oracle) = coordinator.node.members.eldest() {
+        coordinator.timestamps.turn_to(oracle, &coordinator.node, &coordinator.executor);
     }
 }

@@ -89,7 +89,9 @@ impl Watch {
                 let inbox = Rc::clone(&self.inbox);
                 let of = Rc::clone(coordinator);
                 let beat = self.beat;
-                coordinator.executor.spawn(async move { of.beat(place, beat, &inbox).await });
+                coordinator
+                    .executor
+                    .spawn(async move { send_beat(&of, place, beat, &inbox).await });
             }
         }
         news
@@ -154,33 +156,31 @@ impl Lives {
     }
 }
 
-impl Coordinator {
-    /// Beats on one memory node, and reads the beats of all nodes there.
-    async fn beat(&self, place: usize, beat: Beat, inbox: &RefCell<Inbox>) {
-        let (shared, node) = (&self.shared, &self.node);
-        let word = |index: usize| beat_word(&shared.placement, place, index);
-        let asked = self.executor.now();
-        let mut batch = self.lane.batch();
-        batch.write_word(word(node.index), beat.word());
-        let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
-        let posted = batch.post().await;
-        point!(node.id.0, Beat, place, shared.placement.group_count());
-        match posted {
-            Ok(done) => {
-                let mut inbox = inbox.borrow_mut();
-                inbox.answered[place] = inbox.answered[place].max(Some(asked));
-                for (known, beat) in inbox.beats.iter_mut().zip(done.words(all)) {
-                    *known = known.or_later(Beat::from_word(*beat));
-                }
-            }
-            Err(error) => {
-                if self.after_failure(error).await == TxnError::Fenced {
-                    node.expel();
-                }
+/// Beats on one memory node, and reads the beats of all nodes there.
+async fn send_beat(coordinator: &Coordinator, place: usize, beat: Beat, inbox: &RefCell<Inbox>) {
+    let (shared, node) = (&coordinator.shared, &coordinator.node);
+    let word = |index: usize| beat_word(&shared.placement, place, index);
+    let asked = coordinator.executor.now();
+    let mut batch = coordinator.lane.batch();
+    batch.write_word(word(node.index), beat.word());
+    let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
+    let posted = batch.post().await;
+    point!(node.id.0, Beat, place, shared.placement.group_count());
+    match posted {
+        Ok(done) => {
+            let mut inbox = inbox.borrow_mut();
+            inbox.answered[place] = inbox.answered[place].max(Some(asked));
+            for (known, beat) in inbox.beats.iter_mut().zip(done.words(all)) {
+                *known = known.or_later(Beat::from_word(*beat));
             }
         }
-        inbox.borrow_mut().busy[place] = false;
+        Err(error) => {
+            if coordinator.after_failure(error).await == TxnError::Fenced {
+                node.expel();
+            }
+        }
     }
+    inbox.borrow_mut().busy[place] = false;
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! # The steps, and their purpose
 //! The membership says which memory nodes are lost, and how far every compute node has come with
 //! that ([`lotus_recovery::membership`]). Coordinator 0 of each node follows it
-//! ([`crate::membership::members`]) and publishes it here to the others, which follow in their own turns.
+//! ([`crate::membership::members`]) and publishes it here to the others, which follow in their own
+//! turns.
 //!
 //! 1. *Stop.* The coordinator begins no transactions, and gives up those that have not begun to
 //!    commit: an attempt's reads no longer count. So no transaction relies on a read from the lost
@@ -28,10 +29,12 @@
 //! | loads, rates, changes | written again |
 //!
 //! # Returns
-//! A memory node that comes back ([`crate::memory_nodes::returning`]) joins by the same three steps, as the last
-//! copy of its groups: when transactions begin again, every write goes there, too. When it has been
-//! [filled](crate::memory_nodes::filling) all nodes go through the steps once more, and it gets its original
-//! place back. It counts as promoted there, because its header says no more than a backup's.
+//! A memory node that comes back ([`crate::memory_nodes::returning`]) joins by the same three
+//! steps, as the last copy of its groups: when transactions begin again, every write goes there,
+//! too. When it has been
+//! [filled](crate::memory_nodes::filling) all nodes go through the steps once more, and it gets its
+//! original place back. It counts as promoted there, because its header says no more than a
+//! backup's.
 //!
 //! # If a node stops anywhere
 //! An expelled node is not waited for, except until its transactions are settled. The loss of
@@ -159,7 +162,7 @@ impl Coordinator {
     /// A life that is taken in meanwhile may lose the floor that it was announced with. It reads
     /// nothing before it has written another one, which it does only once no member uses a
     /// membership any more in which it was out, and every expelled node is fenced
-    /// ([`is_admitted`](Self::is_admitted)).
+    /// ([`is_admitted`](crate::membership::members)).
     async fn take_floors_out(&self, now: &Membership) -> Result<(), Fenced> {
         let resolved = now.expelled().filter(|(member, _)| now.is_resolved(member.node));
         let floors = resolved.filter_map(|(member, _)| {

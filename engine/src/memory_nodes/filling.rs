@@ -23,8 +23,8 @@
 //! The directory of slabs only gains entries, and new ones are entered on the joining node, too:
 //! older ones are added by compare-and-swap. The purge time only grows, and is raised on every
 //! replica. Both are filled with the group's first shard, once transactions run again. Owners'
-//! words are raised before that ([`crate::memory_nodes::changes`]). Logs begin empty: what they named is
-//! settled.
+//! words are raised before that ([`crate::memory_nodes::changes`]). Logs begin empty: what they
+//! named is settled.
 //!
 //! # What is not copied
 //! Versions that have left their CVTs. A reader that looks for one on a copy that was made anew

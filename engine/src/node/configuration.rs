@@ -47,7 +47,7 @@ pub(crate) struct NodeConfiguration {
     progress: Mutex<Progress>,
     /// Last change for which each coordinator has stopped.
     stopped: Box<[AtomicU32]>,
-    /// Last change after which [`Coordinator::carry_over`] is done.
+    /// Last change after which `Coordinator::carry_over` is done.
     carried: AtomicU32,
 }
 

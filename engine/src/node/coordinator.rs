@@ -1,7 +1,8 @@
 //! One coordinator: a thread of a compute node, its state, and its coroutine slots.
 //!
-//! Work reaches a coordinator as [`Job`]s: closures that run a future in one of its slots. One job
-//! is a whole transaction (or a whole benchmark client), never a single operation.
+//! Work reaches a coordinator as [`Job`](crate::txn::session::Job)s: closures that run a future in
+//! one of its slots. One job is a whole transaction (or a whole benchmark client), never a single
+//! operation.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

@@ -1,4 +1,5 @@
-//! Header of a memory node's first region, which tells its life ([`crate::memory_nodes::returning`]).
+//! Header of a memory node's first region, which tells its life
+//! ([`crate::memory_nodes::returning`]).
 
 use crate::node::coordinator::Coordinator;
 use lotus_fabric::ids::NodeId;

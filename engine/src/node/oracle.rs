@@ -1,4 +1,5 @@
-//! Timestamps that a compute node issues for others, within a bound ([`crate::membership::oracle`]).
+//! Timestamps that a compute node issues for others, within a bound
+//! ([`crate::membership::oracle`]).
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::Endpoint;

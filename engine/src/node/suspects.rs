@@ -8,8 +8,8 @@
 //! suspicion outlasts its reason.
 //!
 //! # What it is not
-//! The membership, nor a part of how it changes ([`crate::membership::members`]). The only effect of a
-//! suspicion is that transactions which need the node fail at once.
+//! The membership, nor a part of how it changes ([`crate::membership::members`]). The only effect
+//! of a suspicion is that transactions which need the node fail at once.
 
 use lotus_fabric::ids::NodeId;
 use lotus_locktable::Suspicion;

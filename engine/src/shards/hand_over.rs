@@ -23,9 +23,9 @@
 //! fenced.
 //!
 //! # What it is not
-//! It moves no data, and decides nothing: [`crate::shards::balance`], or an operator through any node
-//! ([`crate::shards::orders`]), says which shards go where. A node carries out one hand-over at a time, of
-//! all its shards together.
+//! It moves no data, and decides nothing: [`crate::shards::balance`], or an operator through any
+//! node ([`crate::shards::orders`]), says which shards go where. A node carries out one hand-over
+//! at a time, of all its shards together.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! # What it is
 //! Any node can be asked to move any shards. A node that does not own them reads the owner from the
-//! memory pool, and asks that node's coordinator 0, which [hands over](crate::shards::hand_over) as for a
-//! request of its own. The asker repeats its message until the answer is an outcome:
+//! memory pool, and asks that node's coordinator 0, which [hands over](crate::shards::hand_over) as
+//! for a request of its own. The asker repeats its message until the answer is an outcome:
 //!
 //! | message | words |
 //! |---|---|

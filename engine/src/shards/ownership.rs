@@ -10,10 +10,10 @@
 //! # Changing a word
 //! A live owner's own node alone, once no transaction holds a lock of the shard any more
 //! ([`crate::shards::hand_over`]). An owner that has been expelled is replaced by the shard's heir
-//! ([`crate::membership::members`]), when no node can still act on what it had granted (H4). So nothing that
-//! happens to shards waits for the authority, and yet the authority is above the words: an owner
-//! that it has expelled is none, whatever its words say. A node that knows of the expulsion ignores
-//! such words ([`ComputeNode::learn`]).
+//! ([`crate::membership::members`]), when no node can still act on what it had granted (H4). So
+//! nothing that happens to shards waits for the authority, and yet the authority is above the
+//! words: an owner that it has expelled is none, whatever its words say. A node that knows of the
+//! expulsion ignores such words ([`ComputeNode::learn`](crate::node::shared::ComputeNode::learn)).
 //!
 //! # How others learn
 //! A node that is asked for a lock of a shard it does not own answers with the owner. A word in the

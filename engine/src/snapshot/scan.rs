@@ -22,8 +22,8 @@
 //!
 //! # What it is not
 //! Sure to succeed. Versions that writers displace are kept for it, more than for other snapshots
-//! ([`crate::membership::floors`]); where they are still more, or memory is full, it becomes too old, and the
-//! caller begins anew.
+//! ([`crate::membership::floors`]); where they are still more, or memory is full, it becomes too
+//! old, and the caller begins anew.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -412,7 +412,7 @@ impl Reader<'_> {
 
     /// Reads rows in a transaction at the snapshot, and retries while other transactions conflict.
     async fn read_by_transaction(&mut self, keys: &[PrimaryKey]) -> Result<(), TxnError> {
-        let patience = self.coordinator().row_patience();
+        let patience = row_patience(self.coordinator());
         let deadline = self.session.now().after(patience);
         let mut attempts = 0;
         loop {
@@ -453,12 +453,10 @@ impl Reader<'_> {
     }
 }
 
-impl Coordinator {
-    /// Time to wait for rows that are being written, or left by dead writers.
-    fn row_patience(&self) -> Duration {
-        let config = &self.shared.config;
-        config.commit_timeout + config.lock_timeout + 5 * config.lease.unwrap_or_default()
-    }
+/// Time to wait for rows that are being written, or left by dead writers.
+fn row_patience(coordinator: &Coordinator) -> Duration {
+    let config = &coordinator.shared.config;
+    config.commit_timeout + config.lock_timeout + 5 * config.lease.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@
 //! A backup's cursor stays where it was formatted. After a promotion, each coordinator raises the
 //! cursor beyond all slabs that the directory names, before it takes its first one there. No other
 //! slab is about to be entered then: before transactions resume, slabs being taken are entered, and
-//! entries that dead nodes made on some copy are made on all ([`crate::memory_nodes::changes`]). So an
-//! allocation that overlaps a promotion completes with the old primary's cursor, or gives up.
+//! entries that dead nodes made on some copy are made on all ([`crate::memory_nodes::changes`]). So
+//! an allocation that overlaps a promotion completes with the old primary's cursor, or gives up.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -5,9 +5,10 @@
 //! so an ordinary commit involves no other thread. Surplus slots go to an allocator that the node's
 //! coordinators share, and are taken from there before another slab is.
 //!
-//! Once a group has no slab left ([`NodeSlots::is_full`]), every free slot of it is shared: each
-//! coordinator gives the node its free slots as soon as it looks, and takes slots one by one. If
-//! the node has none either, it asks the other nodes ([`crate::space::lending`]).
+//! Once a group has no slab left ([`NodeSlots::is_full`](crate::node::slots::NodeSlots::is_full)),
+//! every free slot of it is shared: each coordinator gives the node its free slots as soon as it
+//! looks, and takes slots one by one. If the node has none either, it asks the other nodes
+//! ([`crate::space::lending`]).
 //!
 //! # Which uses may take them
 //! | use | with slabs left | in a full group |
@@ -21,8 +22,8 @@
 //!
 //! The reserve ([`lotus_mvcc::slab::reserve`]) is for the second slot of rows that have been
 //! written once. An update that takes one in a full group gives up the row's older slot soon
-//! afterwards ([`crate::upkeep::trim`]), so that the reserve does not run out. A delete never fails for
-//! want of a slot: it leaves a tombstone without a record.
+//! afterwards ([`crate::upkeep::trim`]), so that the reserve does not run out. A delete never fails
+//! for want of a slot: it leaves a tombstone without a record.
 //!
 //! # If a node stops
 //! Its free slots are lost, as its slabs are not searched yet: no other node knows them, so none is

@@ -54,7 +54,11 @@ use crate::txn::slot::Slot;
 /// Commits the write set in `body`, and releases its locks.
 pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     let commit = Commit::of(slot, &body);
-    match commit.carry_out(&mut body).await {
+    let outcome = match broken(Rule::CellsBeginInvisible) {
+        false => commit.carry_out(&mut body).await,
+        true => commit.carry_out_in_one_step(&mut body).await,
+    };
+    match outcome {
         Ok(()) => slot.finish(body),
         // The buffers go with the slot: their locks are for recovery to release.
         Err(Expelled) => slot.expelled(commit.txn),
@@ -91,6 +95,13 @@ impl Replicas {
     }
 }
 
+/// Replicas that show a commit, and the placement by which they were written.
+#[derive(Clone, Copy)]
+struct Shown {
+    on: Replicas,
+    placed: Epoch,
+}
+
 /// Error of a fenced node: none of its verbs has an effect any more (H2).
 pub(crate) struct Expelled;
 
@@ -110,12 +121,26 @@ impl<'a> Commit<'a> {
         self.txn
     }
 
+    /// Carries out the steps of the module docs, in their order.
     async fn carry_out(&self, body: &mut Body) -> Result<(), Expelled> {
-        let coordinator = self.coordinator();
-        body.plan_commit(coordinator);
-        if broken(Rule::CellsBeginInvisible) {
-            return self.carry_out_in_one_step(body).await;
+        body.plan_commit(self.coordinator());
+        self.write_invisible(body).await?;
+        if broken(Rule::CommitsOutliveCallers) && !self.slot.awaits(self.txn) {
+            self.coordinator().locks.release(&mut body.held);
+            return Ok(());
         }
+        let commit_ts = self.draw_timestamp().await?;
+        let shown = self.show_on_backups(body, commit_ts).await?;
+        self.show_on_primaries(body, commit_ts, shown).await?;
+        self.reply(body, commit_ts);
+        self.unlock(body, commit_ts).await;
+        Ok(())
+    }
+
+    /// Step 1: the log entry, the records, and the cells as INVISIBLE, on every replica.
+    #[inline]
+    async fn write_invisible(&self, body: &mut Body) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
         if broken(Rule::LocksCoverCommit) {
             coordinator.locks.release(&mut body.held);
         }
@@ -128,53 +153,65 @@ impl<'a> Commit<'a> {
             self.until_done(|batch| body.add_data(coordinator, self, version, batch)).await?;
         }
         point!(coordinator.node.id.0, CellsLanded);
-        if broken(Rule::CommitsOutliveCallers) && !self.slot.awaits(self.txn) {
-            coordinator.locks.release(&mut body.held);
-            return Ok(());
-        }
-        let commit_ts = self.timestamp().await?;
-        point!(coordinator.node.id.0, TimestampDrawn);
+        Ok(())
+    }
+
+    /// Step 3: the version words on the backups, or on all replicas if the order does not matter.
+    #[inline]
+    async fn show_on_backups(
+        &self,
+        body: &mut Body,
+        commit_ts: Timestamp,
+    ) -> Result<Shown, Expelled> {
+        let coordinator = self.coordinator();
         let config = &coordinator.shared.config;
-        let first = match config.visible_order {
+        let on = match config.visible_order {
             _ if broken(Rule::BackupsFirst) => Replicas::All,
             VisibleOrder::BackupsFirst if config.replicas > 1 => Replicas::Backups,
             _ => Replicas::All,
         };
         let placed = coordinator.configuration.placed();
-        self.until_done(|batch| body.add_versions(coordinator, commit_ts, first, batch)).await?;
+        self.until_done(|batch| body.add_versions(coordinator, commit_ts, on, batch)).await?;
         if broken(Rule::UnlockLast) {
             coordinator.locks.release(&mut body.held);
         }
         if broken(Rule::RepliesComeLast) {
             self.reply(body, commit_ts);
         }
-        if first == Replicas::Backups {
-            self.until_done(|batch| {
-                let last = Replicas::Primaries.as_the_rest(coordinator, placed);
-                body.add_versions(coordinator, commit_ts, last, batch);
-            })
-            .await?;
+        Ok(Shown { on, placed })
+    }
+
+    /// Step 4: the version words on the primaries, unless they were written with the others.
+    #[inline]
+    async fn show_on_primaries(
+        &self,
+        body: &mut Body,
+        commit_ts: Timestamp,
+        shown: Shown,
+    ) -> Result<(), Expelled> {
+        if shown.on != Replicas::Backups {
+            return Ok(());
         }
-        self.conclude(body, commit_ts).await;
-        Ok(())
-    }
-
-    /// Commits without in-doubt cells, to measure what the visible step costs: draws the timestamp
-    /// first and writes the cells with it. Recovery could not resolve such a commit.
-    async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Expelled> {
-        let commit_ts = self.timestamp().await?;
-        let version = Version::Committed(commit_ts);
-        self.until_done(|batch| body.add_data(self.coordinator(), self, version, batch)).await?;
-        self.conclude(body, commit_ts).await;
-        Ok(())
-    }
-
-    /// Tells the caller, then releases the locks. Only when every copy shows the commit: the
-    /// backups may all be on memory nodes that are lost by now, and that only this node still
-    /// reaches, because it is out and does not know (H2, H3).
-    async fn conclude(&self, body: &mut Body, commit_ts: Timestamp) {
         let coordinator = self.coordinator();
-        self.reply(body, commit_ts);
+        self.until_done(|batch| {
+            let last = Replicas::Primaries.as_the_rest(coordinator, shown.placed);
+            body.add_versions(coordinator, commit_ts, last, batch);
+        })
+        .await
+    }
+
+    /// Tells the caller. Only when every copy shows the commit: the backups may all be on memory
+    /// nodes that are lost by now, and that only this node still reaches, because it is out and
+    /// does not know (H2, H3).
+    fn reply(&self, body: &Body, commit_ts: Timestamp) {
+        let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
+        self.slot.decide(self.txn, Ok(receipt));
+    }
+
+    /// Step 5: renews what is cached of the rows, and releases the locks.
+    #[inline]
+    async fn unlock(&self, body: &mut Body, commit_ts: Timestamp) {
+        let coordinator = self.coordinator();
         point!(coordinator.node.id.0, Reply);
         body.renew_cached(coordinator, self.txn, commit_ts);
         for row in body.rows.iter().filter(|row| row.change == Change::Delete) {
@@ -186,13 +223,29 @@ impl<'a> Commit<'a> {
         coordinator.lane.mark_transaction();
     }
 
-    fn reply(&self, body: &Body, commit_ts: Timestamp) {
-        let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
-        self.slot.decide(self.txn, Ok(receipt));
+    /// Commits without in-doubt cells, to measure what the visible step costs: draws the timestamp
+    /// first and writes the cells with it. Recovery could not resolve such a commit.
+    async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Expelled> {
+        body.plan_commit(self.coordinator());
+        let commit_ts = self.draw_timestamp().await?;
+        let version = Version::Committed(commit_ts);
+        self.until_done(|batch| body.add_data(self.coordinator(), self, version, batch)).await?;
+        self.reply(body, commit_ts);
+        self.unlock(body, commit_ts).await;
+        Ok(())
     }
 
     pub(crate) fn coordinator(&self) -> &Coordinator {
         &self.slot.coordinator
+    }
+
+    /// Address of the log entry of its slot on a memory node.
+    #[inline]
+    pub(crate) fn log_place(&self, memory_node: NodeId) -> RemoteAddr {
+        let coordinator = self.coordinator();
+        let slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { self.slot.number };
+        let offset = coordinator.shared.log.offset(coordinator.node.index as u16, slot);
+        RemoteAddr::new(memory_node, LOG_REGION, offset)
     }
 
     /// Posts a batch built by `add`, and repeats it until every verb has taken effect.
@@ -236,9 +289,9 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Draws the commit timestamp, asking until there is an answer.
+    /// Step 2: draws the commit timestamp, asking until there is an answer.
     #[inline]
-    async fn timestamp(&self) -> Result<Timestamp, Expelled> {
+    async fn draw_timestamp(&self) -> Result<Timestamp, Expelled> {
         let coordinator = self.coordinator();
         loop {
             let drawn = coordinator.timestamps.commit().await;
@@ -248,6 +301,7 @@ impl<'a> Commit<'a> {
                 return Err(Expelled);
             }
             if let Ok(timestamp) = drawn {
+                point!(coordinator.node.id.0, TimestampDrawn);
                 return Ok(timestamp);
             }
             self.check_deadline();
@@ -271,23 +325,13 @@ impl<'a> Commit<'a> {
     }
 }
 
-impl Coordinator {
-    /// Retires the slot of a displaced version until no snapshot needs it, if the cell is now
-    /// `bound` to another slot.
-    #[inline]
-    fn retire(&self, row: &Row, target: &Target, bound: u64) {
-        let left = target.cell.record;
-        if let Some(successor) = target.successor.filter(|_| left != 0 && left != bound) {
-            self.retired.borrow_mut().retire(row.records(), left, successor);
-        }
-    }
-
-    /// Address of the log entry of a commit's slot on a memory node.
-    #[inline]
-    pub(crate) fn log_place(&self, memory_node: NodeId, commit: &Commit<'_>) -> RemoteAddr {
-        let slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { commit.slot.number };
-        let offset = self.shared.log.offset(self.node.index as u16, slot);
-        RemoteAddr::new(memory_node, LOG_REGION, offset)
+/// Retires the slot of a displaced version until no snapshot needs it, if the cell is now
+/// `bound` to another slot.
+#[inline]
+fn retire(coordinator: &Coordinator, row: &Row, target: &Target, bound: u64) {
+    let left = target.cell.record;
+    if let Some(successor) = target.successor.filter(|_| left != 0 && left != bound) {
+        coordinator.retired.borrow_mut().retire(row.records(), left, successor);
     }
 }
 
@@ -352,7 +396,7 @@ impl Body {
     fn leave_slots(&self, coordinator: &Coordinator, commit_ts: Timestamp) {
         for write in &self.plan.writes {
             let row = &self.rows[write.row];
-            coordinator.retire(row, &write.target, write.record);
+            retire(coordinator, row, &write.target, write.record);
             let bound_anew = write.target.cell.record == 0 && !write.target.new_cvt;
             if bound_anew && matches!(row.change, Change::Put(_)) {
                 self.note_trim(coordinator, row, commit_ts);
@@ -406,7 +450,7 @@ impl Body {
             if coordinator.configuration.has_left(*node) {
                 continue;
             }
-            let log_at = coordinator.log_place(*node, commit);
+            let log_at = commit.log_place(*node);
             if !broken(Rule::LogBeforeCells) && !broken(Rule::CommitsAreLogged) {
                 batch.write(log_at, log);
             }

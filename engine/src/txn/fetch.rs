@@ -24,7 +24,7 @@ pub(crate) struct Fetch {
     /// Offset of the CVT, once known or remembered.
     pub(crate) cvt: u64,
     /// Search through the buckets, where no remembered address led to the CVT: an index into
-    /// [`Body::lookups`], because most fetches have none.
+    /// [`Body::lookups`](crate::txn::body::Body::lookups), because most fetches have none.
     pub(crate) lookup: Option<usize>,
     /// Words to be believed once a second READ returns the same; only where a READ may be torn.
     pub(crate) unconfirmed: Option<Vec<u64>>,

@@ -1,7 +1,8 @@
 //! A transaction: its data, execution and commit.
 //!
 //! [`session`] begins transactions in a [`slot`] of a coordinator; [`transaction`] is the handle,
-//! [`body`] its buffers; [`read`] executes, [`reserve`] takes slots, [`commit`] writes. Imports from
+//! [`body`] its buffers; [`read`] executes, [`reserve`] takes slots, [`commit`] writes. Imports
+//! from
 //! [`crate::space`] and below.
 
 pub(crate) mod body;

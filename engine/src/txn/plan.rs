@@ -21,7 +21,7 @@ pub(crate) struct CommitPlan {
 /// Write of one row. Offsets are in the group's region.
 #[derive(Clone, Copy)]
 pub(crate) struct PlannedWrite {
-    /// Index in [`Body::rows`].
+    /// Index in [`Body::rows`](crate::txn::body::Body::rows).
     pub(crate) row: usize,
     pub(crate) group: GroupId,
     pub(crate) record: u64,

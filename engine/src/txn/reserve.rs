@@ -2,13 +2,13 @@
 //!
 //! A record goes into a slot of its own if its cell has none yet, or if the version that it
 //! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. First
-//! choice are slots that have been retired for long enough, then free ones ([`crate::space::slots`]), then
-//! another slab. Where all memory is taken,
+//! choice are slots that have been retired for long enough, then free ones
+//! ([`crate::space::slots`]), then another slab. Where all memory is taken,
 //! - a displaced version is given up if there is no slot for it; a snapshot that needs it fails
 //!   with `SnapshotTooOld`;
 //! - a deletion does without a record if its cell has no slot;
-//! - an update waits for a while: earlier ones give up their rows' older slots ([`crate::upkeep::trim`]),
-//!   and deleted rows are purged;
+//! - an update waits for a while: earlier ones give up their rows' older slots
+//!   ([`crate::upkeep::trim`]), and deleted rows are purged;
 //! - an insert fails.
 
 use std::rc::Rc;
@@ -47,7 +47,7 @@ impl Body {
             let row = &self.rows[index];
             let tables = self.tables.as_ref().expect("a row was added");
             let known = &tables[usize::from(row.table.0)];
-            let need = coordinator.need(row, known);
+            let need = need(coordinator, row, known);
             if need == Need::None {
                 continue;
             }
@@ -80,27 +80,25 @@ impl Row {
     }
 }
 
-impl Coordinator {
-    #[inline]
-    fn need(&self, row: &Row, table: &NodeTable) -> Need {
-        let writes = matches!(row.change, Change::Put(_) | Change::Delete);
-        let Some(target) = row.target.filter(|_| writes && row.reserved.is_none()) else {
-            return Need::None;
-        };
-        if target.cell.record == 0 {
-            return Need::New;
-        }
-        let Some(successor) = target.successor else { return Need::None };
-        if self.shared.config.retention == Retention::None {
-            return Need::None;
-        }
-        let horizon = self.node.horizon.get();
-        let records = purpose(row.table, row.group, SlotKind::Record);
-        let patient = self.node.horizon.is_patient();
-        let limit = if patient { table.patient_limit } else { table.retired_limit };
-        let kept = self.retired.borrow().keeps(records, successor, horizon, limit);
-        if kept { Need::Keep } else { Need::None }
+#[inline]
+fn need(coordinator: &Coordinator, row: &Row, table: &NodeTable) -> Need {
+    let writes = matches!(row.change, Change::Put(_) | Change::Delete);
+    let Some(target) = row.target.filter(|_| writes && row.reserved.is_none()) else {
+        return Need::None;
+    };
+    if target.cell.record == 0 {
+        return Need::New;
     }
+    let Some(successor) = target.successor else { return Need::None };
+    if coordinator.shared.config.retention == Retention::None {
+        return Need::None;
+    }
+    let horizon = coordinator.node.horizon.get();
+    let records = purpose(row.table, row.group, SlotKind::Record);
+    let patient = coordinator.node.horizon.is_patient();
+    let limit = if patient { table.patient_limit } else { table.retired_limit };
+    let kept = coordinator.retired.borrow().keeps(records, successor, horizon, limit);
+    if kept { Need::Keep } else { Need::None }
 }
 
 /// Allocates one slot of `bytes`.

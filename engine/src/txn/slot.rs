@@ -27,7 +27,7 @@ use crate::node::attempts::Attempts;
 use crate::node::coordinator::Coordinator;
 use crate::node::grace::Entered;
 use crate::txn::body::{Body, Mode, Receipt};
-use crate::txn::commit::{copy, purge, self, trim};
+use crate::txn::commit::{self, copy, purge, trim};
 use crate::txn::session::{Job, Session};
 
 pub(crate) struct Slot {

@@ -2,9 +2,9 @@
 //!
 //! A [`Transaction`] is a handle on buffers that its coroutine slot lends it; once they have grown
 //! to fit, a transaction allocates nothing. `execute` and `commit` hand the buffers to the slot's
-//! driver, which locks and reads the rows added since the last call (`crate::txn::read`) or carries out
-//! the commit (`crate::txn::commit`). Dropping a transaction aborts it: its locks are released at once,
-//! remote ones by a message that is repeated until acknowledged.
+//! driver, which locks and reads the rows added since the last call (`crate::txn::read`) or carries
+//! out the commit (`crate::txn::commit`). Dropping a transaction aborts it: its locks are released
+//! at once, remote ones by a message that is repeated until acknowledged.
 
 use std::rc::Rc;
 

@@ -1,8 +1,9 @@
 //! Background transactions of a coordinator: many rows at once, fewer after a conflict.
 //!
-//! [Purges](crate::upkeep::purge) and [trims](crate::upkeep::trim) change many rows in one transaction, which takes
-//! as many round trips as one row. If one of the rows is in use the whole transaction fails, and
-//! smaller pieces are tried; a piece that fails as well is put back for later.
+//! [Purges](crate::upkeep::purge) and [trims](crate::upkeep::trim) change many rows in one
+//! transaction, which takes as many round trips as one row. If one of the rows is in use the whole
+//! transaction fails, and smaller pieces are tried; a piece that fails as well is put back for
+//! later.
 //!
 //! # Unknown outcomes
 //! A commit with the outcome `Unknown` goes on, or recovery settles it. Its rows are neither tried

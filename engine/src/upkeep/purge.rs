@@ -24,8 +24,8 @@
 //! stays a tombstone until it is inserted and deleted anew.
 //!
 //! Slots are free at the coordinator that purges, and get from there to the coordinators that need
-//! them ([`crate::space::slots`]). In the same turn the coordinator shares its free slots of full groups,
-//! and [trims](crate::upkeep::trim) rows.
+//! them ([`crate::space::slots`]). In the same turn the coordinator shares its free slots of full
+//! groups, and [trims](crate::upkeep::trim) rows.
 
 use std::rc::Rc;
 
@@ -112,7 +112,7 @@ impl Session {
         let coordinator = self.coordinator();
         let groups: Vec<GroupId> = txn.body_mut()?.rows.iter().map(|row| row.group).collect();
         for group in groups {
-            if let Err(error) = coordinator.raise_purge_time(group, horizon).await {
+            if let Err(error) = raise_purge_time(coordinator, group, horizon).await {
                 return Err(coordinator.after_failure(error).await);
             }
         }
@@ -136,45 +136,51 @@ impl Session {
     }
 }
 
-impl Coordinator {
-    /// Raises the purge time of a group to at least `to`, on every replica.
-    async fn raise_purge_time(&self, group: GroupId, to: Timestamp) -> Result<(), BatchError> {
-        if self.tombstones.purge_time(group) >= to {
-            return Ok(());
-        }
-        loop {
-            let placed = self.configuration.placed();
-            let replicas = self.replicas(group);
-            let copies = replicas.members().len();
-            for (place, replica) in replicas.members().iter().enumerate() {
-                self.raise_time(replica.at(PURGE_TIME_OFFSET), to).await?;
-                point!(self.node.id.0, PurgeTimeRaised, place, copies);
-            }
-            // A copy that joined meanwhile may have been filled with the primary's earlier time.
-            if placed == self.configuration.placed() {
-                break;
-            }
-        }
-        self.tombstones.learn_purge_time(group, to);
-        Ok(())
+/// Raises the purge time of a group to at least `to`, on every replica.
+async fn raise_purge_time(
+    coordinator: &Coordinator,
+    group: GroupId,
+    to: Timestamp,
+) -> Result<(), BatchError> {
+    if coordinator.tombstones.purge_time(group) >= to {
+        return Ok(());
     }
+    loop {
+        let placed = coordinator.configuration.placed();
+        let replicas = coordinator.replicas(group);
+        let copies = replicas.members().len();
+        for (place, replica) in replicas.members().iter().enumerate() {
+            raise_time(coordinator, replica.at(PURGE_TIME_OFFSET), to).await?;
+            point!(coordinator.node.id.0, PurgeTimeRaised, place, copies);
+        }
+        // A copy that joined meanwhile may have been filled with the primary's earlier time.
+        if placed == coordinator.configuration.placed() {
+            break;
+        }
+    }
+    coordinator.tombstones.learn_purge_time(group, to);
+    Ok(())
+}
 
-    /// Raises the time in this word to at least `to`.
-    async fn raise_time(&self, word: RemoteAddr, to: Timestamp) -> Result<(), BatchError> {
-        let mut batch = self.lane.batch();
-        let seen = batch.read(word, WORD_BYTES);
-        let mut time = batch.post().await?.words(seen)[0];
-        while time < to.raw() {
-            let mut batch = self.lane.batch();
-            let held = batch.compare_and_swap(word, time, to.raw());
-            match batch.post().await?.words(held)[0] {
-                found if found == time => break,
-                // Another coordinator came first.
-                found => time = found,
-            }
+/// Raises the time in this word to at least `to`.
+async fn raise_time(
+    coordinator: &Coordinator,
+    word: RemoteAddr,
+    to: Timestamp,
+) -> Result<(), BatchError> {
+    let mut batch = coordinator.lane.batch();
+    let seen = batch.read(word, WORD_BYTES);
+    let mut time = batch.post().await?.words(seen)[0];
+    while time < to.raw() {
+        let mut batch = coordinator.lane.batch();
+        let held = batch.compare_and_swap(word, time, to.raw());
+        match batch.post().await?.words(held)[0] {
+            found if found == time => break,
+            // Another coordinator came first.
+            found => time = found,
         }
-        Ok(())
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -237,7 +243,7 @@ mod tests {
             for purged_until in [inserted_at, Timestamp::MAX] {
                 let coordinator = session.coordinator();
                 for (group, _) in coordinator.shared.placement.groups() {
-                    let raised = coordinator.raise_purge_time(group, purged_until).await;
+                    let raised = raise_purge_time(coordinator, group, purged_until).await;
                     raised.expect("the memory nodes answer");
                 }
                 for row in [1, 2] {

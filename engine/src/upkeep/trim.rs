@@ -3,9 +3,9 @@
 //! # What it is
 //! A row that was written once has one slot, and its first update takes a second, which the row
 //! then keeps for its next version. In a full group that slot may come from the reserve
-//! ([`crate::space::slots`]). So the coordinator notes the row, and when few slots are free, or an insert
-//! finds none, it takes the older version away: its slot is free memory then, in place of the one
-//! that was taken.
+//! ([`crate::space::slots`]). So the coordinator notes the row, and when few slots are free, or an
+//! insert finds none, it takes the older version away: its slot is free memory then, in place of
+//! the one that was taken.
 //!
 //! # The order, and what it is for
 //! 1. The row is locked to write, and read. Its newest version is left alone.
@@ -46,25 +46,23 @@ const PIECE: usize = 1;
 /// Horizon intervals for which a miss of a slot counts as recent.
 const URGENT: u32 = 16;
 
-impl Coordinator {
-    /// Takes the rows to trim now. Rows keep their slots while more than twice the reserve is free,
-    /// and no insert has missed one. Also returns the horizon that applies: the maximum if trims
-    /// must not wait.
-    fn trims_due(&self) -> (Vec<Noted>, Timestamp) {
-        let slots = &self.node.slots;
-        let now = self.executor.now();
-        let window = self.shared.config.horizon_interval * URGENT;
-        let is_recent = |missed: Nanos| missed.0 > 0 && now < missed.after(window);
-        let is_urgent = is_recent(slots.missed(Use::Update));
-        let is_wanted = is_urgent || is_recent(slots.missed(Use::Insert));
-        let horizon = if is_urgent { Timestamp::MAX } else { self.node.horizon.get() };
-        let shared = slots.lock();
-        let is_scarce = |row: &Noted| {
-            is_wanted || shared.available(row.slots, row.bytes) < 2 * reserve(row.bytes).max(1)
-        };
-        let limit = BATCH.min(usize::from(self.shared.log.max_writes()));
-        (self.trims.take_due(horizon, limit, is_scarce), horizon)
-    }
+/// Takes the rows to trim now. Rows keep their slots while more than twice the reserve is free,
+/// and no insert has missed one. Also returns the horizon that applies: the maximum if trims
+/// must not wait.
+fn trims_due(coordinator: &Coordinator) -> (Vec<Noted>, Timestamp) {
+    let slots = &coordinator.node.slots;
+    let now = coordinator.executor.now();
+    let window = coordinator.shared.config.horizon_interval * URGENT;
+    let is_recent = |missed: Nanos| missed.0 > 0 && now < missed.after(window);
+    let is_urgent = is_recent(slots.missed(Use::Update));
+    let is_wanted = is_urgent || is_recent(slots.missed(Use::Insert));
+    let horizon = if is_urgent { Timestamp::MAX } else { coordinator.node.horizon.get() };
+    let shared = slots.lock();
+    let is_scarce = |row: &Noted| {
+        is_wanted || shared.available(row.slots, row.bytes) < 2 * reserve(row.bytes).max(1)
+    };
+    let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
+    (coordinator.trims.take_due(horizon, limit, is_scarce), horizon)
 }
 
 impl Session {
@@ -73,7 +71,7 @@ impl Session {
         if self.coordinator().settled.get() {
             return false;
         }
-        let (due, horizon) = self.coordinator().trims_due();
+        let (due, horizon) = trims_due(self.coordinator());
         if due.is_empty() {
             return false;
         }

@@ -1,8 +1,8 @@
 //! Steps 3 to 9 of a transaction (docs/protocol.md): read, post, land, timestamp, visible.
 //!
 //! # What it is
-//! The order of `engine/src/txn/commit.rs`. A batch is posted at once and lands verb by verb: in order
-//! on each memory node, in any order between them, until the node is refused there. It lands
+//! The order of `engine/src/txn/commit.rs`. A batch is posted at once and lands verb by verb: in
+//! order on each memory node, in any order between them, until the node is refused there. It lands
 //! whether its coordinator is still alive or not.
 //!
 //! # What is one step here

@@ -1,9 +1,10 @@
 //! Return of an expelled node as another life (docs/recovery.md, "Return").
 //!
 //! # What it is
-//! The rules of `recovery/src/membership/lives.rs` and `engine/src/cluster/rejoin.rs`, as far as they bear
-//! on locks, logs and memory: when a life is taken in, its initial state, and when the other node
-//! knows of it. A life is part of the name of each of its attempts, and memory nodes refuse lives.
+//! The rules of `recovery/src/membership/lives.rs` and `engine/src/cluster/rejoin.rs`, as far as
+//! they bear on locks, logs and memory: when a life is taken in, its initial state, and when the
+//! other node knows of it. A life is part of the name of each of its attempts, and memory nodes
+//! refuse lives.
 //!
 //! # What it is not
 //! Shards are not given back, so a node that has returned asks the other one for every lock. Left

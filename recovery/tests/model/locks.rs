@@ -1,9 +1,9 @@
 //! Lock requests, their answers, ends, and a survivor's treatment of the locks of a lost node.
 //!
 //! # What it is
-//! The rules of `locktable/src/server.rs` and `engine/src/membership/members.rs`, as far as they bear on
-//! recovery: one lock for each row, held to write, in the table of its owner. The steps are those
-//! of docs/protocol.md (2 and 10) and docs/recovery.md (3, 4, 9 and 10).
+//! The rules of `locktable/src/server.rs` and `engine/src/membership/members.rs`, as far as they
+//! bear on recovery: one lock for each row, held to write, in the table of its owner. The steps are
+//! those of docs/protocol.md (2 and 10) and docs/recovery.md (3, 4, 9 and 10).
 //!
 //! # What it is not
 //! The lock table itself, which has tests and a model of its own in `locktable`.

@@ -2,8 +2,8 @@
 //! done. A recoverer may stop at any step; another one then takes over.
 //!
 //! # What it is
-//! The order of `engine/src/membership/recover/transaction.rs` around [`decide`] and [`repair`], which are the
-//! engine's own. A swap finds the word that was read, or its recoverer starts over.
+//! The order of `engine/src/membership/recover/transaction.rs` around [`decide`] and [`repair`],
+//! which are the engine's own. A swap finds the word that was read, or its recoverer starts over.
 //!
 //! # What is one step here
 //! Reading a log slot on all memory nodes; reading the rows; giving the log to a memory node that

@@ -58,7 +58,7 @@ impl Body {
             if coordinator.configuration.has_left(*node) {
                 continue;
             }
-            batch.write(coordinator.log_place(*node, commit), log);
+            batch.write(commit.log_place(*node), log);
             if cut!(me, TrimLogPosted, place, copies) {
                 return;
             }
