@@ -16,8 +16,18 @@ const FLOORS: [(&str, &[&str]); 4] = [
     (
         "engine",
         &[
-            "fuzzing", "snapshot", "checks", "cluster", "upkeep", "membership", "memory_nodes",
-            "shards", "txn", "space", "node", "api",
+            "fuzzing",
+            "snapshot",
+            "checks",
+            "cluster",
+            "upkeep",
+            "membership",
+            "memory_nodes",
+            "shards",
+            "txn",
+            "space",
+            "node",
+            "api",
         ],
     ),
     (
