@@ -98,7 +98,7 @@ impl<M: Machines> Cluster<M> {
 }
 
 /// One row on one replica.
-struct Row {
+struct InspectedRow {
     /// `None` where the header is torn.
     key: Option<Key>,
     /// Version words of its cells.
@@ -106,7 +106,7 @@ struct Row {
 }
 
 /// Rows by the offset of their CVTs.
-type Rows = BTreeMap<u64, Row>;
+type Rows = BTreeMap<u64, InspectedRow>;
 
 impl Shared {
     /// Holders of write locks, according to all lock tables.
@@ -189,7 +189,7 @@ impl Scan<'_> {
                         .map(|index| words[cell_offset(index) as usize / WORD_BYTES])
                         .map(Version::decode);
                     let cvt = bucket + (slot * table.cvt_words() * WORD_BYTES) as u64;
-                    rows.insert(cvt, Row { key, versions: versions.collect() });
+                    rows.insert(cvt, InspectedRow { key, versions: versions.collect() });
                 }
             }
         }

@@ -33,14 +33,14 @@ use crate::api::seat::Seat;
 use crate::cluster::builder::ClusterBuilder;
 use crate::cluster::load::{Loader, RowSource};
 use crate::cluster::once::{self, Unanswered};
-use crate::cluster::part::{self, Entry, Part};
+use crate::cluster::part::{self, Arrival, Part};
 use crate::cluster::plan::Plan;
 use crate::cluster::threads::{self, settle};
 use crate::membership::members;
 use crate::node::shared::{ComputeNode, Shared};
 use crate::space::slabs::{self, SlabError};
 use crate::txn::session::{Job, Session};
-use crate::txn::submit::{Kind, Submitted, catch_panics, retry};
+use crate::txn::submit::{Submitted, TxnKind, catch_panics, retry};
 use crate::txn::transaction::Transaction;
 
 /// Handle of a cluster; see the module docs. Dropping it stops the cluster.
@@ -362,7 +362,7 @@ impl<M: Machines> Cluster<M> {
         F: Fn(Transaction) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, TxnError>> + 'static,
     {
-        self.submit(self.any_seat(), move |session| retry(session, Kind::Write(isolation), body))
+        self.submit(self.any_seat(), move |session| retry(session, TxnKind::Write(isolation), body))
     }
 
     /// Like [`Cluster::run`], on the compute node that owns the locks of a row, where they cost no
@@ -388,7 +388,7 @@ impl<M: Machines> Cluster<M> {
         let node = self.shared.router.route(intent, self.random());
         let compute_node = self.shared.index_of(node).unwrap_or(0);
         let seat = self.serving(Seat { compute_node, ..self.any_seat() });
-        Ok(self.submit(seat, move |session| retry(session, Kind::Write(isolation), body)))
+        Ok(self.submit(seat, move |session| retry(session, TxnKind::Write(isolation), body)))
     }
 
     /// Like [`Cluster::run`], for a read-only transaction: one snapshot, no locks.
@@ -398,7 +398,7 @@ impl<M: Machines> Cluster<M> {
         F: Fn(Transaction) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, TxnError>> + 'static,
     {
-        self.submit(self.any_seat(), move |session| retry(session, Kind::Read, body))
+        self.submit(self.any_seat(), move |session| retry(session, TxnKind::Read, body))
     }
 
     /// Place of the compute node that the router chooses for a transaction.
@@ -540,7 +540,7 @@ impl<M: Machines> Cluster<M> {
 
     /// Writes the first beats of this process's nodes; before that, the founder writes the header
     /// page of every replica of every group.
-    fn write_headers(&self, entry: &Entry) -> Result<(), ClusterError> {
+    fn write_headers(&self, entry: &Arrival) -> Result<(), ClusterError> {
         let (shared, founds) = (&self.shared, entry.founds());
         let placement = entry.members().kept(&shared.placement);
         let written = self.shared.control.with_lane(|lane| async move {

@@ -181,7 +181,7 @@ impl Part {
         placement: &Placement,
         control: &Control,
         authority: &dyn Authority,
-    ) -> Result<Entry, ClusterError> {
+    ) -> Result<Arrival, ClusterError> {
         let founds = self.founds(config);
         if !founds {
             self.await_charter(config, self.patience(), control, authority)?;
@@ -200,7 +200,7 @@ impl Part {
             let taken = peers.iter().map(|_| self.ask(control, take));
             let incarnations = taken.collect::<Result<Vec<Incarnation>, _>>()?;
             let ids = peers.iter().map(|peer| peer.id);
-            return Ok(Entry::Founder(Membership::new(ids.zip(incarnations))));
+            return Ok(Arrival::Founder(Membership::new(ids.zip(incarnations))));
         }
         let members = self.ask(control, || membership::read(authority))?;
         if members.members().len() != peers.len() {
@@ -212,7 +212,7 @@ impl Part {
             member.is_some_and(|one| members.is_live(peer.id) && one.joined == FIRST_EPOCH)
         };
         match hosted.iter().all(is_first) {
-            true => Ok(Entry::Joined(members)),
+            true => Ok(Arrival::Joined(members)),
             false => self.enter_again(config, &hosted, placement, control, authority),
         }
     }
@@ -225,7 +225,7 @@ impl Part {
         placement: &Placement,
         control: &Control,
         authority: &dyn Authority,
-    ) -> Result<Entry, ClusterError> {
+    ) -> Result<Arrival, ClusterError> {
         let taken = ClusterError::JoinedBefore { node: hosted[0].index };
         let Self::Share { patience, waiting, .. } = self else { return Err(taken) };
         let founds = self.founds(config);
@@ -260,7 +260,7 @@ impl Part {
                 return Err(taken);
             }
             match rejoin::attempt(&places, placement, control, authority) {
-                Ok(Some(life)) => return Ok(Entry::Returned(life)),
+                Ok(Some(life)) => return Ok(Arrival::Returned(life)),
                 Ok(None) if now >= deadline => return Err(taken),
                 // The authority may answer later.
                 Err(error) if now >= deadline => return Err(error),
@@ -308,7 +308,7 @@ fn look(wait: Wait, waiting: &Waiting) -> Result<(), ClusterError> {
 }
 
 /// Way in which a process has come to its part.
-pub(crate) enum Entry {
+pub(crate) enum Arrival {
     /// The process makes the cluster.
     Founder(Membership),
     /// Its nodes take the places that the founder has made for them.
@@ -317,7 +317,7 @@ pub(crate) enum Entry {
     Returned(Life),
 }
 
-impl Entry {
+impl Arrival {
     pub(crate) fn founds(&self) -> bool {
         matches!(self, Self::Founder(_))
     }

@@ -21,7 +21,7 @@ use lotus_router::{Owner, Placement, Router, ShardMap};
 
 use crate::api::config::{Config, LockKind};
 use crate::api::error::ClusterError;
-use crate::cluster::part::{Entry, Part};
+use crate::cluster::part::{Arrival, Part};
 use crate::memory_nodes::returning;
 use crate::node::configuration::Takers;
 use crate::node::control::Control;
@@ -75,13 +75,13 @@ impl Plan {
     }
 
     /// Takes this process's part: admits its compute nodes and, if it is the founder, registers the
-    /// memory of all memory nodes. The returned [`Entry`] says how it came to its part.
+    /// memory of all memory nodes. The returned [`Arrival`] says how it came to its part.
     pub(crate) fn carry_out(
         self,
         config: Config,
         part: &Part,
         machines: &impl Machines,
-    ) -> Result<(Shared, Entry), ClusterError> {
+    ) -> Result<(Shared, Arrival), ClusterError> {
         part.check(&config)?;
         let hosted = part.hosted(&config);
         let epoch = if part.is_whole() { CONTROL_EPOCH } else { FIRST_EPOCH };

@@ -48,14 +48,14 @@ impl Absent {
         let first_life = |index: usize| Suspect::at(peers[index].id, Beat::NONE);
         // Nodes that are out, or in a later life, need no verdict.
         let unseen = heard.unseen.iter().copied().filter(|index| members.knows(first_life(*index)));
-        let Verdict { late, unknown } = self.decide(asked, &unseen.collect::<Vec<_>>(), lease);
+        let Absentees { late, unknown } = self.decide(asked, &unseen.collect::<Vec<_>>(), lease);
         let late = late.into_iter().filter(|_| !broken(Rule::TheAbsentAreExpelled));
         heard.suspects.extend(late.map(first_life));
         unknown
     }
 
-    /// Verdict on the `unseen` members, which had no beat in the words read at time `asked`.
-    fn decide(&mut self, asked: Nanos, unseen: &[usize], lease: Duration) -> Verdict {
+    /// Judges the `unseen` members, which had no beat in the words read at time `asked`.
+    fn decide(&mut self, asked: Nanos, unseen: &[usize], lease: Duration) -> Absentees {
         self.joined.retain(|index, _| unseen.contains(index));
         let is_late = |since: &Nanos| asked.since(*since) >= lease * JOINING_LEASES;
         let late = self.joined.iter().filter(|(_, since)| is_late(since));
@@ -66,7 +66,7 @@ impl Absent {
             true if !unknown.is_empty() => self.looked = Some(asked),
             _ => unknown.clear(),
         }
-        Verdict { late, unknown }
+        Absentees { late, unknown }
     }
 
     /// Asks the authority which of the `unknown` nodes have joined. Waits for its answer.
@@ -90,7 +90,7 @@ impl Absent {
 
 /// Result of [`Absent::decide`].
 #[derive(PartialEq, Eq, Debug)]
-struct Verdict {
+struct Absentees {
     /// Places of the nodes that have been absent for too long.
     late: Vec<usize>,
     /// Places of nodes not known to have joined; filled at most once in a lease.
@@ -112,8 +112,8 @@ mod tests {
         Nanos(1).after(LEASE * leases)
     }
 
-    fn verdict(late: &[usize], unknown: &[usize]) -> Verdict {
-        Verdict { late: late.to_vec(), unknown: unknown.to_vec() }
+    fn verdict(late: &[usize], unknown: &[usize]) -> Absentees {
+        Absentees { late: late.to_vec(), unknown: unknown.to_vec() }
     }
 
     #[test]

@@ -53,11 +53,11 @@ pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
                 point!(node.id.0, Finished);
             }
             // A memory node that does not answer, and is not known to be lost, is asked again.
-            Err(Stop::Restart) if placed == coordinator.configuration.placed() => {
+            Err(Stop::Halted(Halted::Left)) if placed == coordinator.configuration.placed() => {
                 coordinator.executor.sleep(RETRY_PAUSE).await;
             }
-            Ok(()) | Err(Stop::Restart) => {}
-            Err(Stop::Expelled) => return node.expel(),
+            Ok(()) | Err(Stop::Halted(Halted::Left)) => {}
+            Err(Stop::Halted(Halted::Fenced)) => return node.expel(),
             Err(Stop::Contradiction(what)) => return node.members.report(what),
         }
     }
@@ -202,10 +202,7 @@ impl Recoverer<'_> {
     /// Repeats the batch that `add` fills until every verb has taken effect; every verb of recovery
     /// may be repeated. The result of `add` names the buffers read.
     async fn post<T>(&self, add: impl Fn(&mut Batch) -> T) -> Result<(Completed, T), Stop> {
-        self.coordinator.insist_here(add).await.map_err(|halted| match halted {
-            Halted::Fenced => Stop::Expelled,
-            Halted::Left => Stop::Restart,
-        })
+        Ok(self.coordinator.insist_here(add).await?)
     }
 
     /// Swaps words, all at once. Returns whether each now holds its new value.

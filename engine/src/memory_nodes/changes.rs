@@ -57,7 +57,7 @@ use crate::memory_nodes::fence::{Stop, fence_at};
 use crate::node::configuration::{FLOORS_GROUP, NO_FLOOR, Takers, floor_word};
 use crate::node::coordinator::Coordinator;
 use crate::node::shared::Shared;
-use crate::node::verbs::Fenced;
+use crate::node::verbs::{Fenced, Halted};
 use crate::shards::ownership::Transfer;
 
 /// Times in a lease that a member checks whether another one has raised the words of owners.
@@ -88,7 +88,7 @@ impl Coordinator {
         if self.node.configuration.carried() < placed {
             match self.fence_at_the_returned(now).await {
                 Ok(()) => {}
-                Err(Stop::Expelled) => return Err(Fenced),
+                Err(Stop::Halted(Halted::Fenced)) => return Err(Fenced),
                 // The memory node is lost again: all this begins anew.
                 Err(_) => return Ok(()),
             }

@@ -8,17 +8,22 @@ use lotus_recovery::Contradiction;
 
 use crate::node::coordinator::Coordinator;
 use crate::node::shared::Shared;
-use crate::node::verbs::RETRY_PAUSE;
+use crate::node::verbs::{Halted, RETRY_PAUSE};
 
 /// Reason why a recoverer stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// Expelled while recovering. Another node takes over.
-    Expelled,
-    /// A memory node is lost. Recovery begins anew with those that are left (H15).
-    Restart,
+    /// The recoverer is expelled, and another node takes over; or a memory node is lost, and
+    /// recovery begins anew with those that are left (H15).
+    Halted(Halted),
     /// State that the protocol rules out. Recovery touches nothing more.
     Contradiction(Contradiction),
+}
+
+impl From<Halted> for Stop {
+    fn from(why: Halted) -> Self {
+        Self::Halted(why)
+    }
 }
 
 impl From<Contradiction> for Stop {
@@ -59,10 +64,10 @@ pub(crate) async fn until_done(
             return Ok(());
         }
         if coordinator.node.has_failed() {
-            return Err(Stop::Expelled);
+            return Err(Halted::Fenced.into());
         }
         if out_of_place() {
-            return Err(Stop::Restart);
+            return Err(Halted::Left.into());
         }
         coordinator.executor.sleep(RETRY_PAUSE).await;
     }

@@ -56,7 +56,7 @@ use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 
 use crate::node::coordinator::Coordinator;
-use crate::node::memory_life::{Found, life_at};
+use crate::node::memory_life::{MemoryState, life_at};
 use crate::node::shared::Shared;
 use crate::shards::ownership::{OWNERS_GROUP, write_owners};
 
@@ -118,7 +118,7 @@ impl Coordinator {
         let makes_ready = now.live().next()?.node == self.node.id;
         self.lane.reconnect(node).await.ok()?;
         let mut found = self.found(node).await?;
-        if makes_ready && matches!(found, Found::NoRegions | Found::Blank) {
+        if makes_ready && matches!(found, MemoryState::NoRegions | MemoryState::Blank) {
             let out: Vec<_> = now.refused().collect();
             let shared = Arc::clone(&self.shared);
             let work = move || shared.make_ready(node, &out);
@@ -129,7 +129,7 @@ impl Coordinator {
             found = self.found(node).await?;
         }
         match found {
-            Found::Ready(life) => {
+            MemoryState::Ready(life) => {
                 now.awaited(node).filter(|lost| life.is_since(*lost)).map(|_| life)
             }
             _ => None,

@@ -16,7 +16,7 @@ pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 
 /// State of a memory node's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum MemoryState {
     NoRegions,
     Blank,
     Ready(Life),
@@ -24,7 +24,7 @@ pub(crate) enum Found {
     Old,
 }
 
-impl Found {
+impl MemoryState {
     /// Derives the state from the header of one of its regions.
     fn of(header: &[u64]) -> Self {
         let life = header[HEADER_WORDS - 1];
@@ -45,13 +45,15 @@ pub(crate) fn life_at(first: &Placement, node: NodeId) -> Replica {
 
 impl Coordinator {
     /// Reads the state of a memory node's memory; `None` if it does not answer.
-    pub(crate) async fn found(&self, node: NodeId) -> Option<Found> {
+    pub(crate) async fn found(&self, node: NodeId) -> Option<MemoryState> {
         let mut batch = self.lane.batch();
         let at = life_at(&self.shared.placement, node).at(0);
         let header = batch.read(at, HEADER_BYTES);
         match batch.post().await {
-            Ok(done) => Some(Found::of(done.words(header))),
-            Err(error) if error.first().error == VerbError::OutOfBounds => Some(Found::NoRegions),
+            Ok(done) => Some(MemoryState::of(done.words(header))),
+            Err(error) if error.first().error == VerbError::OutOfBounds => {
+                Some(MemoryState::NoRegions)
+            }
             Err(_) => None,
         }
     }
@@ -60,7 +62,7 @@ impl Coordinator {
     /// cluster uses, and not an earlier one.
     pub(crate) async fn is_in_use(&self, node: NodeId) -> bool {
         let Some(life) = self.configuration.life_of(node) else { return true };
-        self.found(node).await == Some(Found::Ready(life))
+        self.found(node).await == Some(MemoryState::Ready(life))
     }
 }
 
@@ -77,15 +79,15 @@ mod tests {
         let formatted = RegionLayout::new(4 * SLAB_BYTES).expect("large enough").encode();
         let [magic, version, cursor, bytes] = formatted;
         let cases = [
-            ([0; HEADER_WORDS], Found::Blank),
-            ([0, 0, 0, 0, 0, life.word()], Found::Ready(life)),
-            ([magic, version, cursor, bytes, 9, life.word()], Found::Ready(life)),
-            ([magic, version, cursor, bytes, 0, 0], Found::Old),
-            ([0, 0, 0, 0, 9, 0], Found::Old),
-            ([MAGIC, 0, 0, 0, 0, 5], Found::Old),
+            ([0; HEADER_WORDS], MemoryState::Blank),
+            ([0, 0, 0, 0, 0, life.word()], MemoryState::Ready(life)),
+            ([magic, version, cursor, bytes, 9, life.word()], MemoryState::Ready(life)),
+            ([magic, version, cursor, bytes, 0, 0], MemoryState::Old),
+            ([0, 0, 0, 0, 9, 0], MemoryState::Old),
+            ([MAGIC, 0, 0, 0, 0, 5], MemoryState::Old),
         ];
         for (header, expected) in cases {
-            assert_eq!(Found::of(&header), expected, "{header:?}");
+            assert_eq!(MemoryState::of(&header), expected, "{header:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::node::coordinator::Coordinator;
 /// Pause before a failed verb is tried again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// Error of a node that has been fenced.
+/// Error of a node that has been fenced: none of its verbs has an effect any more (H2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fenced;
 

@@ -33,7 +33,7 @@ const LOADS_GROUP: GroupId = GroupId(0);
 /// Number of words written in one batch.
 const WRITES_AT_ONCE: usize = 256;
 /// Result of an order.
-type Outcome = Result<Moved, MoveError>;
+type MoveOutcome = Result<Moved, MoveError>;
 
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
 
@@ -44,7 +44,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         return;
     };
     let (mut balancer, mut published) = (Balancer::default(), vec![0; usize::from(ShardId::COUNT)]);
-    let mut ordered: Vec<Receiver<Outcome>> = Vec::new();
+    let mut ordered: Vec<Receiver<MoveOutcome>> = Vec::new();
     let mut placed = coordinator.configuration.placed();
     while !coordinator.node.has_failed() {
         coordinator.executor.sleep(interval).await;
@@ -135,7 +135,7 @@ impl Coordinator {
     }
 
     /// Orders the hand-over of shards, one receiver after the other.
-    fn order(&self, gifts: Vec<Gift>) -> Vec<Receiver<Outcome>> {
+    fn order(&self, gifts: Vec<Gift>) -> Vec<Receiver<MoveOutcome>> {
         let order = |Gift { to, shards }| {
             let (reply, outcome) = async_channel::bounded(1);
             let to = self.shared.peers[to].id;

@@ -62,7 +62,7 @@ impl From<Fenced> for MoveError {
 
 /// Owner's next action in draining the locks of the shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum DrainStep {
     Publish,
     Wait,
     AskToYield,
@@ -71,12 +71,12 @@ enum Step {
 
 /// Next step with `held` locks left after waiting for `waited`: asks the holders to yield after
 /// `patience`, gives up after `limit`.
-fn next_step(held: usize, waited: Duration, patience: Duration, limit: Duration) -> Step {
+fn next_step(held: usize, waited: Duration, patience: Duration, limit: Duration) -> DrainStep {
     match held {
-        0 => Step::Publish,
-        _ if waited >= limit => Step::GiveUp,
-        _ if waited >= patience => Step::AskToYield,
-        _ => Step::Wait,
+        0 => DrainStep::Publish,
+        _ if waited >= limit => DrainStep::GiveUp,
+        _ if waited >= patience => DrainStep::AskToYield,
+        _ => DrainStep::Wait,
     }
 }
 
@@ -223,10 +223,10 @@ impl Coordinator {
             let waited = since_then(since, self.executor.now());
             let held = if broken(Rule::HandOversDrain) { 0 } else { holders.len() };
             match next_step(held, waited, config.drain_patience, config.lock_timeout) {
-                Step::Publish => return Ok(asked.len()),
-                Step::GiveUp => return Err(MoveError::Held),
-                Step::Wait => {}
-                Step::AskToYield => self.ask_to_yield(&holders, &mut asked).await,
+                DrainStep::Publish => return Ok(asked.len()),
+                DrainStep::GiveUp => return Err(MoveError::Held),
+                DrainStep::Wait => {}
+                DrainStep::AskToYield => self.ask_to_yield(&holders, &mut asked).await,
             }
             if self.node.has_failed() {
                 return Err(MoveError::Failed);
@@ -331,13 +331,13 @@ mod tests {
         let ms = Duration::from_millis;
         // (locks held, waited, what next)
         let cases = [
-            (0, ms(0), Step::Publish),
-            (0, ms(99), Step::Publish),
-            (1, ms(0), Step::Wait),
-            (1, ms(9), Step::Wait),
-            (1, ms(10), Step::AskToYield),
-            (7, ms(49), Step::AskToYield),
-            (1, ms(50), Step::GiveUp),
+            (0, ms(0), DrainStep::Publish),
+            (0, ms(99), DrainStep::Publish),
+            (1, ms(0), DrainStep::Wait),
+            (1, ms(9), DrainStep::Wait),
+            (1, ms(10), DrainStep::AskToYield),
+            (7, ms(49), DrainStep::AskToYield),
+            (1, ms(50), DrainStep::GiveUp),
         ];
         for (held, waited, step) in cases {
             assert_eq!(next_step(held, waited, ms(10), ms(50)), step, "{held} for {waited:?}");

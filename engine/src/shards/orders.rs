@@ -54,7 +54,7 @@ const REFUSED: u64 = 3;
 
 /// State of an order at its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+enum OrderAnswer {
     UnderWay,
     Over(Result<Moved, MoveError>),
 }
@@ -75,7 +75,7 @@ struct Asked {
 impl Desk {
     /// Returns the answer to an order, and the order itself if it is new. No answer to an outdated
     /// or malformed one.
-    fn receive(&mut self, from: NodeId, message: &[u64]) -> (Option<Answer>, Option<Order>) {
+    fn receive(&mut self, from: NodeId, message: &[u64]) -> (Option<OrderAnswer>, Option<Order>) {
         let [number, to, claims @ ..] = message else { return (None, None) };
         let (claims, rest) = claims.as_chunks();
         let last = self.last.get_mut(&from).filter(|last| last.number >= *number);
@@ -88,12 +88,12 @@ impl Desk {
         self.last.insert(from, Asked { number: *number, outcome, known: None });
         let shards = claims.iter().map(|[shard, _]| ShardId::from_low_bits(*shard)).collect();
         let since = claims.iter().map(|[_, epoch]| ShardEpoch(*epoch as u32)).collect();
-        (Some(Answer::UnderWay), Some(Order { shards, since, to: NodeId(to), reply }))
+        (Some(OrderAnswer::UnderWay), Some(Order { shards, since, to: NodeId(to), reply }))
     }
 }
 
 impl Asked {
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> OrderAnswer {
         if self.known.is_none() {
             self.known = match self.outcome.try_recv() {
                 Ok(outcome) => Some(outcome),
@@ -101,11 +101,11 @@ impl Asked {
                 Err(async_channel::TryRecvError::Closed) => Some(Err(MoveError::Failed)),
             };
         }
-        self.known.map_or(Answer::UnderWay, Answer::Over)
+        self.known.map_or(OrderAnswer::UnderWay, OrderAnswer::Over)
     }
 }
 
-impl Answer {
+impl OrderAnswer {
     fn to_words(self) -> Vec<u64> {
         match self {
             Self::UnderWay => vec![UNDER_WAY],
@@ -261,9 +261,9 @@ impl Coordinator {
             let Ok(reply) = self.rpc.call(at, SERVICE, &message, self.patience()).await else {
                 return self.what_became_of(order, since).await;
             };
-            match decode(&reply).and_then(|words| Answer::from_words(&words)) {
-                Some(Answer::UnderWay) => self.executor.sleep(LOOK_AGAIN).await,
-                Some(Answer::Over(outcome)) => return outcome,
+            match decode(&reply).and_then(|words| OrderAnswer::from_words(&words)) {
+                Some(OrderAnswer::UnderWay) => self.executor.sleep(LOOK_AGAIN).await,
+                Some(OrderAnswer::Over(outcome)) => return outcome,
                 None => break,
             }
         }
@@ -303,7 +303,7 @@ mod tests {
         let mut desk = Desk::default();
         let (answer, order) = desk.receive(ASKER, &ORDER);
         let order = order.expect("it is new");
-        assert_eq!(answer, Some(Answer::UnderWay));
+        assert_eq!(answer, Some(OrderAnswer::UnderWay));
         assert_eq!((order.to, &order.shards[..]), (NodeId(2), &[ShardId::from_low_bits(3)][..]));
         assert_eq!(order.since, [ShardEpoch(9)]);
         let again = |desk: &mut Desk| {
@@ -311,10 +311,10 @@ mod tests {
             assert!(order.is_none(), "once is enough");
             answer
         };
-        assert_eq!(again(&mut desk), Some(Answer::UnderWay));
+        assert_eq!(again(&mut desk), Some(OrderAnswer::UnderWay));
         order.reply.try_send(Err(MoveError::Held)).expect("the desk waits for it");
         for _ in 0..2 {
-            assert_eq!(again(&mut desk), Some(Answer::Over(Err(MoveError::Held))));
+            assert_eq!(again(&mut desk), Some(OrderAnswer::Over(Err(MoveError::Held))));
         }
         // The next number is a new order, even with the same contents.
         let next = [6, 2, 3, 9];
@@ -327,7 +327,7 @@ mod tests {
     fn an_order_that_is_dropped_has_failed() {
         let mut desk = Desk::default();
         drop(desk.receive(ASKER, &ORDER));
-        let failed = Answer::Over(Err(MoveError::Failed));
+        let failed = OrderAnswer::Over(Err(MoveError::Failed));
         assert_eq!(desk.receive(ASKER, &ORDER).0, Some(failed));
     }
 
@@ -354,12 +354,12 @@ mod tests {
             MoveError::Exhausted,
             MoveError::NoAnswer,
         ];
-        let over = errors.into_iter().map(Err).chain([Ok(moved)]).map(Answer::Over);
-        for answer in over.chain([Answer::UnderWay]) {
-            assert_eq!(Answer::from_words(&answer.to_words()), Some(answer));
+        let over = errors.into_iter().map(Err).chain([Ok(moved)]).map(OrderAnswer::Over);
+        for answer in over.chain([OrderAnswer::UnderWay]) {
+            assert_eq!(OrderAnswer::from_words(&answer.to_words()), Some(answer));
         }
         for words in [&[][..], &[9], &[UNDER_WAY, 1], &[REFUSED, 99, 0]] {
-            assert_eq!(Answer::from_words(words), None, "{words:?}");
+            assert_eq!(OrderAnswer::from_words(words), None, "{words:?}");
         }
     }
 }

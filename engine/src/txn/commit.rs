@@ -46,7 +46,7 @@ use crate::api::config::VisibleOrder;
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::node::trims::Noted;
-use crate::node::verbs::RETRY_PAUSE;
+use crate::node::verbs::{Fenced, RETRY_PAUSE};
 use crate::txn::body::{Body, Change, Receipt, Row, Target};
 use crate::txn::plan::{PlannedLink, PlannedWrite, StagedWrite};
 use crate::txn::slot::Slot;
@@ -61,7 +61,7 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     match outcome {
         Ok(()) => slot.finish(body),
         // The buffers go with the slot: their locks are for recovery to release.
-        Err(Expelled) => slot.expelled(commit.txn),
+        Err(Fenced) => slot.expelled(commit.txn),
     }
 }
 
@@ -102,9 +102,6 @@ struct Shown {
     placed: Epoch,
 }
 
-/// Error of a fenced node: none of its verbs has an effect any more (H2).
-pub(crate) struct Expelled;
-
 pub(crate) struct Commit<'a> {
     pub(crate) slot: &'a Slot,
     txn: TxnId,
@@ -122,7 +119,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Carries out the steps of the module docs, in their order.
-    async fn carry_out(&self, body: &mut Body) -> Result<(), Expelled> {
+    async fn carry_out(&self, body: &mut Body) -> Result<(), Fenced> {
         body.plan_commit(self.coordinator());
         self.write_invisible(body).await?;
         if broken(Rule::CommitsOutliveCallers) && !self.slot.awaits(self.txn) {
@@ -139,7 +136,7 @@ impl<'a> Commit<'a> {
 
     /// Step 1: the log entry, the records, and the cells as INVISIBLE, on every replica.
     #[inline]
-    async fn write_invisible(&self, body: &mut Body) -> Result<(), Expelled> {
+    async fn write_invisible(&self, body: &mut Body) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
         if broken(Rule::LocksCoverCommit) {
             coordinator.locks.release(&mut body.held);
@@ -162,7 +159,7 @@ impl<'a> Commit<'a> {
         &self,
         body: &mut Body,
         commit_ts: Timestamp,
-    ) -> Result<Shown, Expelled> {
+    ) -> Result<Shown, Fenced> {
         let coordinator = self.coordinator();
         let config = &coordinator.shared.config;
         let on = match config.visible_order {
@@ -188,7 +185,7 @@ impl<'a> Commit<'a> {
         body: &mut Body,
         commit_ts: Timestamp,
         shown: Shown,
-    ) -> Result<(), Expelled> {
+    ) -> Result<(), Fenced> {
         if shown.on != Replicas::Backups {
             return Ok(());
         }
@@ -225,7 +222,7 @@ impl<'a> Commit<'a> {
 
     /// Commits without in-doubt cells, to measure what the visible step costs: draws the timestamp
     /// first and writes the cells with it. Recovery could not resolve such a commit.
-    async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Expelled> {
+    async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Fenced> {
         body.plan_commit(self.coordinator());
         let commit_ts = self.draw_timestamp().await?;
         let version = Version::Committed(commit_ts);
@@ -250,7 +247,7 @@ impl<'a> Commit<'a> {
 
     /// Posts a batch built by `add`, and repeats it until every verb has taken effect.
     #[inline]
-    pub(crate) async fn until_done(&self, mut add: impl FnMut(&mut Batch)) -> Result<(), Expelled> {
+    pub(crate) async fn until_done(&self, mut add: impl FnMut(&mut Batch)) -> Result<(), Fenced> {
         let lane = &self.coordinator().lane;
         loop {
             let mut batch = lane.batch();
@@ -269,14 +266,14 @@ impl<'a> Commit<'a> {
 
     /// Re-makes the connections of failed verbs, however long it takes.
     #[cold]
-    async fn recover(&self, error: BatchError) -> Result<(), Expelled> {
+    async fn recover(&self, error: BatchError) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
         for failure in error.failures() {
             let mut outcome = Err(failure.error);
             while let Err(error) = outcome {
                 // A node that is out could wait for a memory node that the others have left.
                 if error == VerbError::Revoked || coordinator.node.has_failed() {
-                    return Err(Expelled);
+                    return Err(Fenced);
                 }
                 if coordinator.configuration.has_left(failure.node) {
                     break;
@@ -291,14 +288,14 @@ impl<'a> Commit<'a> {
 
     /// Step 2: draws the commit timestamp, asking until there is an answer.
     #[inline]
-    async fn draw_timestamp(&self) -> Result<Timestamp, Expelled> {
+    async fn draw_timestamp(&self) -> Result<Timestamp, Fenced> {
         let coordinator = self.coordinator();
         loop {
             let drawn = coordinator.timestamps.commit().await;
             // An expelled node may have asked an oracle that is expelled as well. Even with an
             // answer it must make nothing visible any more: recovery decides.
             if coordinator.node.has_failed() {
-                return Err(Expelled);
+                return Err(Fenced);
             }
             if let Ok(timestamp) = drawn {
                 point!(coordinator.node.id.0, TimestampDrawn);

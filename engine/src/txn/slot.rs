@@ -50,8 +50,8 @@ pub(crate) struct Slot {
     entered: Cell<Entered>,
     /// Whether the verdict on the commit under way is known.
     decided: Cell<bool>,
-    /// Commits with a live [`Verdict`] future, and the verdicts not taken yet. More than one only
-    /// if a commit's future is kept while the slot goes on.
+    /// Commits with a live [`PendingCommit`] future, and the verdicts not taken yet. More than one
+    /// only if a commit's future is kept while the slot goes on.
     awaited: RefCell<Vec<TxnId>>,
     verdicts: RefCell<Vec<(TxnId, Result<Receipt, TxnError>)>>,
     /// Number of completions that the driver has waited for and got.
@@ -60,7 +60,7 @@ pub(crate) struct Slot {
 
 /// Operation that a transaction requests of the driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum Operation {
     Execute(Mode),
     Commit,
 }
@@ -69,9 +69,9 @@ pub(crate) enum Request {
 enum Errand {
     Idle,
     /// Requested, not yet begun.
-    Asked(Request, Box<Body>),
+    Asked(Operation, Box<Body>),
     /// Begun, not finished.
-    Running(Request),
+    Running(Operation),
     /// Executed; the transaction has not taken its buffers back yet.
     Executed(Result<Box<Body>, TxnError>),
 }
@@ -127,7 +127,7 @@ impl Slot {
                 }
                 let Some(request) = self.request() else { return Poll::Pending };
                 let executor = &self.coordinator.executor;
-                if request != Request::Commit && executor.has_company() {
+                if request != Operation::Commit && executor.has_company() {
                     // The row addresses and locks are being prefetched since the rows were added:
                     // let other slots run until they have arrived.
                     executor.wake(executor.current());
@@ -180,8 +180,10 @@ impl Slot {
     /// Waits until the driver is idle, or works for a transaction that is still alive.
     pub(crate) async fn idle(&self) {
         std::future::poll_fn(|_| match *self.errand.borrow() {
-            Errand::Asked(Request::Commit, _) | Errand::Running(Request::Commit) => Poll::Pending,
-            Errand::Running(Request::Execute(_)) if self.abandoned.get() => Poll::Pending,
+            Errand::Asked(Operation::Commit, _) | Errand::Running(Operation::Commit) => {
+                Poll::Pending
+            }
+            Errand::Running(Operation::Execute(_)) if self.abandoned.get() => Poll::Pending,
             _ => Poll::Ready(()),
         })
         .await;
@@ -189,7 +191,7 @@ impl Slot {
 
     /// Hands an attempt over to be executed; [`Slot::executed`] brings it back.
     pub(crate) fn request_execution(&self, mode: Mode, body: Box<Body>) {
-        self.ask(Request::Execute(mode), body);
+        self.ask(Operation::Execute(mode), body);
     }
 
     /// Waits for the buffers of the executed transaction; they stay with the slot if it failed.
@@ -220,22 +222,22 @@ impl Slot {
     }
 
     /// Hands the write set of `txn` to the driver. It is committed even if the verdict is dropped.
-    pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> Verdict {
+    pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> PendingCommit {
         self.decided.set(false);
         self.attempts.commits.set(txn.attempt());
         self.entered.set(self.coordinator.grace.enter());
         self.awaited.borrow_mut().push(txn);
-        self.ask(Request::Commit, body);
-        Verdict { slot: Rc::clone(self), txn }
+        self.ask(Operation::Commit, body);
+        PendingCommit { slot: Rc::clone(self), txn }
     }
 
-    fn ask(&self, request: Request, body: Box<Body>) {
+    fn ask(&self, request: Operation, body: Box<Body>) {
         let before = self.errand.replace(Errand::Asked(request, body));
         debug_assert!(matches!(before, Errand::Idle), "a slot has one transaction at a time");
     }
 
     /// Driver only: waits for the next request.
-    async fn asked(&self) -> (Request, Box<Body>) {
+    async fn asked(&self) -> (Operation, Box<Body>) {
         std::future::poll_fn(|_| {
             let mut errand = self.errand.borrow_mut();
             match std::mem::replace(&mut *errand, Errand::Idle) {
@@ -311,7 +313,7 @@ impl Slot {
     }
 
     /// Returns the operation requested and not begun.
-    fn request(&self) -> Option<Request> {
+    fn request(&self) -> Option<Operation> {
         match *self.errand.borrow() {
             Errand::Asked(request, _) => Some(request),
             _ => None,
@@ -325,8 +327,8 @@ impl Slot {
     /// Whether the body has nothing to do before the driver makes progress.
     fn is_awaited(&self) -> bool {
         match *self.errand.borrow() {
-            Errand::Asked(..) | Errand::Running(Request::Execute(_)) => true,
-            Errand::Running(Request::Commit) => !self.decided.get(),
+            Errand::Asked(..) | Errand::Running(Operation::Execute(_)) => true,
+            Errand::Running(Operation::Commit) => !self.decided.get(),
             Errand::Idle | Errand::Executed(_) => false,
         }
     }
@@ -339,7 +341,7 @@ async fn drive(slot: Rc<Slot>) {
         let at_work = &slot.coordinator.at_work;
         at_work.set(at_work.get() + 1);
         match request {
-            Request::Execute(mode) => {
+            Operation::Execute(mode) => {
                 let outcome = body.execute(&slot, mode).await;
                 if outcome.is_err() {
                     // A caller that retries at once would occupy this thread, and clearing the
@@ -348,22 +350,22 @@ async fn drive(slot: Rc<Slot>) {
                 }
                 slot.end_execution(body, outcome);
             }
-            Request::Commit if body.piece.is_some() => copy::carry_out(&slot, body).await,
-            Request::Commit if body.purges => purge::carry_out(&slot, body).await,
-            Request::Commit if body.trims => trim::carry_out(&slot, body).await,
-            Request::Commit => commit::carry_out(&slot, body).await,
+            Operation::Commit if body.piece.is_some() => copy::carry_out(&slot, body).await,
+            Operation::Commit if body.purges => purge::carry_out(&slot, body).await,
+            Operation::Commit if body.trims => trim::carry_out(&slot, body).await,
+            Operation::Commit => commit::carry_out(&slot, body).await,
         }
         at_work.set(at_work.get() - 1);
     }
 }
 
 /// Future of the verdict on one commit. Dropping it does not affect the commit.
-pub(crate) struct Verdict {
+pub(crate) struct PendingCommit {
     slot: Rc<Slot>,
     txn: TxnId,
 }
 
-impl Future for Verdict {
+impl Future for PendingCommit {
     type Output = Result<Receipt, TxnError>;
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
@@ -375,7 +377,7 @@ impl Future for Verdict {
     }
 }
 
-impl Drop for Verdict {
+impl Drop for PendingCommit {
     fn drop(&mut self) {
         self.slot.awaited.borrow_mut().retain(|txn| *txn != self.txn);
         self.slot.verdicts.borrow_mut().retain(|(txn, _)| *txn != self.txn);

@@ -95,9 +95,9 @@ where
     .await
 }
 
-/// Kind of transaction to begin.
+/// TxnKind of transaction to begin.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum TxnKind {
     Read,
     Write(Isolation),
 }
@@ -105,7 +105,7 @@ pub(crate) enum Kind {
 /// Runs attempts of a transaction until one ends with anything but a retryable error.
 pub(crate) async fn retry<T, F, Fut>(
     mut session: Session,
-    kind: Kind,
+    kind: TxnKind,
     body: F,
 ) -> Result<T, TxnError>
 where
@@ -116,8 +116,8 @@ where
     let patient_until = session.now().after(MIN_PATIENCE);
     loop {
         let begun = match kind {
-            Kind::Read => session.begin_read_only().await,
-            Kind::Write(isolation) => session.begin(isolation).await,
+            TxnKind::Read => session.begin_read_only().await,
+            TxnKind::Write(isolation) => session.begin(isolation).await,
         };
         // Beginning may fail too, where timestamps come over the network.
         let outcome = match begun {

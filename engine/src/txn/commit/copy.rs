@@ -1,8 +1,8 @@
 //! Commit of a piece of a memory node's copy ([`crate::memory_nodes::filling`]).
 
-use crate::node::verbs::Halted;
+use crate::node::verbs::{Fenced, Halted};
 use crate::txn::body::{Body, Receipt};
-use crate::txn::commit::{Commit, Expelled};
+use crate::txn::commit::Commit;
 use crate::txn::piece::{Piece, Stretch};
 use crate::txn::slot::Slot;
 use lotus_fabric::lane::Batch;
@@ -24,13 +24,13 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
             slot.coordinator.lane.mark_errand();
             slot.finish(body);
         }
-        Err(Expelled) => slot.expelled(commit.txn()),
+        Err(Fenced) => slot.expelled(commit.txn()),
     }
 }
 
 impl Commit<'_> {
     /// Writes until the memory node has the piece, or is lost.
-    async fn fill(&self, piece: &Piece) -> Result<(), Expelled> {
+    async fn fill(&self, piece: &Piece) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
         for some in piece.writes.chunks(AT_ONCE) {
             loop {
@@ -59,7 +59,7 @@ impl Commit<'_> {
                             break;
                         }
                     }
-                    Err(Halted::Fenced) => return Err(Expelled),
+                    Err(Halted::Fenced) => return Err(Fenced),
                     // The memory node is lost with all its data.
                     Err(Halted::Left) => return Ok(()),
                 }

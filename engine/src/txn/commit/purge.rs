@@ -1,8 +1,9 @@
 //! Commit of a purge: deleted rows vanish from every replica ([`crate::upkeep::purge`]).
 
 use crate::node::coordinator::Coordinator;
+use crate::node::verbs::Fenced;
 use crate::txn::body::{Body, Change, Receipt};
-use crate::txn::commit::{Commit, Expelled, Replicas};
+use crate::txn::commit::{Commit, Replicas};
 use crate::txn::slot::Slot;
 use lotus_fabric::lane::Batch;
 use lotus_locktable::LockService;
@@ -15,12 +16,12 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     let commit = Commit::of(slot, &body);
     match commit.purge(&mut body).await {
         Ok(()) => slot.finish(body),
-        Err(Expelled) => slot.expelled(body.held.txn()),
+        Err(Fenced) => slot.expelled(body.held.txn()),
     }
 }
 
 impl Commit<'_> {
-    async fn purge(&self, body: &mut Body) -> Result<(), Expelled> {
+    async fn purge(&self, body: &mut Body) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
         body.plan_commit(coordinator);
         self.until_done(|batch| body.add_marks(coordinator, self, batch)).await?;

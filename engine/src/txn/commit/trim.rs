@@ -1,8 +1,9 @@
 //! Commit of a trim: cells give up the slots of older versions ([`crate::upkeep::trim`]).
 
 use crate::node::coordinator::Coordinator;
+use crate::node::verbs::Fenced;
 use crate::txn::body::{Body, Receipt};
-use crate::txn::commit::{Commit, Expelled, Replicas};
+use crate::txn::commit::{Commit, Replicas};
 use crate::txn::slot::Slot;
 use lotus_fabric::lane::Batch;
 use lotus_locktable::LockService;
@@ -16,12 +17,12 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     let commit = Commit::of(slot, &body);
     match commit.trim(&mut body).await {
         Ok(()) => slot.finish(body),
-        Err(Expelled) => slot.expelled(body.held.txn()),
+        Err(Fenced) => slot.expelled(body.held.txn()),
     }
 }
 
 impl Commit<'_> {
-    async fn trim(&self, body: &mut Body) -> Result<(), Expelled> {
+    async fn trim(&self, body: &mut Body) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
         body.plan_commit(coordinator);
         if broken(Rule::TrimsReachAllCopies) {
