@@ -37,7 +37,7 @@ impl Phase {
 
 /// Progress shared by a run and its observer.
 pub struct Progress {
-    coordinators: Box<[Line]>,
+    coordinators: Box<[ProgressLine]>,
     span: OnceLock<(u64, u64)>,
     failure: OnceLock<String>,
     enter: Box<dyn Fn(Phase) + Send + Sync>,
@@ -46,7 +46,7 @@ pub struct Progress {
 /// One coordinator's cache line (two, as processors fetch them in pairs).
 #[repr(align(128))]
 #[derive(Default)]
-struct Line {
+struct ProgressLine {
     committed: AtomicU64,
     now_ns: AtomicU64,
 }
@@ -54,7 +54,7 @@ struct Line {
 impl Progress {
     /// Progress of a run with `coordinators` coordinators; `enter` is called at every new phase.
     pub fn new(coordinators: usize, enter: impl Fn(Phase) + Send + Sync + 'static) -> Self {
-        let coordinators = (0..coordinators).map(|_| Line::default()).collect();
+        let coordinators = (0..coordinators).map(|_| ProgressLine::default()).collect();
         let (span, failure) = (OnceLock::new(), OnceLock::new());
         Self { coordinators, span, failure, enter: Box::new(enter) }
     }

@@ -121,8 +121,8 @@ impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
     }
 }
 
-/// Outcome of an attempt, with its effect on the balance where it may have had one.
-enum Outcome {
+/// CallOutcome of an attempt, with its effect on the balance where it may have had one.
+enum CallOutcome {
     Committed(i64),
     Aborted(AbortReason),
     Unknown(i64),
@@ -131,7 +131,7 @@ enum Outcome {
     Fatal(String),
 }
 
-impl Outcome {
+impl CallOutcome {
     fn of_error(error: TxnError, effect: i64) -> Self {
         match error {
             TxnError::Aborted(reason) => Self::Aborted(reason),
@@ -196,33 +196,33 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         loop {
             let (outcome, end_ns) = self.attempt(call).await;
             self.tally.last_end_ns = end_ns;
-            let committed = matches!(outcome, Outcome::Committed(_));
-            self.lost = matches!(outcome, Outcome::Lost(_));
+            let committed = matches!(outcome, CallOutcome::Committed(_));
+            self.lost = matches!(outcome, CallOutcome::Lost(_));
             self.run.progress.tick(coordinator, end_ns, committed);
             match outcome {
-                Outcome::Committed(effect) => {
+                CallOutcome::Committed(effect) => {
                     let latency_ns = counts.then(|| end_ns.saturating_sub(call.issued_ns));
                     self.tally.commit(kind, latency_ns, effect);
                     self.tally.note_commit(self.window.counts_from_ns, end_ns);
                     return end_ns;
                 }
-                Outcome::Aborted(AbortReason::MemoryFull) if !W::FILLS_MEMORY => {
+                CallOutcome::Aborted(AbortReason::MemoryFull) if !W::FILLS_MEMORY => {
                     self.run.fail("no memory is left for another row".to_owned());
                     return end_ns;
                 }
-                Outcome::Aborted(reason) => {
+                CallOutcome::Aborted(reason) => {
                     let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
                     *seen += u64::from(counts);
                     if reason.drops_request() || self.is_over(call, end_ns) {
                         return end_ns;
                     }
                 }
-                Outcome::Unknown(effect) | Outcome::Lost(effect) => {
+                CallOutcome::Unknown(effect) | CallOutcome::Lost(effect) => {
                     self.tally.by_transaction[kind].unknown += u64::from(counts);
                     self.tally.effects.add_unknown(effect);
                     return end_ns;
                 }
-                Outcome::Fatal(why) => {
+                CallOutcome::Fatal(why) => {
                     self.run.fail(why);
                     return end_ns;
                 }
@@ -245,7 +245,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
     }
 
     /// Runs one attempt; returns its outcome and the time of its end.
-    async fn attempt(&mut self, call: &Call<W::Request>) -> (Outcome, u64) {
+    async fn attempt(&mut self, call: &Call<W::Request>) -> (CallOutcome, u64) {
         let isolation = self.isolation();
         let kind = match W::access(&call.request) {
             Access::ReadOnly => TxnKind::ReadOnly,
@@ -254,7 +254,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         let start_ns = if self.log.is_some() { self.host.now_ns() } else { 0 };
         let txn = match self.engine.begin(kind).await {
             Ok(txn) => txn,
-            Err(error) => return (Outcome::of_error(error, 0), self.host.now_ns()),
+            Err(error) => return (CallOutcome::of_error(error, 0), self.host.now_ns()),
         };
         let id = txn.id();
         let session = call.session(self.run.worker(self.seat) as u32);
@@ -308,18 +308,18 @@ async fn carry_out<W: Workload, T: Finish>(
     mut txn: T,
     request: &W::Request,
     committing: &Cell<i64>,
-) -> (Outcome, Receipt) {
+) -> (CallOutcome, Receipt) {
     let outcome = match workload.attempt(&mut txn, request).await {
         Ok(effect) => {
             committing.set(effect);
             match txn.commit().await {
-                Ok(receipt) => return (Outcome::Committed(effect), receipt),
-                Err(error) => Outcome::of_error(error, effect),
+                Ok(receipt) => return (CallOutcome::Committed(effect), receipt),
+                Err(error) => CallOutcome::of_error(error, effect),
             }
         }
         Err(error) => {
             txn.abort();
-            Outcome::of_error(error, 0)
+            CallOutcome::of_error(error, 0)
         }
     };
     (outcome, Receipt::default())

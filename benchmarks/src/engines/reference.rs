@@ -37,7 +37,7 @@ pub(crate) struct Faults {
 
 /// A row, existing or not: locks cover absent rows too.
 #[derive(Default)]
-struct Row {
+struct StoredRow {
     value: Option<Vec<u8>>,
     writer: Option<TxnId>,
     readers: usize,
@@ -46,20 +46,20 @@ struct Row {
 
 #[derive(Default)]
 struct State {
-    tables: Vec<BTreeMap<PrimaryKey, Row>>,
+    tables: Vec<BTreeMap<PrimaryKey, StoredRow>>,
     commits: u64,
     traffic: Traffic,
     recording_from: Option<(u64, Traffic)>,
 }
 
-struct Shared {
+struct ReferenceStore {
     state: Mutex<State>,
     clock: AtomicU64,
     faults: Faults,
     cns: usize,
 }
 
-impl Shared {
+impl ReferenceStore {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no test panics while it holds the lock")
     }
@@ -71,7 +71,7 @@ impl Shared {
 
 /// A single-threaded deployment in this process.
 pub(crate) struct Reference {
-    shared: Arc<Shared>,
+    shared: Arc<ReferenceStore>,
     cns: usize,
     threads: usize,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Reference {
 impl Reference {
     pub(crate) fn new(cns: usize, threads: usize, faults: Faults) -> Self {
         let clock = AtomicU64::new(TICK_NS);
-        let shared = Shared { state: Mutex::default(), clock, faults, cns };
+        let shared = ReferenceStore { state: Mutex::default(), clock, faults, cns };
         Self { shared: Arc::new(shared), cns, threads }
     }
 
@@ -103,7 +103,7 @@ impl Deployment for Reference {
         for number in 0..rows {
             let mut value = Vec::new();
             let key = row(number, &mut value);
-            state.tables[at(table)].insert(key, Row { value: Some(value), ..Row::default() });
+            state.tables[at(table)].insert(key, StoredRow { value: Some(value), ..StoredRow::default() });
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ async fn yield_now() {
 }
 
 pub(crate) struct ReferenceHost {
-    shared: Arc<Shared>,
+    shared: Arc<ReferenceStore>,
     seat: Seat,
 }
 
@@ -220,7 +220,7 @@ impl Host for ReferenceHost {
 }
 
 pub(crate) struct ReferenceEngine {
-    shared: Arc<Shared>,
+    shared: Arc<ReferenceStore>,
     seat: Seat,
     attempts: u64,
 }
@@ -249,7 +249,7 @@ struct Touched {
 }
 
 pub(crate) struct ReferenceTxn {
-    shared: Arc<Shared>,
+    shared: Arc<ReferenceStore>,
     id: TxnId,
     items: Vec<Touched>,
     locked: usize,

@@ -261,7 +261,7 @@ impl History {
         for (attempt, operations) in entries {
             ops.clear();
             ops.extend(operations.iter().map(|operation| self.line_op(operation)));
-            serde_json::to_writer(&mut *out, &Line::new(attempt, &ops))?;
+            serde_json::to_writer(&mut *out, &HistoryLine::new(attempt, &ops))?;
             out.write_all(b"\n")?;
         }
         Ok(())
@@ -281,7 +281,7 @@ impl History {
 
 /// One line of the file.
 #[derive(Serialize)]
-struct Line<'a> {
+struct HistoryLine<'a> {
     id: u64,
     session: u32,
     start: u64,
@@ -295,7 +295,7 @@ struct Line<'a> {
     ops: &'a [LineOp<'a>],
 }
 
-impl<'a> Line<'a> {
+impl<'a> HistoryLine<'a> {
     fn new(attempt: &Attempt, ops: &'a [LineOp<'a>]) -> Self {
         Self {
             id: attempt.id.raw(),

@@ -82,7 +82,7 @@ pub fn layers(text: &str, workspace: &Path) -> Result<Layers, Malformed> {
 struct Profile<'t> {
     workspace: Option<&'t Path>,
     /// Names of files, functions and objects that were given in full, by kind and number.
-    names: BTreeMap<(Kind, u32), &'t str>,
+    names: BTreeMap<(CallgrindLine, u32), &'t str>,
     functions: BTreeMap<Function<'t>, Costs<'t>>,
     /// The function and the file of the next costs.
     function: Function<'t>,
@@ -95,7 +95,7 @@ struct Profile<'t> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum CallgrindLine {
     File,
     Function,
     Object,
@@ -126,14 +126,14 @@ impl<'t> Profile<'t> {
         let Some((key, value)) = line.split_once('=') else { return Some(()) };
         match key {
             "fl" => {
-                self.function.file = self.name(Kind::File, value)?;
+                self.function.file = self.name(CallgrindLine::File, value)?;
                 self.file = self.function.file;
             }
-            "fi" | "fe" => self.file = self.name(Kind::File, value)?,
-            "fn" => self.function.name = self.name(Kind::Function, value)?,
-            "cfi" | "cfl" => self.callee_file = Some(self.name(Kind::File, value)?),
-            "cfn" => self.callee = self.name(Kind::Function, value)?,
-            "ob" | "cob" => drop(self.name(Kind::Object, value)?),
+            "fi" | "fe" => self.file = self.name(CallgrindLine::File, value)?,
+            "fn" => self.function.name = self.name(CallgrindLine::Function, value)?,
+            "cfi" | "cfl" => self.callee_file = Some(self.name(CallgrindLine::File, value)?),
+            "cfn" => self.callee = self.name(CallgrindLine::Function, value)?,
+            "ob" | "cob" => drop(self.name(CallgrindLine::Object, value)?),
             "calls" => self.called = true,
             _ => {}
         }
@@ -157,7 +157,7 @@ impl<'t> Profile<'t> {
     }
 
     /// A name as the format compresses it: `(7) name` the first time, `(7)` from then on.
-    fn name(&mut self, kind: Kind, value: &'t str) -> Option<&'t str> {
+    fn name(&mut self, kind: CallgrindLine, value: &'t str) -> Option<&'t str> {
         let Some(numbered) = value.strip_prefix('(') else { return Some(value) };
         let (number, name) = numbered.split_once(')')?;
         let key = (kind, number.parse().ok()?);

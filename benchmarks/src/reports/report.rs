@@ -29,7 +29,7 @@ pub struct Report {
     /// The fabric's name.
     pub fabric: &'static str,
     /// Configuration, complete enough to repeat the run.
-    pub config: Config,
+    pub config: RunConfig,
     /// Wall time for creating and filling the tables, in seconds; absent if they existed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_s: Option<f64>,
@@ -79,7 +79,7 @@ pub struct Report {
 
 /// Configuration, complete enough to repeat a run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Config {
+pub struct RunConfig {
     /// Configuration of the cluster.
     #[serde(flatten)]
     pub cluster: ClusterConfig,
@@ -212,7 +212,7 @@ impl Report {
         Self {
             workload: outcome.workload,
             fabric: options.cluster.fabric.name(),
-            config: Config {
+            config: RunConfig {
                 cluster: options.cluster.clone(),
                 load: options.load.clone(),
                 workload: outcome.settings.clone(),

@@ -41,7 +41,7 @@ pub struct Kvs {
 
 /// One transaction on one record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Request {
+pub struct KvsRequest {
     key: u64,
     access: Access,
 }
@@ -85,7 +85,7 @@ fn complaint(key: u64, value: Option<&[u8]>, writer: Option<TxnId>) -> String {
 }
 
 impl Workload for Kvs {
-    type Request = Request;
+    type Request = KvsRequest;
 
     const NAME: &'static str = "kvs";
     const TRANSACTIONS: &'static [&'static str] = &["ReadOne", "UpdateOne"];
@@ -108,23 +108,23 @@ impl Workload for Kvs {
     }
 
     #[inline]
-    fn draw(&self, rng: &mut SmallRng) -> Request {
+    fn draw(&self, rng: &mut SmallRng) -> KvsRequest {
         self.draw_at(rng, Duration::ZERO)
     }
 
     #[inline]
-    fn draw_at(&self, rng: &mut SmallRng, elapsed: Duration) -> Request {
+    fn draw_at(&self, rng: &mut SmallRng, elapsed: Duration) -> KvsRequest {
         let update = rng.random::<f64>() < self.update_ratio;
         let access = if update { Access::ReadWrite } else { Access::ReadOnly };
         let key = match &self.hotspot {
             None => self.chooser.draw(rng),
             Some(hotspot) => hotspot.draw(self.keys, elapsed, rng),
         };
-        Request { key, access }
+        KvsRequest { key, access }
     }
 
     #[inline]
-    fn kind(request: &Request) -> usize {
+    fn kind(request: &KvsRequest) -> usize {
         match request.access {
             Access::ReadOnly => 0,
             Access::ReadWrite => 1,
@@ -132,16 +132,16 @@ impl Workload for Kvs {
     }
 
     #[inline]
-    fn access(request: &Request) -> Access {
+    fn access(request: &KvsRequest) -> Access {
         request.access
     }
 
     #[inline]
-    fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
+    fn first_record(&self, request: &KvsRequest) -> (TableId, PrimaryKey) {
         (self.table, request.key.into())
     }
 
-    async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
+    async fn attempt<T: Txn>(&self, txn: &mut T, request: &KvsRequest) -> Result<i64, TxnError> {
         let key = request.key;
         let item = match request.access {
             Access::ReadOnly => txn.add_ro(self.table, key)?,

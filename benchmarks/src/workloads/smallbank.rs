@@ -99,7 +99,7 @@ pub struct SmallBank {
 
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Request {
+pub struct SmallBankRequest {
     kind: Kind,
     customer: u64,
     /// Another customer; used by Amalgamate and SendPayment only.
@@ -162,7 +162,7 @@ impl SmallBank {
     }
 
     /// Moves all money of one customer to the other's checking account.
-    async fn amalgamate<T: Txn>(&self, txn: &mut T, r: &Request) -> Result<i64, TxnError> {
+    async fn amalgamate<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
         let savings = Account::add_rw(txn, self.tables[SAVINGS], r.customer)?;
         let checking = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
         let target = Account::add_rw(txn, self.tables[CHECKING], r.other)?;
@@ -176,7 +176,7 @@ impl SmallBank {
     }
 
     /// Reads both accounts of a customer.
-    async fn balance<T: Txn>(&self, txn: &mut T, r: &Request) -> Result<i64, TxnError> {
+    async fn balance<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
         let savings = Account::add_ro(txn, self.tables[SAVINGS], r.customer)?;
         let checking = Account::add_ro(txn, self.tables[CHECKING], r.customer)?;
         txn.execute().await?;
@@ -186,7 +186,7 @@ impl SmallBank {
     }
 
     /// Pays into the checking account.
-    async fn deposit_checking<T: Txn>(&self, txn: &mut T, r: &Request) -> Result<i64, TxnError> {
+    async fn deposit_checking<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
         let checking = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
         txn.execute().await?;
         let before = checking.balance(txn)?;
@@ -195,7 +195,7 @@ impl SmallBank {
     }
 
     /// Pays from one checking account to another; rolls back if the payer has too little.
-    async fn send_payment<T: Txn>(&self, txn: &mut T, r: &Request) -> Result<i64, TxnError> {
+    async fn send_payment<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
         let payer = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
         let payee = Account::add_rw(txn, self.tables[CHECKING], r.other)?;
         txn.execute().await?;
@@ -209,7 +209,7 @@ impl SmallBank {
     }
 
     /// Changes the savings by an amount of either sign; rolls back rather than overdraw them.
-    async fn transact_savings<T: Txn>(&self, txn: &mut T, r: &Request) -> Result<i64, TxnError> {
+    async fn transact_savings<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
         let savings = Account::add_rw(txn, self.tables[SAVINGS], r.customer)?;
         txn.execute().await?;
         let after = savings.balance(txn)? + r.amount;
@@ -221,7 +221,7 @@ impl SmallBank {
     }
 
     /// Cashes a check, with a penalty if both accounts together do not cover it.
-    async fn write_check<T: Txn>(&self, txn: &mut T, r: &Request) -> Result<i64, TxnError> {
+    async fn write_check<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
         let savings = Account::add_ro(txn, self.tables[SAVINGS], r.customer)?;
         let checking = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
         txn.execute().await?;
@@ -286,7 +286,7 @@ fn complaint(customer: u64, record: Option<&[u8]>) -> String {
 }
 
 impl Workload for SmallBank {
-    type Request = Request;
+    type Request = SmallBankRequest;
 
     const NAME: &'static str = "smallbank";
     const TRANSACTIONS: &'static [&'static str] = &[
@@ -317,7 +317,7 @@ impl Workload for SmallBank {
     }
 
     #[inline]
-    fn draw(&self, rng: &mut SmallRng) -> Request {
+    fn draw(&self, rng: &mut SmallRng) -> SmallBankRequest {
         let kind = KIND_OF_PERCENT[rng.random_range(0..KIND_OF_PERCENT.len())];
         let (first, second) = self.draw_ranks(rng);
         let (least, most) = match kind {
@@ -325,7 +325,7 @@ impl Workload for SmallBank {
             Kind::TransactSavings => (-MAX_OUT, MAX_IN),
             _ => (1, MAX_OUT),
         };
-        Request {
+        SmallBankRequest {
             kind,
             customer: self.scatter.apply(first),
             other: self.scatter.apply(second),
@@ -334,12 +334,12 @@ impl Workload for SmallBank {
     }
 
     #[inline]
-    fn kind(request: &Request) -> usize {
+    fn kind(request: &SmallBankRequest) -> usize {
         request.kind as usize
     }
 
     #[inline]
-    fn access(request: &Request) -> Access {
+    fn access(request: &SmallBankRequest) -> Access {
         match request.kind {
             Kind::Balance => Access::ReadOnly,
             _ => Access::ReadWrite,
@@ -347,12 +347,12 @@ impl Workload for SmallBank {
     }
 
     #[inline]
-    fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
+    fn first_record(&self, request: &SmallBankRequest) -> (TableId, PrimaryKey) {
         // Both tables of a customer share their shard, so either record will do.
         (self.tables[CHECKING], request.customer.into())
     }
 
-    async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
+    async fn attempt<T: Txn>(&self, txn: &mut T, request: &SmallBankRequest) -> Result<i64, TxnError> {
         match request.kind {
             Kind::Amalgamate => self.amalgamate(txn, request).await,
             Kind::Balance => self.balance(txn, request).await,
@@ -434,7 +434,7 @@ mod tests {
                 if accounts - hot >= 2 {
                     prop_assert_eq!(first < hot, second < hot);
                 }
-                let Request { customer, other, .. } = bank.draw(&mut rng);
+                let SmallBankRequest { customer, other, .. } = bank.draw(&mut rng);
                 prop_assert!(customer < accounts && other < accounts && customer != other);
             }
         }

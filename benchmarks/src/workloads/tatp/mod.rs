@@ -97,7 +97,7 @@ pub struct Tatp {
 
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Request {
+pub struct TatpRequest {
     kind: Kind,
     s_id: u32,
     /// Type of access information or of a special facility.
@@ -137,7 +137,7 @@ impl Tatp {
     }
 
     /// Follows the path from a telephone number to its subscriber.
-    async fn subscriber_of<T: Txn>(&self, txn: &mut T, r: &Request) -> Result<u64, TxnError> {
+    async fn subscriber_of<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> Result<u64, TxnError> {
         let item = txn.add_ro(self.tables[BY_NUMBER], number_key(r))?;
         txn.execute().await?;
         match path::target(txn.value(item)) {
@@ -147,14 +147,14 @@ impl Tatp {
     }
 
     /// Reads one subscriber.
-    async fn get_subscriber_data<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
+    async fn get_subscriber_data<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> TatpOutcome {
         let item = txn.add_ro(self.tables[SUBSCRIBER], u64::from(r.s_id))?;
         txn.execute().await?;
         subscriber(txn, item, r).map(|_| 0)
     }
 
     /// Looks up the destination of calls at a certain time, if the facility is active.
-    async fn get_new_destination<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
+    async fn get_new_destination<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> TatpOutcome {
         let s_id = r.s_id.into();
         let facility = txn.add_ro(self.tables[SPECIAL_FACILITY], typed_key(s_id, r.row_type))?;
         let mut forwardings = [None; START_TIMES.len()];
@@ -178,7 +178,7 @@ impl Tatp {
     }
 
     /// Reads one row of access information.
-    async fn get_access_data<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
+    async fn get_access_data<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> TatpOutcome {
         let key = typed_key(r.s_id.into(), r.row_type);
         let item = txn.add_ro(self.tables[ACCESS_INFO], key)?;
         txn.execute().await?;
@@ -193,7 +193,7 @@ impl Tatp {
     }
 
     /// Changes a bit of a subscriber and a byte of a special facility.
-    async fn update_subscriber_data<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
+    async fn update_subscriber_data<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> TatpOutcome {
         let item = txn.add_rw(self.tables[SUBSCRIBER], u64::from(r.s_id))?;
         let key = typed_key(r.s_id.into(), r.row_type);
         let facility = txn.add_rw(self.tables[SPECIAL_FACILITY], key)?;
@@ -211,7 +211,7 @@ impl Tatp {
     }
 
     /// Changes the location of the subscriber with a telephone number.
-    async fn update_location<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
+    async fn update_location<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> TatpOutcome {
         let s_id = self.subscriber_of(txn, r).await?;
         let item = txn.add_rw(self.tables[SUBSCRIBER], s_id)?;
         txn.execute().await?;
@@ -222,7 +222,7 @@ impl Tatp {
     }
 
     /// Inserts a call forwarding, provided that its special facility exists and the row does not.
-    async fn insert_call_forwarding<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
+    async fn insert_call_forwarding<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> TatpOutcome {
         let s_id = self.subscriber_of(txn, r).await?;
         // The specification reads all facilities of the subscriber.
         let mut facility = None;
@@ -241,7 +241,7 @@ impl Tatp {
     }
 
     /// Deletes a call forwarding if it exists.
-    async fn delete_call_forwarding<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
+    async fn delete_call_forwarding<T: Txn>(&self, txn: &mut T, r: &TatpRequest) -> TatpOutcome {
         let s_id = self.subscriber_of(txn, r).await?;
         let key = forwarding_key(s_id, r.row_type, r.start_time);
         let item = txn.add_rw(self.tables[CALL_FORWARDING], key)?;
@@ -255,11 +255,11 @@ impl Tatp {
 }
 
 /// Change of the number of call forwardings.
-type Outcome = Result<i64, TxnError>;
+type TatpOutcome = Result<i64, TxnError>;
 
 /// Key of the path row of the subscriber's telephone number.
 #[inline]
-fn number_key(request: &Request) -> u64 {
+fn number_key(request: &TatpRequest) -> u64 {
     request.s_id.into()
 }
 
@@ -268,7 +268,7 @@ fn number_key(request: &Request) -> u64 {
 fn subscriber<T: Txn>(
     txn: &T,
     item: Item,
-    r: &Request,
+    r: &TatpRequest,
 ) -> Result<[u8; Subscriber::BYTES], TxnError> {
     let record = txn.value(item).unwrap_or_default();
     match <[u8; Subscriber::BYTES]>::try_from(record) {
@@ -287,12 +287,12 @@ fn is_active(record: &[u8]) -> Result<bool, TxnError> {
 }
 
 #[cold]
-fn damaged(request: &Request, record: &[u8]) -> TxnError {
+fn damaged(request: &TatpRequest, record: &[u8]) -> TxnError {
     TxnError::Fatal(format!("{request:?} read the record {record:02x?}"))
 }
 
 impl Workload for Tatp {
-    type Request = Request;
+    type Request = TatpRequest;
 
     const NAME: &'static str = "tatp";
     const TRANSACTIONS: &'static [&'static str] = &[
@@ -340,8 +340,8 @@ impl Workload for Tatp {
     }
 
     #[inline]
-    fn draw(&self, rng: &mut SmallRng) -> Request {
-        Request {
+    fn draw(&self, rng: &mut SmallRng) -> TatpRequest {
+        TatpRequest {
             kind: kind_of(rng.random_range(0..100)),
             s_id: self.draw_subscriber(rng) as u32,
             row_type: rng.random_range(1..=TYPES as u8),
@@ -352,12 +352,12 @@ impl Workload for Tatp {
     }
 
     #[inline]
-    fn kind(request: &Request) -> usize {
+    fn kind(request: &TatpRequest) -> usize {
         request.kind as usize
     }
 
     #[inline]
-    fn access(request: &Request) -> Access {
+    fn access(request: &TatpRequest) -> Access {
         match request.kind {
             Kind::GetSubscriberData | Kind::GetNewDestination | Kind::GetAccessData => {
                 Access::ReadOnly
@@ -367,7 +367,7 @@ impl Workload for Tatp {
     }
 
     #[inline]
-    fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
+    fn first_record(&self, request: &TatpRequest) -> (TableId, PrimaryKey) {
         let s_id = u64::from(request.s_id);
         match request.kind {
             Kind::GetSubscriberData | Kind::UpdateSubscriberData => {
@@ -381,7 +381,7 @@ impl Workload for Tatp {
         }
     }
 
-    async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
+    async fn attempt<T: Txn>(&self, txn: &mut T, request: &TatpRequest) -> Result<i64, TxnError> {
         match request.kind {
             Kind::GetSubscriberData => self.get_subscriber_data(txn, request).await,
             Kind::GetNewDestination => self.get_new_destination(txn, request).await,

@@ -13,19 +13,19 @@ use super::rows::{Moment, Record};
 use crate::contract::engine::{Item, Txn, TxnError};
 
 /// A row of type `R` that a transaction has declared.
-pub(super) struct Row<R> {
+pub(super) struct TypedRow<R> {
     item: Item,
     key: PrimaryKey,
     record: PhantomData<R>,
 }
 
-impl<R> Clone for Row<R> {
+impl<R> Clone for TypedRow<R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<R> Copy for Row<R> {}
+impl<R> Copy for TypedRow<R> {}
 
 /// A transaction with typed access to rows.
 pub(super) struct Rows<'t, T> {
@@ -36,24 +36,24 @@ pub(super) struct Rows<'t, T> {
 impl<T: Txn> Rows<'_, T> {
     /// Declares a row to read.
     #[inline]
-    pub(super) fn read<R: Record>(&mut self, key: PrimaryKey) -> Result<Row<R>, TxnError> {
+    pub(super) fn read<R: Record>(&mut self, key: PrimaryKey) -> Result<TypedRow<R>, TxnError> {
         let item = self.txn.add_ro(self.table::<R>(), key)?;
-        Ok(Row { item, key, record: PhantomData })
+        Ok(TypedRow { item, key, record: PhantomData })
     }
 
     /// Declares a row to read and perhaps to write.
     #[inline]
-    pub(super) fn update<R: Record>(&mut self, key: PrimaryKey) -> Result<Row<R>, TxnError> {
+    pub(super) fn update<R: Record>(&mut self, key: PrimaryKey) -> Result<TypedRow<R>, TxnError> {
         let item = self.txn.add_rw(self.table::<R>(), key)?;
-        Ok(Row { item, key, record: PhantomData })
+        Ok(TypedRow { item, key, record: PhantomData })
     }
 
     /// Declares a row that does not exist yet.
     #[inline]
-    pub(super) fn insert<R: Record>(&mut self, record: &R) -> Result<Row<R>, TxnError> {
+    pub(super) fn insert<R: Record>(&mut self, record: &R) -> Result<TypedRow<R>, TxnError> {
         let key = record.key(&self.tpcc.scale);
         let item = self.txn.insert(self.table::<R>(), key, record.as_bytes())?;
-        Ok(Row { item, key, record: PhantomData })
+        Ok(TypedRow { item, key, record: PhantomData })
     }
 
     /// Locks and reads the declared rows.
@@ -64,7 +64,7 @@ impl<T: Txn> Rows<'_, T> {
 
     /// Record of an executed row; `None` if the row does not exist.
     #[inline]
-    pub(super) fn find<R: Record>(&self, row: Row<R>) -> Result<Option<R>, TxnError> {
+    pub(super) fn find<R: Record>(&self, row: TypedRow<R>) -> Result<Option<R>, TxnError> {
         let Some(value) = self.txn.value(row.item) else { return Ok(None) };
         match R::read_from_bytes(value) {
             Ok(record) if record.key(&self.tpcc.scale) == row.key => Ok(Some(record)),
@@ -74,19 +74,19 @@ impl<T: Txn> Rows<'_, T> {
 
     /// Record of an executed row, which must exist.
     #[inline]
-    pub(super) fn get<R: Record>(&self, row: Row<R>) -> Result<R, TxnError> {
+    pub(super) fn get<R: Record>(&self, row: TypedRow<R>) -> Result<R, TxnError> {
         self.find(row)?.ok_or_else(|| self.complaint(row))
     }
 
     /// Sets the record that the commit will write.
     #[inline]
-    pub(super) fn put<R: Record>(&mut self, row: Row<R>, record: &R) -> Result<(), TxnError> {
+    pub(super) fn put<R: Record>(&mut self, row: TypedRow<R>, record: &R) -> Result<(), TxnError> {
         self.txn.put(row.item, record.as_bytes())
     }
 
     /// Marks the row for deletion at commit.
     #[inline]
-    pub(super) fn delete<R: Record>(&mut self, row: Row<R>) -> Result<(), TxnError> {
+    pub(super) fn delete<R: Record>(&mut self, row: TypedRow<R>) -> Result<(), TxnError> {
         self.txn.delete(row.item)
     }
 
@@ -102,7 +102,7 @@ impl<T: Txn> Rows<'_, T> {
     }
 
     #[cold]
-    fn complaint<R: Record>(&self, row: Row<R>) -> TxnError {
+    fn complaint<R: Record>(&self, row: TypedRow<R>) -> TxnError {
         let (table, key, value) = (R::TABLE.name(), row.key, self.txn.value(row.item));
         TxnError::Fatal(format!("{table} {key:?} has the record {value:02x?}"))
     }

@@ -4,7 +4,7 @@
 //! together they are the largest writer of the workload, up to 190 rows, and reach the engine's
 //! limits. A district without an undelivered order is skipped (clause 2.7.4.2).
 
-use super::access::{Row, Rows};
+use super::access::{TypedRow, Rows};
 use super::rows::{Customer, NewOrder, NextDelivery, Order, OrderLine};
 use super::scale::{DISTRICTS, MAX_LINES, Scale};
 use crate::contract::engine::{Txn, TxnError};
@@ -15,21 +15,21 @@ type Each<R> = [Option<R>; DISTRICTS as usize];
 /// Rows of an order that is being delivered.
 #[derive(Clone, Copy)]
 struct Parcel {
-    customer: Row<Customer>,
-    lines: [Option<Row<OrderLine>>; MAX_LINES],
+    customer: TypedRow<Customer>,
+    lines: [Option<TypedRow<OrderLine>>; MAX_LINES],
 }
 
 impl<T: Txn> Rows<'_, T> {
     /// Returns the number of delivered orders.
     pub(super) async fn delivery(&mut self, warehouse: u32, carrier: u8) -> Result<i64, TxnError> {
         let first = warehouse * DISTRICTS;
-        let mut next: Each<Row<NextDelivery>> = [None; DISTRICTS as usize];
+        let mut next: Each<TypedRow<NextDelivery>> = [None; DISTRICTS as usize];
         for (district, next) in (first..).zip(&mut next) {
             *next = Some(self.update(Scale::district_key(district))?);
         }
         self.execute().await?;
 
-        let mut oldest: Each<(Row<NewOrder>, Row<Order>)> = [None; DISTRICTS as usize];
+        let mut oldest: Each<(TypedRow<NewOrder>, TypedRow<Order>)> = [None; DISTRICTS as usize];
         for ((district, next), oldest) in (first..).zip(next).zip(&mut oldest) {
             let number = self.get(next.expect("of every district"))?.order.get();
             let key = Scale::order_key(district, number);
@@ -56,8 +56,8 @@ impl<T: Txn> Rows<'_, T> {
     /// Sets the order's carrier, and declares the order's customer and lines.
     fn dispatch(
         &mut self,
-        next: Row<NextDelivery>,
-        order: Row<Order>,
+        next: TypedRow<NextDelivery>,
+        order: TypedRow<Order>,
         carrier: u8,
     ) -> Result<Parcel, TxnError> {
         let mut record = self.get(order)?;

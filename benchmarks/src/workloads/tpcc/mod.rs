@@ -45,7 +45,7 @@ mod tests;
 
 use access::Rows;
 use population::Population;
-pub use request::Request;
+pub use request::TpccRequest;
 use request::{Kind, Terminals, Whom, Wish};
 use scale::Table;
 pub use scale::{Critical, Scale};
@@ -101,7 +101,7 @@ impl Tpcc {
 }
 
 impl Workload for Tpcc {
-    type Request = Request;
+    type Request = TpccRequest;
 
     const NAME: &'static str = "tpcc";
     const TRANSACTIONS: &'static [&'static str] =
@@ -128,17 +128,17 @@ impl Workload for Tpcc {
     }
 
     #[inline]
-    fn draw(&self, rng: &mut SmallRng) -> Request {
+    fn draw(&self, rng: &mut SmallRng) -> TpccRequest {
         self.terminals.draw(rng)
     }
 
     #[inline]
-    fn kind(request: &Request) -> usize {
+    fn kind(request: &TpccRequest) -> usize {
         request.kind() as usize
     }
 
     #[inline]
-    fn access(request: &Request) -> Access {
+    fn access(request: &TpccRequest) -> Access {
         match request.kind() {
             Kind::OrderStatus | Kind::StockLevel => Access::ReadOnly,
             Kind::NewOrder | Kind::Payment | Kind::Delivery => Access::ReadWrite,
@@ -148,7 +148,7 @@ impl Workload for Tpcc {
     /// The customer of a new order or of a status by number, otherwise the district or warehouse of
     /// the request. Its key names all levels above it, so any critical field of them applies.
     #[inline]
-    fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
+    fn first_record(&self, request: &TpccRequest) -> (TableId, PrimaryKey) {
         let (table, key) = match request.0 {
             Wish::NewOrder(order) => (Table::Customer, self.scale.customer_key(order.customer)),
             Wish::Payment(payment) => (Table::District, Scale::district_key(payment.district)),
@@ -164,7 +164,7 @@ impl Workload for Tpcc {
     }
 
     /// The balance is the sum of cents paid, orders placed and orders delivered.
-    async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
+    async fn attempt<T: Txn>(&self, txn: &mut T, request: &TpccRequest) -> Result<i64, TxnError> {
         let mut rows = Rows { tpcc: self, txn };
         match &request.0 {
             Wish::NewOrder(wish) => rows.new_order(wish).await,

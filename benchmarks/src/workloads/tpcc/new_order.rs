@@ -3,8 +3,8 @@
 //! The price with taxes and discount would be displayed and not stored, so it is not computed; the
 //! rows that it depends on are read.
 
-use super::access::{Row, Rows};
-use super::request::{Line, NewOrder};
+use super::access::{TypedRow, Rows};
+use super::request::{Ordered, NewOrder};
 use super::rows::{
     self, Customer, District, Item, LatestOrder, Moment, Order, OrderLine, Stock, Warehouse,
 };
@@ -54,10 +54,10 @@ impl<T: Txn> Rows<'_, T> {
     }
 
     /// Declares item and stock of every line. Lines of the same item and supplier share the rows.
-    fn declare_goods(&mut self, lines: &[Line]) -> Result<[Option<Goods>; MAX_LINES], TxnError> {
+    fn declare_goods(&mut self, lines: &[Ordered]) -> Result<[Option<Goods>; MAX_LINES], TxnError> {
         let mut goods = [None; MAX_LINES];
         for (at, line) in lines.iter().enumerate() {
-            let same = |other: &Line| (other.item, other.supplier) == (line.item, line.supplier);
+            let same = |other: &Ordered| (other.item, other.supplier) == (line.item, line.supplier);
             goods[at] = match lines[..at].iter().position(same) {
                 Some(first) => goods[first],
                 None => Some(Goods {
@@ -76,7 +76,7 @@ impl<T: Txn> Rows<'_, T> {
         &mut self,
         district: u32,
         order: u32,
-        lines: &[Line],
+        lines: &[Ordered],
         goods: &[Option<Goods>; MAX_LINES],
     ) -> Result<(), TxnError> {
         // Stock after the lines so far, for several lines that take from the same row.
@@ -113,8 +113,8 @@ impl<T: Txn> Rows<'_, T> {
 /// Rows of a line, and the index of the first line with the same rows.
 #[derive(Clone, Copy)]
 struct Goods {
-    item: Row<Item>,
-    stock: Row<Stock>,
+    item: TypedRow<Item>,
+    stock: TypedRow<Stock>,
     first: usize,
 }
 

@@ -1,6 +1,6 @@
 //! OrderStatus (clause 2.6): a customer's balance, and the latest order with its lines.
 
-use super::access::{Row, Rows};
+use super::access::{TypedRow, Rows};
 use super::request::Whom;
 use super::rows::{Customer, LatestOrder, Order, OrderLine};
 use super::scale::{MAX_LINES, Scale};
@@ -24,7 +24,7 @@ impl<T: Txn> Rows<'_, T> {
             return Err(TxnError::Fatal(format!("customer {id} did not place order {number}")));
         }
 
-        let mut lines: [Option<Row<OrderLine>>; MAX_LINES] = [None; MAX_LINES];
+        let mut lines: [Option<TypedRow<OrderLine>>; MAX_LINES] = [None; MAX_LINES];
         for (line, row) in (1..=order.lines.into()).zip(&mut lines) {
             *row = Some(self.read(Scale::line_key(district, number, line))?);
         }

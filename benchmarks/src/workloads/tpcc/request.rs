@@ -37,9 +37,9 @@ const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Request(pub(super) Wish);
+pub struct TpccRequest(pub(super) Wish);
 
-impl Request {
+impl TpccRequest {
     pub(super) fn kind(&self) -> Kind {
         match self.0 {
             Wish::NewOrder(_) => Kind::NewOrder,
@@ -64,26 +64,26 @@ pub(super) enum Wish {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct NewOrder {
     pub(super) customer: u32,
-    lines: [Line; MAX_LINES],
+    lines: [Ordered; MAX_LINES],
     count: u8,
 }
 
 impl NewOrder {
     #[cfg(test)]
-    pub(super) fn of(customer: u32, lines: &[Line]) -> Self {
-        let mut all = [Line::default(); MAX_LINES];
+    pub(super) fn of(customer: u32, lines: &[Ordered]) -> Self {
+        let mut all = [Ordered::default(); MAX_LINES];
         all[..lines.len()].copy_from_slice(lines);
         Self { customer, lines: all, count: lines.len() as u8 }
     }
 
-    pub(super) fn lines(&self) -> &[Line] {
+    pub(super) fn lines(&self) -> &[Ordered] {
         &self.lines[..usize::from(self.count)]
     }
 }
 
 /// Some pieces of one item from one warehouse. An item without a row rolls the order back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct Ordered {
     pub(super) item: u32,
     pub(super) supplier: u32,
     pub(super) quantity: u8,
@@ -130,7 +130,7 @@ impl Terminals {
     }
 
     #[inline]
-    pub(super) fn draw(&self, rng: &mut SmallRng) -> Request {
+    pub(super) fn draw(&self, rng: &mut SmallRng) -> TpccRequest {
         let warehouse = rng.random_range(0..self.scale.warehouses);
         let district = warehouse * DISTRICTS + rng.random_range(0..DISTRICTS);
         let mut left = rng.random_range(0..100);
@@ -140,7 +140,7 @@ impl Terminals {
             within
         });
         let (kind, _) = drawn.expect("the mix adds up to a hundred");
-        Request(match kind {
+        TpccRequest(match kind {
             Kind::NewOrder => Wish::NewOrder(self.new_order(rng, warehouse, district)),
             Kind::Payment => Wish::Payment(self.payment(rng, warehouse, district)),
             Kind::OrderStatus => Wish::OrderStatus(self.whom(rng, district)),
@@ -152,10 +152,10 @@ impl Terminals {
     fn new_order(&self, rng: &mut SmallRng, warehouse: u32, district: u32) -> NewOrder {
         let customer = self.customer_of(rng, district);
         let count = rng.random_range(5..=MAX_LINES);
-        let mut lines = [Line::default(); MAX_LINES];
+        let mut lines = [Ordered::default(); MAX_LINES];
         for line in &mut lines[..count] {
             let remote = rng.random_range(1..=100) == 1;
-            *line = Line {
+            *line = Ordered {
                 item: self.item.draw(rng) - 1,
                 supplier: if remote { self.other_than(rng, warehouse) } else { warehouse },
                 quantity: rng.random_range(1..=10),
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_mix_is_that_of_the_specification() {
         let mut counts = [0; MIX.len()];
-        draws(Scale::default()).for_each(|wish| counts[Request(wish).kind() as usize] += 1);
+        draws(Scale::default()).for_each(|wish| counts[TpccRequest(wish).kind() as usize] += 1);
         assert_eq!(MIX.iter().map(|(_, percent)| percent).sum::<u32>(), 100);
         for (at, (kind, percent)) in MIX.into_iter().enumerate() {
             assert_eq!(kind as usize, at);

@@ -3,7 +3,7 @@
 //! It reads about two hundred lines and as many stock rows, from one snapshot. The specification
 //! asks only for read committed; a snapshot gives more and takes no locks.
 
-use super::access::{Row, Rows};
+use super::access::{TypedRow, Rows};
 use super::rows::{District, Order, OrderLine, Stock};
 use super::scale::{MAX_LINES, Scale};
 use crate::contract::engine::{Txn, TxnError};
@@ -24,13 +24,13 @@ impl<T: Txn> Rows<'_, T> {
         let end = self.get(row)?.next_order.get();
         let first = end.saturating_sub(ORDERS as u32).max(1);
 
-        let mut orders: [Option<Row<Order>>; ORDERS] = [None; ORDERS];
+        let mut orders: [Option<TypedRow<Order>>; ORDERS] = [None; ORDERS];
         for (order, row) in (first..end).zip(&mut orders) {
             *row = Some(self.read(Scale::order_key(district, order))?);
         }
         self.execute().await?;
 
-        let mut lines: [Option<Row<OrderLine>>; MOST_LINES] = [None; MOST_LINES];
+        let mut lines: [Option<TypedRow<OrderLine>>; MOST_LINES] = [None; MOST_LINES];
         let mut free = lines.iter_mut();
         for order in orders.into_iter().flatten() {
             let order = self.get(order)?;
@@ -47,7 +47,7 @@ impl<T: Txn> Rows<'_, T> {
         items.sort_unstable();
         let warehouse = Scale::warehouse_of(district);
         let distinct = items.chunk_by(|a, b| a == b).map(|same| same[0]);
-        let mut stocks: [Option<Row<Stock>>; MOST_LINES] = [None; MOST_LINES];
+        let mut stocks: [Option<TypedRow<Stock>>; MOST_LINES] = [None; MOST_LINES];
         for (item, row) in distinct.filter(|item| *item != u32::MAX).zip(&mut stocks) {
             *row = Some(self.read(Scale::stock_key(warehouse, item))?);
         }

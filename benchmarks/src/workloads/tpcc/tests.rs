@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::request::{Line, NewOrder, Payment, Request, Whom, Wish};
+use super::request::{Ordered, NewOrder, Payment, TpccRequest, Whom, Wish};
 use super::rows::{self, Record, postings};
 use super::scale::{Scale, Table};
 use super::{Critical, Tpcc, audit};
@@ -51,7 +51,7 @@ impl Company {
                 let mut engine = host.engine().expect("there is a slot");
                 let kind = TxnKind::ReadWrite(Isolation::Serializable);
                 let mut txn = engine.begin(kind).await?;
-                let effect = tpcc.attempt(&mut txn, &Request(wish)).await?;
+                let effect = tpcc.attempt(&mut txn, &TpccRequest(wish)).await?;
                 txn.commit().await.map(|_receipt| effect)
             }
         };
@@ -102,11 +102,11 @@ impl Company {
     }
 }
 
-fn line(item: u32, supplier: u32, quantity: u8) -> Line {
-    Line { item, supplier, quantity }
+fn line(item: u32, supplier: u32, quantity: u8) -> Ordered {
+    Ordered { item, supplier, quantity }
 }
 
-fn order(customer: u32, lines: &[Line]) -> Wish {
+fn order(customer: u32, lines: &[Ordered]) -> Wish {
     Wish::NewOrder(NewOrder::of(customer, lines))
 }
 
