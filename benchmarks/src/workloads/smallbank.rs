@@ -50,7 +50,7 @@ const TABLES: [&str; 2] = ["savings", "checking"];
 
 /// The transaction types, in the order of [`MIX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Kind {
+enum SmallBankProfile {
     Amalgamate,
     Balance,
     DepositChecking,
@@ -60,18 +60,18 @@ enum Kind {
 }
 
 /// Number of transactions of each type in a hundred.
-const MIX: [(Kind, u32); 6] = [
-    (Kind::Amalgamate, 15),
-    (Kind::Balance, 15),
-    (Kind::DepositChecking, 15),
-    (Kind::SendPayment, 25),
-    (Kind::TransactSavings, 15),
-    (Kind::WriteCheck, 15),
+const MIX: [(SmallBankProfile, u32); 6] = [
+    (SmallBankProfile::Amalgamate, 15),
+    (SmallBankProfile::Balance, 15),
+    (SmallBankProfile::DepositChecking, 15),
+    (SmallBankProfile::SendPayment, 25),
+    (SmallBankProfile::TransactSavings, 15),
+    (SmallBankProfile::WriteCheck, 15),
 ];
 
 /// [`MIX`] as a table indexed by percentage, so that drawing a type is one look-up.
-const KIND_OF_PERCENT: [Kind; 100] = {
-    let mut kinds = [Kind::Amalgamate; 100];
+const KIND_OF_PERCENT: [SmallBankProfile; 100] = {
+    let mut kinds = [SmallBankProfile::Amalgamate; 100];
     let (mut percent, mut entry, mut left) = (0, 0, MIX[0].1);
     while percent < 100 {
         if left == 0 {
@@ -100,7 +100,7 @@ pub struct SmallBank {
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SmallBankRequest {
-    kind: Kind,
+    kind: SmallBankProfile,
     customer: u64,
     /// Another customer; used by Amalgamate and SendPayment only.
     other: u64,
@@ -321,8 +321,8 @@ impl Workload for SmallBank {
         let kind = KIND_OF_PERCENT[rng.random_range(0..KIND_OF_PERCENT.len())];
         let (first, second) = self.draw_ranks(rng);
         let (least, most) = match kind {
-            Kind::DepositChecking => (1, MAX_IN),
-            Kind::TransactSavings => (-MAX_OUT, MAX_IN),
+            SmallBankProfile::DepositChecking => (1, MAX_IN),
+            SmallBankProfile::TransactSavings => (-MAX_OUT, MAX_IN),
             _ => (1, MAX_OUT),
         };
         SmallBankRequest {
@@ -341,7 +341,7 @@ impl Workload for SmallBank {
     #[inline]
     fn access(request: &SmallBankRequest) -> Access {
         match request.kind {
-            Kind::Balance => Access::ReadOnly,
+            SmallBankProfile::Balance => Access::ReadOnly,
             _ => Access::ReadWrite,
         }
     }
@@ -354,12 +354,12 @@ impl Workload for SmallBank {
 
     async fn attempt<T: Txn>(&self, txn: &mut T, request: &SmallBankRequest) -> Result<i64, TxnError> {
         match request.kind {
-            Kind::Amalgamate => self.amalgamate(txn, request).await,
-            Kind::Balance => self.balance(txn, request).await,
-            Kind::DepositChecking => self.deposit_checking(txn, request).await,
-            Kind::SendPayment => self.send_payment(txn, request).await,
-            Kind::TransactSavings => self.transact_savings(txn, request).await,
-            Kind::WriteCheck => self.write_check(txn, request).await,
+            SmallBankProfile::Amalgamate => self.amalgamate(txn, request).await,
+            SmallBankProfile::Balance => self.balance(txn, request).await,
+            SmallBankProfile::DepositChecking => self.deposit_checking(txn, request).await,
+            SmallBankProfile::SendPayment => self.send_payment(txn, request).await,
+            SmallBankProfile::TransactSavings => self.transact_savings(txn, request).await,
+            SmallBankProfile::WriteCheck => self.write_check(txn, request).await,
         }
     }
 

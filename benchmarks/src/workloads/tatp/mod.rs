@@ -61,7 +61,7 @@ const HOURS: u8 = 24;
 
 /// The transaction types, in the order of [`MIX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Kind {
+enum TatpProfile {
     GetSubscriberData,
     GetNewDestination,
     GetAccessData,
@@ -72,14 +72,14 @@ enum Kind {
 }
 
 /// Number of transactions of each type in a hundred.
-const MIX: [(Kind, u32); 7] = [
-    (Kind::GetSubscriberData, 35),
-    (Kind::GetNewDestination, 10),
-    (Kind::GetAccessData, 35),
-    (Kind::UpdateSubscriberData, 2),
-    (Kind::UpdateLocation, 14),
-    (Kind::InsertCallForwarding, 2),
-    (Kind::DeleteCallForwarding, 2),
+const MIX: [(TatpProfile, u32); 7] = [
+    (TatpProfile::GetSubscriberData, 35),
+    (TatpProfile::GetNewDestination, 10),
+    (TatpProfile::GetAccessData, 35),
+    (TatpProfile::UpdateSubscriberData, 2),
+    (TatpProfile::UpdateLocation, 14),
+    (TatpProfile::InsertCallForwarding, 2),
+    (TatpProfile::DeleteCallForwarding, 2),
 ];
 
 /// The requested row does not exist, or the row to insert does.
@@ -98,7 +98,7 @@ pub struct Tatp {
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TatpRequest {
-    kind: Kind,
+    kind: TatpProfile,
     s_id: u32,
     /// Type of access information or of a special facility.
     row_type: u8,
@@ -359,7 +359,7 @@ impl Workload for Tatp {
     #[inline]
     fn access(request: &TatpRequest) -> Access {
         match request.kind {
-            Kind::GetSubscriberData | Kind::GetNewDestination | Kind::GetAccessData => {
+            TatpProfile::GetSubscriberData | TatpProfile::GetNewDestination | TatpProfile::GetAccessData => {
                 Access::ReadOnly
             }
             _ => Access::ReadWrite,
@@ -370,11 +370,11 @@ impl Workload for Tatp {
     fn first_record(&self, request: &TatpRequest) -> (TableId, PrimaryKey) {
         let s_id = u64::from(request.s_id);
         match request.kind {
-            Kind::GetSubscriberData | Kind::UpdateSubscriberData => {
+            TatpProfile::GetSubscriberData | TatpProfile::UpdateSubscriberData => {
                 (self.tables[SUBSCRIBER], s_id.into())
             }
-            Kind::GetAccessData => (self.tables[ACCESS_INFO], typed_key(s_id, request.row_type)),
-            Kind::GetNewDestination => {
+            TatpProfile::GetAccessData => (self.tables[ACCESS_INFO], typed_key(s_id, request.row_type)),
+            TatpProfile::GetNewDestination => {
                 (self.tables[SPECIAL_FACILITY], typed_key(s_id, request.row_type))
             }
             _ => (self.tables[BY_NUMBER], number_key(request).into()),
@@ -383,13 +383,13 @@ impl Workload for Tatp {
 
     async fn attempt<T: Txn>(&self, txn: &mut T, request: &TatpRequest) -> Result<i64, TxnError> {
         match request.kind {
-            Kind::GetSubscriberData => self.get_subscriber_data(txn, request).await,
-            Kind::GetNewDestination => self.get_new_destination(txn, request).await,
-            Kind::GetAccessData => self.get_access_data(txn, request).await,
-            Kind::UpdateSubscriberData => self.update_subscriber_data(txn, request).await,
-            Kind::UpdateLocation => self.update_location(txn, request).await,
-            Kind::InsertCallForwarding => self.insert_call_forwarding(txn, request).await,
-            Kind::DeleteCallForwarding => self.delete_call_forwarding(txn, request).await,
+            TatpProfile::GetSubscriberData => self.get_subscriber_data(txn, request).await,
+            TatpProfile::GetNewDestination => self.get_new_destination(txn, request).await,
+            TatpProfile::GetAccessData => self.get_access_data(txn, request).await,
+            TatpProfile::UpdateSubscriberData => self.update_subscriber_data(txn, request).await,
+            TatpProfile::UpdateLocation => self.update_location(txn, request).await,
+            TatpProfile::InsertCallForwarding => self.insert_call_forwarding(txn, request).await,
+            TatpProfile::DeleteCallForwarding => self.delete_call_forwarding(txn, request).await,
         }
     }
 
@@ -412,7 +412,7 @@ impl Workload for Tatp {
 
 /// Type of transaction for a number from 0 to 99.
 #[inline]
-fn kind_of(mut percent: u32) -> Kind {
+fn kind_of(mut percent: u32) -> TatpProfile {
     for (kind, share) in MIX {
         if percent < share {
             return kind;

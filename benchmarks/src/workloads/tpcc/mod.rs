@@ -46,7 +46,7 @@ mod tests;
 use access::Rows;
 use population::Population;
 pub use request::TpccRequest;
-use request::{Kind, Terminals, Whom, Wish};
+use request::{TpccProfile, Terminals, Whom, Wish};
 use scale::Table;
 pub use scale::{Critical, Scale};
 
@@ -140,8 +140,8 @@ impl Workload for Tpcc {
     #[inline]
     fn access(request: &TpccRequest) -> Access {
         match request.kind() {
-            Kind::OrderStatus | Kind::StockLevel => Access::ReadOnly,
-            Kind::NewOrder | Kind::Payment | Kind::Delivery => Access::ReadWrite,
+            TpccProfile::OrderStatus | TpccProfile::StockLevel => Access::ReadOnly,
+            TpccProfile::NewOrder | TpccProfile::Payment | TpccProfile::Delivery => Access::ReadWrite,
         }
     }
 
@@ -195,7 +195,7 @@ impl Workload for Tpcc {
     }
 
     fn rates(by_transaction: &[Counts], elapsed_s: f64) -> Vec<Rate> {
-        let orders = by_transaction[Kind::NewOrder as usize].committed as f64;
+        let orders = by_transaction[TpccProfile::NewOrder as usize].committed as f64;
         let value = if elapsed_s > 0.0 { orders * 60.0 / elapsed_s } else { 0.0 };
         vec![Rate { name: "tpmC", unit: "new orders a minute", value }]
     }

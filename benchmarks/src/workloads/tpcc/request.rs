@@ -15,7 +15,7 @@ use super::scale::{DISTRICTS, MAX_LINES, Scale};
 
 /// The transactions, in the order of [`MIX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum TpccProfile {
     NewOrder,
     Payment,
     OrderStatus,
@@ -24,12 +24,12 @@ pub(super) enum Kind {
 }
 
 /// Number of requests of each kind in a hundred.
-pub(super) const MIX: [(Kind, u32); 5] = [
-    (Kind::NewOrder, 45),
-    (Kind::Payment, 43),
-    (Kind::OrderStatus, 4),
-    (Kind::Delivery, 4),
-    (Kind::StockLevel, 4),
+pub(super) const MIX: [(TpccProfile, u32); 5] = [
+    (TpccProfile::NewOrder, 45),
+    (TpccProfile::Payment, 43),
+    (TpccProfile::OrderStatus, 4),
+    (TpccProfile::Delivery, 4),
+    (TpccProfile::StockLevel, 4),
 ];
 
 /// Range of a payment, in cents.
@@ -40,13 +40,13 @@ const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 pub struct TpccRequest(pub(super) Wish);
 
 impl TpccRequest {
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> TpccProfile {
         match self.0 {
-            Wish::NewOrder(_) => Kind::NewOrder,
-            Wish::Payment(_) => Kind::Payment,
-            Wish::OrderStatus(_) => Kind::OrderStatus,
-            Wish::Delivery { .. } => Kind::Delivery,
-            Wish::StockLevel { .. } => Kind::StockLevel,
+            Wish::NewOrder(_) => TpccProfile::NewOrder,
+            Wish::Payment(_) => TpccProfile::Payment,
+            Wish::OrderStatus(_) => TpccProfile::OrderStatus,
+            Wish::Delivery { .. } => TpccProfile::Delivery,
+            Wish::StockLevel { .. } => TpccProfile::StockLevel,
         }
     }
 }
@@ -141,11 +141,11 @@ impl Terminals {
         });
         let (kind, _) = drawn.expect("the mix adds up to a hundred");
         TpccRequest(match kind {
-            Kind::NewOrder => Wish::NewOrder(self.new_order(rng, warehouse, district)),
-            Kind::Payment => Wish::Payment(self.payment(rng, warehouse, district)),
-            Kind::OrderStatus => Wish::OrderStatus(self.whom(rng, district)),
-            Kind::Delivery => Wish::Delivery { warehouse, carrier: rng.random_range(1..=10) },
-            Kind::StockLevel => Wish::StockLevel { district, threshold: rng.random_range(10..=20) },
+            TpccProfile::NewOrder => Wish::NewOrder(self.new_order(rng, warehouse, district)),
+            TpccProfile::Payment => Wish::Payment(self.payment(rng, warehouse, district)),
+            TpccProfile::OrderStatus => Wish::OrderStatus(self.whom(rng, district)),
+            TpccProfile::Delivery => Wish::Delivery { warehouse, carrier: rng.random_range(1..=10) },
+            TpccProfile::StockLevel => Wish::StockLevel { district, threshold: rng.random_range(10..=20) },
         })
     }
 
