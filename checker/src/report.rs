@@ -228,7 +228,7 @@ pub(crate) struct Findings<'h> {
 
 /// An [`Edge`] by index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Step {
+pub(crate) struct CycleStep {
     pub(crate) from: AttemptIndex,
     pub(crate) to: AttemptIndex,
     pub(crate) dependency: Dependency,
@@ -251,7 +251,7 @@ impl<'h> Findings<'h> {
         &mut self,
         anomaly: Anomaly,
         attempts: &[AttemptIndex],
-        steps: &[Step],
+        steps: &[CycleStep],
         story: impl FnOnce(&Self) -> String,
     ) {
         let count = self.counts[anomaly as usize];
@@ -263,7 +263,7 @@ impl<'h> Findings<'h> {
         let mut seen = BTreeSet::new();
         let involved = attempts.iter().copied().chain(steps.iter().map(|step| step.from));
         let transactions = involved.map(id).filter(|id| seen.insert(*id)).collect();
-        let edge = |step: &Step| Edge {
+        let edge = |step: &CycleStep| Edge {
             from: id(step.from),
             to: id(step.to),
             dependency: step.dependency,

@@ -21,7 +21,7 @@ use crate::components::Components;
 use crate::graph::{Edge, Graph, Link, Mask, Node};
 use crate::history::History;
 use crate::properties::CYCLES;
-use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 
 /// Search for one kind of cycle.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +77,8 @@ fn mark(tangle_of: &mut [u32], nodes: &[Node], number: u32) {
 }
 
 /// The most specific name of a cycle.
-fn name(steps: &[Step]) -> Anomaly {
-    let is_rw = |step: &Step| step.dependency == Dependency::ReadWrite;
+fn name(steps: &[CycleStep]) -> Anomaly {
+    let is_rw = |step: &CycleStep| step.dependency == Dependency::ReadWrite;
     let has = |dependency| steps.iter().any(|step| step.dependency == dependency);
     let after = steps.iter().cycle().skip(1);
     let adjacent = steps.iter().zip(after).any(|(one, next)| is_rw(one) && is_rw(next));
@@ -133,7 +133,7 @@ impl<'g> Finder<'g> {
     }
 
     /// Cycles of a kind in a tangle; each involves a transaction that no earlier one does.
-    fn cycles(&mut self, search: Search, tangle: &[Node]) -> Vec<Vec<Step>> {
+    fn cycles(&mut self, search: Search, tangle: &[Node]) -> Vec<Vec<CycleStep>> {
         let mut work = MAX_WORK;
         let mut found = Vec::new();
         for (from, edge) in self.beginnings(search.begin, tangle) {
@@ -242,8 +242,8 @@ impl<'g> Finder<'g> {
 
     /// The cycle between transactions, without gates and passages, from the transaction that is
     /// first in the history.
-    fn steps(&self, cycle: &[(Node, Edge)]) -> Vec<Step> {
-        let mut steps: Vec<Step> = Vec::new();
+    fn steps(&self, cycle: &[(Node, Edge)]) -> Vec<CycleStep> {
+        let mut steps: Vec<CycleStep> = Vec::new();
         // The step that has left a transaction and not yet arrived at the next one.
         let mut leaving = None;
         for &(node, edge) in cycle {
@@ -252,7 +252,7 @@ impl<'g> Finder<'g> {
             }
             let Some(to) = self.graph.owner(edge.to) else { continue };
             if let Some((from, dependency, row)) = leaving.take() {
-                steps.push(Step { from, to, dependency, row });
+                steps.push(CycleStep { from, to, dependency, row });
             }
         }
         let first = (0..steps.len()).min_by_key(|at| steps[*at].from);

@@ -121,7 +121,7 @@ fn same_slot(one: TxnId, other: TxnId) -> bool {
 #[cfg(all(test, not(lotus_loom)))]
 mod tests {
     use super::*;
-    use crate::wire::{self, Answer, ITEM_BYTES, Question, Request};
+    use crate::wire::{self, ITEM_BYTES, LockAnswer, LockMessage, Question};
     use lotus_fabric::ids::{Epoch, Incarnation};
 
     const RESEND_NS: u64 = 100;
@@ -137,7 +137,7 @@ mod tests {
         let length = writer.finish(Epoch(1));
         let ends: Vec<_> = wire::requests(&buffer[..length])
             .map(|request| match request.expect("well-formed") {
-                Request::End { txn } => txn,
+                LockMessage::End { txn } => txn,
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -147,7 +147,7 @@ mod tests {
 
     fn answered(txn: TxnId) -> Reply {
         let question = Question { txn, round: 0, fragment: 0 };
-        Reply::Lock { question, answer: Answer::Stale }
+        Reply::Lock { question, answer: LockAnswer::Stale }
     }
 
     #[test]

@@ -33,9 +33,9 @@ use crate::service::{
     HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, Suspicion, TakenLock,
 };
 use crate::slot::Refusal;
-use crate::suspicion::{Sent, Silence, Verdict};
+use crate::suspicion::{Sent, Silence, SuspicionVerdict};
 use crate::table::LockTable;
-use crate::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
+use crate::wire::{self, LockAnswer, Question, RemoteLock, Reply, RequestWriter};
 
 /// RPC service under which lock servers answer.
 pub const LOCK_SERVICE: Service = Service(1);
@@ -63,7 +63,7 @@ struct Core<H> {
     host: Arc<H>,
     server: Rc<RefCell<LockServer<Arc<H>>>>,
     rpc: Rpc,
-    peers: RefCell<Vec<Rc<Peer>>>,
+    peers: RefCell<Vec<Rc<OwnerState>>>,
     /// Buffer for outgoing requests.
     datagram: RefCell<Vec<u8>>,
     /// Shortest silence after which an owner may be suspected; `None` without a lease: never.
@@ -79,7 +79,7 @@ struct Core<H> {
 }
 
 /// Another compute node that was asked for locks.
-struct Peer {
+struct OwnerState {
     at: Endpoint,
     ends: RefCell<EndTracker>,
     sender: Cell<Option<TaskId>>,
@@ -168,7 +168,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.suspects.get() > 0 && self.peer(owner).silence.borrow().is_suspected()
     }
 
-    fn peer(&self, node: NodeId) -> Rc<Peer> {
+    fn peer(&self, node: NodeId) -> Rc<OwnerState> {
         let at = Endpoint { node, lane: self.core.rpc.lane().at().lane };
         let mut peers = self.core.peers.borrow_mut();
         if let Some(peer) = peers.iter().find(|peer| peer.at == at) {
@@ -178,7 +178,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         let ends = EndTracker::new(resend.as_nanos() as u64);
         let (sender, lost) = (Cell::new(None), Cell::new(false));
         let (ends, silence) = (RefCell::new(ends), RefCell::default());
-        let peer = Rc::new(Peer { at, ends, sender, lost, silence });
+        let peer = Rc::new(OwnerState { at, ends, sender, lost, silence });
         let executor = self.core.rpc.lane().executor();
         let sender = executor.spawn(send_ends(Rc::clone(&self.core), Rc::clone(&peer)));
         peer.sender.set(Some(sender));
@@ -290,7 +290,12 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     }
 
     /// The answer to one question, among the replies in a datagram.
-    fn answer(&self, owner: NodeId, asked: &Asked, replies: &[u8]) -> Result<Answer, LockError> {
+    fn answer(
+        &self,
+        owner: NodeId,
+        asked: &Asked,
+        replies: &[u8],
+    ) -> Result<LockAnswer, LockError> {
         let peer = self.peer(owner);
         self.core.hears(&peer, asked.sent);
         let mut found = None;
@@ -307,20 +312,20 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     }
 
     /// Result of an owner's answer for the locks that it was asked for.
-    fn granted(&self, answer: Answer, locks: &[TakenLock]) -> Result<(), LockError> {
+    fn granted(&self, answer: LockAnswer, locks: &[TakenLock]) -> Result<(), LockError> {
         let name = |index: u16| locks[usize::from(index).min(locks.len() - 1)].request.name;
         match answer {
-            Answer::Granted => Ok(()),
-            Answer::Refused { index, refusal } => Err(refused(name(index), refusal)),
-            Answer::WrongOwner { index, owner, shard_epoch } => {
+            LockAnswer::Granted => Ok(()),
+            LockAnswer::Refused { index, refusal } => Err(refused(name(index), refusal)),
+            LockAnswer::WrongOwner { index, owner, shard_epoch } => {
                 let name = name(index);
                 self.core.host.learn(name.shard(), owner, shard_epoch);
                 Err(LockError::Moved(name))
             }
             // A request is stale only if its own end has overtaken it, and then its answer is not
             // awaited.
-            Answer::Stale => Err(LockError::TimedOut),
-            Answer::Expelled => Err(LockError::Expelled),
+            LockAnswer::Stale => Err(LockError::TimedOut),
+            LockAnswer::Expelled => Err(LockError::Expelled),
         }
     }
 }
@@ -418,7 +423,7 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
 }
 
 /// Sends the ends that `peer` has not acknowledged, for as long as the coordinator lives.
-async fn send_ends<H>(core: Rc<Core<H>>, peer: Rc<Peer>)
+async fn send_ends<H>(core: Rc<Core<H>>, peer: Rc<OwnerState>)
 where
     H: LockHost + LockRoutes + 'static,
 {
@@ -451,7 +456,7 @@ where
 
 /// Sends the ends that are due; if there are none and the peer is suspected, an empty request as a
 /// probe. `None` if nothing was sent.
-fn call_ends<H>(core: &Rc<Core<H>>, peer: &Peer) -> Option<(PendingCall, Sent)>
+fn call_ends<H>(core: &Rc<Core<H>>, peer: &OwnerState) -> Option<(PendingCall, Sent)>
 where
     H: LockHost + LockRoutes + 'static,
 {
@@ -475,7 +480,7 @@ where
 impl<H: LockHost + LockRoutes + 'static> Core<H> {
     /// Records that a request has just been sent to `peer`.
     #[inline]
-    fn asks(self: &Rc<Self>, peer: &Peer) -> Sent {
+    fn asks(self: &Rc<Self>, peer: &OwnerState) -> Sent {
         let Some(least) = self.tolerance else { return Sent::default() };
         // The call has read the clock.
         let now = self.rpc.lane().executor().recent();
@@ -487,7 +492,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
 
     /// Records that a request was answered.
     #[inline]
-    fn hears(&self, peer: &Peer, sent: Sent) {
+    fn hears(&self, peer: &OwnerState, sent: Sent) {
         if self.tolerance.is_some() {
             let now = self.rpc.lane().executor().now();
             let suspected = peer.silence.borrow_mut().hear(sent, now);
@@ -496,7 +501,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
     }
 
     /// If `peer` was `suspected` until now, records that it is not any more.
-    fn trust_again(&self, peer: &Peer, suspected: bool) {
+    fn trust_again(&self, peer: &OwnerState, suspected: bool) {
         if suspected {
             self.suspects.set(self.suspects.get() - 1);
             self.host.suspect(peer.at.node, Suspicion::Ends);
@@ -521,9 +526,9 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         for peer in self.peers.borrow().iter().filter(|peer| !peer.lost.get()) {
             let verdict = peer.silence.borrow_mut().judge(now, least);
             match verdict {
-                Verdict::Rest => {}
-                Verdict::LookAgain(due) => self.look_at(due),
-                Verdict::Suspect => {
+                SuspicionVerdict::Rest => {}
+                SuspicionVerdict::LookAgain(due) => self.look_at(due),
+                SuspicionVerdict::Suspect => {
                     self.suspects.set(self.suspects.get() + 1);
                     self.host.suspect(peer.at.node, Suspicion::Begins);
                     self.rpc.wake_waiting(peer.at);

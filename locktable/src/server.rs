@@ -36,7 +36,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::name::{LockMode, LockName, LockRequest};
 use crate::slot::Grant;
 use crate::table::LockTable;
-use crate::wire::{self, Answer, DecodeError, Locks, Reply, ReplyWriter, Request};
+use crate::wire::{self, DecodeError, LockAnswer, LockMessage, Locks, Reply, ReplyWriter};
 
 /// Interface of a lock server to the node that it runs on.
 pub trait LockHost {
@@ -86,7 +86,7 @@ pub struct LockServer<H> {
     table: Arc<LockTable>,
     host: H,
     /// Peers by incarnation; grows to the largest that was seen.
-    peers: Vec<Peer>,
+    peers: Vec<AskerState>,
     /// Scratch space for one request, kept for its capacity.
     requests: Vec<LockRequest>,
     unusual: Vec<(usize, Grant)>,
@@ -94,7 +94,7 @@ pub struct LockServer<H> {
 
 /// State of one life of another node.
 #[derive(Debug)]
-enum Peer {
+enum AskerState {
     /// Its sessions by slot; grows to the largest that was seen.
     Member(Vec<Session>),
     /// Out for good: incarnations are not used twice.
@@ -133,10 +133,10 @@ impl<H: LockHost> LockServer<H> {
         let mut replies = ReplyWriter::new(reply);
         for request in wire::requests(datagram) {
             let reply = match request? {
-                Request::Lock { question, locks } => {
+                LockMessage::Lock { question, locks } => {
                     Reply::Lock { question, answer: self.lock(question.txn, locks) }
                 }
-                Request::End { txn } => {
+                LockMessage::End { txn } => {
                     self.end(txn);
                     Reply::Ended { txn }
                 }
@@ -151,14 +151,14 @@ impl<H: LockHost> LockServer<H> {
     /// Its locks stay until recovery has settled its transactions and releases them through
     /// [`LockTable::holders_of`]; its ends are acknowledged and change nothing.
     pub fn refuse(&mut self, incarnation: Incarnation) {
-        *peer(&mut self.peers, incarnation) = Peer::Expelled;
+        *peer(&mut self.peers, incarnation) = AskerState::Expelled;
     }
 
-    fn lock(&mut self, txn: TxnId, locks: Locks<'_>) -> Answer {
+    fn lock(&mut self, txn: TxnId, locks: Locks<'_>) -> LockAnswer {
         let Self { table, host, peers, requests, unusual } = self;
-        let Some(session) = session(peers, txn) else { return Answer::Expelled };
+        let Some(session) = session(peers, txn) else { return LockAnswer::Expelled };
         if txn.attempt() < session.watermark && !broken(Rule::StaleRequestsAreRefused) {
-            return Answer::Stale;
+            return LockAnswer::Stale;
         }
         session.raise(txn, txn.attempt(), table);
         requests.clear();
@@ -172,15 +172,15 @@ impl<H: LockHost> LockServer<H> {
         match (wrong, outcome) {
             (None, Ok(())) => {
                 session.note(requests, unusual, host);
-                Answer::Granted
+                LockAnswer::Granted
             }
-            (None, Err((index, refusal))) => Answer::Refused { index: index as u16, refusal },
+            (None, Err((index, refusal))) => LockAnswer::Refused { index: index as u16, refusal },
             (Some(index), outcome) => {
                 if outcome.is_ok() {
                     table.undo_set(txn, requests, unusual);
                 }
                 let (owner, shard_epoch) = host.owner_known(requests[index].name.shard());
-                Answer::WrongOwner { index: index as u16, owner, shard_epoch }
+                LockAnswer::WrongOwner { index: index as u16, owner, shard_epoch }
             }
         }
     }
@@ -234,17 +234,17 @@ impl Session {
 }
 
 /// State of `incarnation`, which is a member unless refused.
-fn peer(peers: &mut Vec<Peer>, incarnation: Incarnation) -> &mut Peer {
+fn peer(peers: &mut Vec<AskerState>, incarnation: Incarnation) -> &mut AskerState {
     let index = usize::from(incarnation.raw());
     if peers.len() <= index {
-        peers.resize_with(index + 1, || Peer::Member(Vec::new()));
+        peers.resize_with(index + 1, || AskerState::Member(Vec::new()));
     }
     &mut peers[index]
 }
 
 /// Session of `txn`'s slot, created if need be; `None` if its node is expelled.
-fn session(peers: &mut Vec<Peer>, txn: TxnId) -> Option<&mut Session> {
-    let Peer::Member(sessions) = peer(peers, txn.incarnation()) else { return None };
+fn session(peers: &mut Vec<AskerState>, txn: TxnId) -> Option<&mut Session> {
+    let AskerState::Member(sessions) = peer(peers, txn.incarnation()) else { return None };
     let index = usize::from(txn.slot());
     if sessions.len() <= index {
         sessions.resize_with(index + 1, Session::default);

@@ -63,11 +63,11 @@ impl Stripe {
 
 /// Records of the holders of the stripe's slots.
 #[derive(Debug)]
-pub(crate) struct Records(Vec<Record>);
+pub(crate) struct Records(Vec<SlotRecord>);
 
 /// A [`Holder`] and the slot it occupies, flattened into 24 bytes.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct SlotRecord {
     txn: TxnId,
     key: Key,
     slot: u32,
@@ -76,11 +76,11 @@ struct Record {
     mode: LockMode,
 }
 
-const _: () = assert!(size_of::<Record>() == 24);
+const _: () = assert!(size_of::<SlotRecord>() == 24);
 #[cfg(not(lotus_loom))]
 const _: () = assert!(size_of::<Stripe>() == 64);
 
-impl Record {
+impl SlotRecord {
     #[inline]
     fn is(&self, txn: TxnId, name: &LockName) -> bool {
         self.txn == txn
@@ -113,7 +113,7 @@ impl Records {
     #[inline]
     pub(crate) fn add(&mut self, slot: u32, txn: TxnId, name: &LockName, mode: LockMode) {
         let LockName { table, space, key } = *name;
-        self.0.push(Record { txn, key, slot, table, space, mode });
+        self.0.push(SlotRecord { txn, key, slot, table, space, mode });
     }
 
     /// Changes the mode in which `txn` holds `name` and returns the slot; `None` if it does not
@@ -147,7 +147,7 @@ impl Records {
 
     /// All holders, in an unspecified but reproducible order.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> + '_ {
-        self.0.iter().map(Record::holder)
+        self.0.iter().map(SlotRecord::holder)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -51,7 +51,7 @@ impl Sent {
 
 /// Action on a silence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum SuspicionVerdict {
     /// Nothing to do: there is no silence, or the owner is suspected already.
     Rest,
     /// Look again at this time.
@@ -91,15 +91,18 @@ impl Silence {
         self.since = self.since.map(|_| now);
     }
 
-    /// Decides what to do, given the least tolerance. [`Verdict::Suspect`] is returned once.
-    pub(crate) fn judge(&mut self, now: Nanos, least: Duration) -> Verdict {
-        let Some(since) = self.since.filter(|_| !self.suspected) else { return Verdict::Rest };
+    /// Decides what to do, given the least tolerance. [`SuspicionVerdict::Suspect`] is returned
+    /// once.
+    pub(crate) fn judge(&mut self, now: Nanos, least: Duration) -> SuspicionVerdict {
+        let Some(since) = self.since.filter(|_| !self.suspected) else {
+            return SuspicionVerdict::Rest;
+        };
         let due = since.after(self.tolerance(least));
         if now < due {
-            return Verdict::LookAgain(due);
+            return SuspicionVerdict::LookAgain(due);
         }
         self.suspected = true;
-        Verdict::Suspect
+        SuspicionVerdict::Suspect
     }
 
     /// Time for which the owner may be silent.
@@ -127,13 +130,13 @@ mod tests {
     #[test]
     fn who_leaves_the_last_request_unanswered_is_suspected_once() {
         let mut silence = Silence::default();
-        assert_eq!(silence.judge(us(900), LEAST), Verdict::Rest, "nothing was asked");
+        assert_eq!(silence.judge(us(900), LEAST), SuspicionVerdict::Rest, "nothing was asked");
         silence.ask(us(1_000));
         silence.ask(us(1_050));
-        assert_eq!(silence.judge(us(1_099), LEAST), Verdict::LookAgain(us(1_100)));
+        assert_eq!(silence.judge(us(1_099), LEAST), SuspicionVerdict::LookAgain(us(1_100)));
         assert!(!silence.is_suspected());
-        assert_eq!(silence.judge(us(1_100), LEAST), Verdict::Suspect);
-        assert_eq!(silence.judge(us(1_200), LEAST), Verdict::Rest);
+        assert_eq!(silence.judge(us(1_100), LEAST), SuspicionVerdict::Suspect);
+        assert_eq!(silence.judge(us(1_200), LEAST), SuspicionVerdict::Rest);
         assert!(silence.is_suspected());
     }
 
@@ -141,14 +144,14 @@ mod tests {
     fn any_answer_ends_a_suspicion_and_counts_from_when_it_came() {
         let mut silence = Silence::default();
         let first = silence.ask(us(0));
-        assert_eq!(silence.judge(us(100), LEAST), Verdict::Suspect);
+        assert_eq!(silence.judge(us(100), LEAST), SuspicionVerdict::Suspect);
         let probe = silence.ask(us(110));
         assert!(silence.hear(first, us(150)));
         assert!(!silence.is_suspected());
         // The probe is still under way, and the first answer took 150 us.
-        assert_eq!(silence.judge(us(250), LEAST), Verdict::LookAgain(us(150 + 600)));
+        assert_eq!(silence.judge(us(250), LEAST), SuspicionVerdict::LookAgain(us(150 + 600)));
         assert!(!silence.hear(probe, us(260)), "it had ended");
-        assert_eq!(silence.judge(us(90_000), LEAST), Verdict::Rest);
+        assert_eq!(silence.judge(us(90_000), LEAST), SuspicionVerdict::Rest);
     }
 
     #[test]
@@ -156,9 +159,13 @@ mod tests {
         let mut silence = Silence::default();
         let (lost, last) = (silence.ask(us(0)), silence.ask(us(1)));
         silence.hear(last, us(5));
-        assert_eq!(silence.judge(us(900), LEAST), Verdict::Rest, "it answers what came later");
+        assert_eq!(
+            silence.judge(us(900), LEAST),
+            SuspicionVerdict::Rest,
+            "it answers what came later"
+        );
         silence.hear(lost, us(901));
-        assert_eq!(silence.judge(us(9_000), LEAST), Verdict::Rest);
+        assert_eq!(silence.judge(us(9_000), LEAST), SuspicionVerdict::Rest);
     }
 
     #[test]
@@ -182,15 +189,15 @@ mod tests {
         let mut silence = Silence::default();
         silence.ask(us(0));
         silence.pardon(us(5_000));
-        assert_eq!(silence.judge(us(5_000), LEAST), Verdict::LookAgain(us(5_100)));
-        assert_eq!(silence.judge(us(5_100), LEAST), Verdict::Suspect);
+        assert_eq!(silence.judge(us(5_000), LEAST), SuspicionVerdict::LookAgain(us(5_100)));
+        assert_eq!(silence.judge(us(5_100), LEAST), SuspicionVerdict::Suspect);
         // A suspected owner stays so: only an answer shows that it lives.
         silence.pardon(us(6_000));
         assert!(silence.is_suspected());
         assert!(silence.acquit(), "it has been expelled");
-        assert_eq!(silence.judge(us(9_000), LEAST), Verdict::Rest);
+        assert_eq!(silence.judge(us(9_000), LEAST), SuspicionVerdict::Rest);
         let mut heard = Silence::default();
         heard.pardon(us(1));
-        assert_eq!(heard.judge(us(9_000), LEAST), Verdict::Rest, "nothing is open");
+        assert_eq!(heard.judge(us(9_000), LEAST), SuspicionVerdict::Rest, "nothing is open");
     }
 }

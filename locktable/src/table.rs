@@ -120,7 +120,7 @@ pub struct LockTable {
 }
 
 /// Bucket and fingerprint of a name.
-struct Place {
+struct SlotPlace {
     bucket: usize,
     fingerprint: u64,
 }
@@ -167,7 +167,7 @@ impl LockTable {
     #[inline]
     pub fn try_lock(&self, txn: TxnId, request: LockRequest) -> Result<Grant, Refusal> {
         let LockRequest { name, mode } = request;
-        let Place { bucket, fingerprint } = self.place(&name);
+        let SlotPlace { bucket, fingerprint } = self.place(&name);
         let mut records = self.stripe(bucket).enter();
         let slots = self.slots(bucket);
         match find(slots, fingerprint) {
@@ -200,7 +200,7 @@ impl LockTable {
     /// Releases one lock, in whatever mode it is held.
     #[inline]
     pub fn unlock(&self, txn: TxnId, name: &LockName) -> Release {
-        let Place { bucket, fingerprint } = self.place(name);
+        let SlotPlace { bucket, fingerprint } = self.place(name);
         let mut records = self.stripe(bucket).enter();
         let Some((slot, mode)) = records.remove(txn, name) else { return Release::NotHeld };
         let word = &self.slots(bucket)[slot_index(slot)];
@@ -293,7 +293,7 @@ impl LockTable {
 
     /// Whether `txn` holds `name`, to read or to write.
     pub fn holds(&self, txn: TxnId, name: &LockName) -> bool {
-        let Place { bucket, fingerprint } = self.place(name);
+        let SlotPlace { bucket, fingerprint } = self.place(name);
         let records = self.stripe(bucket).enter();
         let Found::Taken { index, .. } = find(self.slots(bucket), fingerprint) else {
             return false;
@@ -307,7 +307,7 @@ impl LockTable {
     /// another name has the same fingerprint in the same bucket.
     #[inline]
     pub fn is_write_locked(&self, name: &LockName) -> bool {
-        let Place { bucket, fingerprint } = self.place(name);
+        let SlotPlace { bucket, fingerprint } = self.place(name);
         // A name keeps its slot for as long as it is held, so one pass over the bucket sees it.
         self.slots(bucket).iter().any(|word| {
             let word = Word(word.load(Ordering::Acquire));
@@ -409,7 +409,7 @@ impl LockTable {
 
     /// Turns an upgraded write lock back into the read lock that it was.
     fn downgrade(&self, txn: TxnId, name: &LockName) {
-        let Place { bucket, fingerprint } = self.place(name);
+        let SlotPlace { bucket, fingerprint } = self.place(name);
         let mut records = self.stripe(bucket).enter();
         let slot = records
             .set_mode(txn, name, LockMode::Read)
@@ -420,11 +420,11 @@ impl LockTable {
     }
 
     #[inline]
-    fn place(&self, name: &LockName) -> Place {
+    fn place(&self, name: &LockName) -> SlotPlace {
         let spread = name.spread();
         let bucket = (u128::from(spread.position) * self.buckets as u128) >> 64;
         let fingerprint = (spread.fingerprint & self.fingerprint_mask).max(1);
-        Place { bucket: bucket as usize, fingerprint }
+        SlotPlace { bucket: bucket as usize, fingerprint }
     }
 
     #[inline]

@@ -180,7 +180,7 @@ pub struct Question {
 
 /// A request, as the server sees it.
 #[derive(Clone, Copy, Debug)]
-pub enum Request<'a> {
+pub enum LockMessage<'a> {
     /// Take all of these locks or none.
     Lock {
         /// Question, echoed in the answer.
@@ -220,7 +220,7 @@ pub enum Reply {
         /// Question that is answered.
         question: Question,
         /// Result of the request.
-        answer: Answer,
+        answer: LockAnswer,
     },
     /// The attempt and all earlier ones of its slot hold nothing at this node any more.
     Ended {
@@ -229,9 +229,9 @@ pub enum Reply {
     },
 }
 
-/// Result of a lock request. Anything but [`Answer::Granted`] means that it took nothing.
+/// Result of a lock request. Anything but [`LockAnswer::Granted`] means that it took nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum LockAnswer {
     /// All locks are held.
     Granted,
     /// One lock was refused; the refusal says what to do.
@@ -267,7 +267,7 @@ pub fn sender_epoch(datagram: &[u8]) -> Result<Epoch, DecodeError> {
 }
 
 /// Requests in a datagram; ends after the first error.
-pub fn requests(datagram: &[u8]) -> impl Iterator<Item = Result<Request<'_>, DecodeError>> {
+pub fn requests(datagram: &[u8]) -> impl Iterator<Item = Result<LockMessage<'_>, DecodeError>> {
     items(datagram, take_request)
 }
 
@@ -317,7 +317,7 @@ fn take_item<'a>(rest: &mut &'a [u8]) -> Result<(&'a Item, TxnId), DecodeError> 
     }
 }
 
-fn take_request<'a>(rest: &mut &'a [u8]) -> Result<Request<'a>, DecodeError> {
+fn take_request<'a>(rest: &mut &'a [u8]) -> Result<LockMessage<'a>, DecodeError> {
     let (item, txn) = take_item(rest)?;
     let (round, fragment, count) = (item.round.get(), item.fragment.get(), item.count.get());
     match (item.kind, item.refusal, round, fragment, count) {
@@ -330,9 +330,9 @@ fn take_request<'a>(rest: &mut &'a [u8]) -> Result<Request<'a>, DecodeError> {
             }
             *rest = after;
             let question = Question { txn, round, fragment };
-            Ok(Request::Lock { question, locks: Locks(locks) })
+            Ok(LockMessage::Lock { question, locks: Locks(locks) })
         }
-        (kind::END, 0, 0, 0, 0) => Ok(Request::End { txn }),
+        (kind::END, 0, 0, 0, 0) => Ok(LockMessage::End { txn }),
         (kind::LOCK | kind::END, ..) => Err(DecodeError::Reserved),
         (kind, ..) => Err(DecodeError::Kind(kind)),
     }
@@ -343,10 +343,10 @@ fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
     let question = Question { txn, round: item.round.get(), fragment: item.fragment.get() };
     let index = item.count.get();
     let answer = match (item.kind, item.refusal, index) {
-        (kind::GRANTED, 0, 0) => Answer::Granted,
+        (kind::GRANTED, 0, 0) => LockAnswer::Granted,
         (kind::REFUSED, code, _) => {
             let refusal = *REFUSALS.get(usize::from(code)).ok_or(DecodeError::Reserved)?;
-            Answer::Refused { index, refusal }
+            LockAnswer::Refused { index, refusal }
         }
         (kind::WRONG_OWNER, 0, _) => {
             let (keeper, after) =
@@ -356,10 +356,10 @@ fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
             }
             *rest = after;
             let (owner, shard_epoch) = (NodeId(keeper.node.get()), keeper.epoch.get());
-            Answer::WrongOwner { index, owner, shard_epoch }
+            LockAnswer::WrongOwner { index, owner, shard_epoch }
         }
-        (kind::STALE, 0, 0) => Answer::Stale,
-        (kind::EXPELLED, 0, 0) => Answer::Expelled,
+        (kind::STALE, 0, 0) => LockAnswer::Stale,
+        (kind::EXPELLED, 0, 0) => LockAnswer::Expelled,
         (kind::ENDED, 0, 0) if question.round == 0 && question.fragment == 0 => {
             return Ok(Reply::Ended { txn });
         }
@@ -483,17 +483,17 @@ impl<'a> ReplyWriter<'a> {
             Reply::Ended { txn } => end_item(kind::ENDED, txn),
             Reply::Lock { question, answer } => {
                 let (kind, refusal, index) = match answer {
-                    Answer::Granted => (kind::GRANTED, 0, 0),
-                    Answer::Refused { index, refusal } => (kind::REFUSED, code(refusal), index),
-                    Answer::WrongOwner { index, owner, shard_epoch } => {
+                    LockAnswer::Granted => (kind::GRANTED, 0, 0),
+                    LockAnswer::Refused { index, refusal } => (kind::REFUSED, code(refusal), index),
+                    LockAnswer::WrongOwner { index, owner, shard_epoch } => {
                         let (node, zero, epoch) = (owner.0.into(), 0.into(), shard_epoch.into());
                         let item = item(kind::WRONG_OWNER, question, 0, index);
                         let rest = self.0.push(&item, size_of::<Keeper>())?;
                         rest.copy_from_slice(Keeper { node, zero, epoch }.as_bytes());
                         return Ok(());
                     }
-                    Answer::Stale => (kind::STALE, 0, 0),
-                    Answer::Expelled => (kind::EXPELLED, 0, 0),
+                    LockAnswer::Stale => (kind::STALE, 0, 0),
+                    LockAnswer::Expelled => (kind::EXPELLED, 0, 0),
                 };
                 item(kind, question, refusal, index)
             }

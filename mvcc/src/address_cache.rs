@@ -24,7 +24,7 @@ use crate::layout::{LINE_BYTES, OFFSET_BITS, field};
 const LINE_ENTRIES: usize = 8;
 const _: () = assert!(LINE_ENTRIES * size_of::<AtomicU64>() == LINE_BYTES);
 
-type Line = [AtomicU64; LINE_ENTRIES];
+type CacheLine = [AtomicU64; LINE_ENTRIES];
 
 /// A lossy map from rows to the offsets of their CVTs, shared without locks.
 pub struct AddressCache {
@@ -105,14 +105,14 @@ impl AddressCache {
     }
 
     #[inline]
-    fn place(&self, table: TableId, key: Key) -> Place<'_> {
+    fn place(&self, table: TableId, key: Key) -> CachePlace<'_> {
         let mixed = mix(table, key);
         // The line from the upper bits, as a fraction of all lines; the tag from the lower ones.
         let index = ((u128::from(mixed) * self.lines as u128) >> 64) as usize;
         let (line, _) = self.entries[index * LINE_ENTRIES..]
             .split_first_chunk::<LINE_ENTRIES>()
             .expect("there are that many lines");
-        Place { line, tag: field(mixed, 0, u64::BITS - OFFSET_BITS) }
+        CachePlace { line, tag: field(mixed, 0, u64::BITS - OFFSET_BITS) }
     }
 }
 
@@ -128,12 +128,12 @@ pub(crate) fn mix(table: TableId, key: Key) -> u64 {
 }
 
 /// Cache line and tag of a row.
-struct Place<'a> {
-    line: &'a Line,
+struct CachePlace<'a> {
+    line: &'a CacheLine,
     tag: u64,
 }
 
-impl Place<'_> {
+impl CachePlace<'_> {
     /// The offset in `entry`, if it has this tag.
     #[inline]
     fn offset_in(&self, entry: u64) -> Option<u64> {

@@ -204,7 +204,7 @@ pub struct FreeSlot {
 
 /// Next action, or result, of a lookup.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum SearchStep {
     /// Read this and pass the words to [`Lookup::absorb`].
     Read(Read),
     /// The row's CVT.
@@ -270,7 +270,7 @@ impl Lookup {
     /// # Panics
     /// If their number differs from the one asked for.
     #[inline]
-    pub fn absorb(&mut self, words: &[u64]) -> Step {
+    pub fn absorb(&mut self, words: &[u64]) -> SearchStep {
         self.absorb_except(words, |_| false)
     }
 
@@ -280,7 +280,7 @@ impl Lookup {
     /// # Panics
     /// As `absorb`.
     #[inline]
-    pub fn absorb_except(&mut self, words: &[u64], claimed: impl Fn(u64) -> bool) -> Step {
+    pub fn absorb_except(&mut self, words: &[u64], claimed: impl Fn(u64) -> bool) -> SearchStep {
         match self.at {
             At::CachedCvt(offset) => self.absorb_cached(offset, words),
             At::Bucket(offset) => {
@@ -290,12 +290,12 @@ impl Lookup {
     }
 
     #[inline]
-    fn absorb_cached(&mut self, offset: u64, words: &[u64]) -> Step {
+    fn absorb_cached(&mut self, offset: u64, words: &[u64]) -> SearchStep {
         assert_eq!(words.len(), self.pending().words, "a CVT was asked for");
         if words[..HEADER_WORDS] == self.header {
-            return Step::Found { offset, words: 0..words.len() };
+            return SearchStep::Found { offset, words: 0..words.len() };
         }
-        Step::Read(self.restart())
+        SearchStep::Read(self.restart())
     }
 
     #[inline]
@@ -304,14 +304,14 @@ impl Lookup {
         offset: u64,
         bucket: Bucket<'_>,
         claimed: impl Fn(u64) -> bool,
-    ) -> Step {
+    ) -> SearchStep {
         // The header as a whole is compared, check word included: only the row's own, whole one
         // matches.
         let found = bucket.slots().position(|slot| slot[..HEADER_WORDS] == self.header);
         if let Some(slot) = found {
             let start = slot * cvt_words(self.cells);
             let words = start..start + cvt_words(self.cells);
-            return Step::Found { offset: offset + slot_offset(self.cells, slot), words };
+            return SearchStep::Found { offset: offset + slot_offset(self.cells, slot), words };
         }
         for (slot, words) in bucket.slots().enumerate() {
             let cvt = offset + slot_offset(self.cells, slot);
@@ -325,10 +325,10 @@ impl Lookup {
         match bucket.overflow() {
             Some(next) => {
                 self.at = At::Bucket(next);
-                Step::Read(self.pending())
+                SearchStep::Read(self.pending())
             }
-            None if self.torn => Step::Torn,
-            None => Step::Absent { tail: offset, free: self.free },
+            None if self.torn => SearchStep::Torn,
+            None => SearchStep::Absent { tail: offset, free: self.free },
         }
     }
 
@@ -412,15 +412,15 @@ mod tests {
         let (mut lookup, read) = Lookup::start(&table(), key(9), None);
         assert_eq!(read, bucket_read(HOME));
         let full = bucket(&[1, 2, 3, 4, 5, 6, 7], NEXT);
-        assert_eq!(lookup.absorb(&full), Step::Read(bucket_read(NEXT)));
-        let found = Step::Found { offset: NEXT + 72, words: 9..18 };
+        assert_eq!(lookup.absorb(&full), SearchStep::Read(bucket_read(NEXT)));
+        let found = SearchStep::Found { offset: NEXT + 72, words: 9..18 };
         assert_eq!(lookup.clone().absorb(&bucket(&[8, 9], 0)), found);
         let free = Some(FreeSlot { offset: NEXT + 72, first_cell: Cell::NEVER_USED });
-        assert_eq!(lookup.absorb(&bucket(&[8], 0)), Step::Absent { tail: NEXT, free });
+        assert_eq!(lookup.absorb(&bucket(&[8], 0)), SearchStep::Absent { tail: NEXT, free });
         assert_eq!(lookup.restart(), bucket_read(HOME));
         assert_eq!(
             lookup.absorb(&bucket(&[1, 2, 3, 4, 5, 6, 7], 0)),
-            Step::Absent { tail: HOME, free: None }
+            SearchStep::Absent { tail: HOME, free: None }
         );
     }
 
@@ -432,7 +432,7 @@ mod tests {
         let (mut lookup, _) = Lookup::start(&table(), key(9), None);
         lookup.absorb(&home);
         let free = Some(FreeSlot { offset: HOME + 2 * 72, first_cell: cell });
-        assert_eq!(lookup.absorb(&bucket(&[], 0)), Step::Absent { tail: NEXT, free });
+        assert_eq!(lookup.absorb(&bucket(&[], 0)), SearchStep::Absent { tail: NEXT, free });
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
         let claims = [HOME + 72, HOME + 2 * 72];
         let step = lookup.absorb_except(&bucket(&[1], 0), |cvt| claims.contains(&cvt));
         let free = Some(FreeSlot { offset: HOME + 3 * 72, first_cell: Cell::NEVER_USED });
-        assert_eq!(step, Step::Absent { tail: HOME, free });
+        assert_eq!(step, SearchStep::Absent { tail: HOME, free });
     }
 
     #[test]
@@ -455,11 +455,11 @@ mod tests {
         elsewhere[..3].copy_from_slice(&other_table.encode());
         for stale in [cvt(8), vec![0; 9], elsewhere, vec![key(9).0; 9]] {
             let mut lookup = lookup.clone();
-            assert_eq!(lookup.absorb(&stale), Step::Read(bucket_read(HOME)));
-            let found = Step::Found { offset: HOME, words: 0..9 };
+            assert_eq!(lookup.absorb(&stale), SearchStep::Read(bucket_read(HOME)));
+            let found = SearchStep::Found { offset: HOME, words: 0..9 };
             assert_eq!(lookup.absorb(&bucket(&[9], 0)), found);
         }
-        let found = Step::Found { offset: NEXT + 72, words: 0..9 };
+        let found = SearchStep::Found { offset: NEXT + 72, words: 0..9 };
         assert_eq!(lookup.clone().absorb(&cvt(9)), found);
     }
 
@@ -468,9 +468,9 @@ mod tests {
         let mut words = bucket(&[1, 9], 0);
         words[2] = 0;
         let start = |row| Lookup::start(&table(), key(row), None).0;
-        assert_eq!(start(2).absorb(&words), Step::Torn);
-        assert_eq!(start(1).absorb(&words), Step::Torn);
-        assert!(matches!(start(9).absorb(&words), Step::Found { .. }));
+        assert_eq!(start(2).absorb(&words), SearchStep::Torn);
+        assert_eq!(start(1).absorb(&words), SearchStep::Torn);
+        assert!(matches!(start(9).absorb(&words), SearchStep::Found { .. }));
     }
 
     proptest! {

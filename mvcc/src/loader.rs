@@ -179,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::index::{Lookup, Step};
+    use crate::index::{Lookup, SearchStep};
     use crate::layout::cvt::Cvt;
     use crate::table::TableSpec;
     use crate::visibility::{Newest, newest};
@@ -225,12 +225,12 @@ mod tests {
             let words: Vec<u64> =
                 (0..read.words as u64).map(|word| memory[&(read.offset + 8 * word)]).collect();
             match lookup.absorb(&words) {
-                Step::Read(next) => read = next,
-                Step::Found { offset, words: range } => {
+                SearchStep::Read(next) => read = next,
+                SearchStep::Found { offset, words: range } => {
                     return Some((offset, newest(Cvt::new(&words[range]))));
                 }
-                Step::Absent { .. } => return None,
-                Step::Torn => panic!("nobody is writing"),
+                SearchStep::Absent { .. } => return None,
+                SearchStep::Torn => panic!("nobody is writing"),
             }
         }
     }

@@ -54,7 +54,7 @@ pub struct Asker {
 
 /// Answer of the source of timestamps to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum OracleAnswer {
     /// A timestamp later than every one before, on whichever lane it was issued.
     Issued(Timestamp),
     /// No timestamp can be issued yet; the asker waits, or asks again.
@@ -75,7 +75,7 @@ pub struct OracleServer;
 
 impl OracleServer {
     /// Answers requests on `rpc` from `next`, which gets the asker and the physical time.
-    pub fn serve(rpc: &Rpc, next: impl Fn(Asker, Nanos) -> Answer + Clone + 'static) {
+    pub fn serve(rpc: &Rpc, next: impl Fn(Asker, Nanos) -> OracleAnswer + Clone + 'static) {
         let executor = rpc.lane().executor().clone();
         let waiting = Rc::new(RefCell::new(Vec::<Waiting>::new()));
         rpc.serve(
@@ -104,11 +104,17 @@ impl OracleServer {
 }
 
 /// Answers a request, or returns it because it has to wait.
-fn answer(request: Waiting, next: &impl Fn(Asker, Nanos) -> Answer, now: Nanos) -> Option<Waiting> {
+fn answer(
+    request: Waiting,
+    next: &impl Fn(Asker, Nanos) -> OracleAnswer,
+    now: Nanos,
+) -> Option<Waiting> {
     match next(request.asker, now) {
-        Answer::Issued(timestamp) => request.responder.respond(&timestamp.raw().to_le_bytes()),
-        Answer::Refused => request.responder.respond(&[]),
-        Answer::NotYet => return Some(request),
+        OracleAnswer::Issued(timestamp) => {
+            request.responder.respond(&timestamp.raw().to_le_bytes())
+        }
+        OracleAnswer::Refused => request.responder.respond(&[]),
+        OracleAnswer::NotYet => return Some(request),
     }
     None
 }
@@ -117,7 +123,7 @@ fn answer(request: Waiting, next: &impl Fn(Asker, Nanos) -> Answer, now: Nanos) 
 async fn attend(
     executor: Handle,
     waiting: Rc<RefCell<Vec<Waiting>>>,
-    next: impl Fn(Asker, Nanos) -> Answer,
+    next: impl Fn(Asker, Nanos) -> OracleAnswer,
 ) {
     let give_up = executor.now().after(RETRY_AT_MOST);
     while executor.now() < give_up {
@@ -221,20 +227,20 @@ impl OracleClient {
                 core.waiting.borrow_mut().push(core.rpc.lane().executor().current());
                 core.rpc.lane().executor().suspend().await;
             } else {
-                Request::send(core).answer().await;
+                OracleRequest::send(core).answer().await;
             }
         }
     }
 }
 
 /// The request under way. Dropping it (with the transaction that sent it) makes room for the next.
-struct Request<'a> {
+struct OracleRequest<'a> {
     core: &'a Core,
     number: u64,
     outcome: Result<Timestamp, RpcError>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> OracleRequest<'a> {
     fn send(core: &'a Core) -> Self {
         core.in_flight.set(true);
         core.sent.set(core.sent.get() + 1);
@@ -292,7 +298,7 @@ impl Core {
     }
 }
 
-impl Drop for Request<'_> {
+impl Drop for OracleRequest<'_> {
     fn drop(&mut self) {
         self.core.in_flight.set(false);
         self.core.asking.set(None);

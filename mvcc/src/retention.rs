@@ -46,11 +46,11 @@ pub fn limit(capacity: u64, sharers: u64, slot_bytes: u64) -> usize {
 pub struct Retired {
     groups: usize,
     /// Queues by table, then group.
-    queues: Vec<Queue>,
+    queues: Vec<RetiredQueue>,
 }
 
 #[derive(Clone, Default, Debug)]
-struct Queue {
+struct RetiredQueue {
     /// Slots, each with the successor of its version, in the order in which they were retired. That
     /// is nearly the order of the successors, and a slightly longer wait does no harm.
     waiting: VecDeque<(Timestamp, u64)>,
@@ -131,10 +131,10 @@ impl Retired {
         usize::from(purpose.table.0) * self.groups + usize::from(purpose.group)
     }
 
-    fn queue(&mut self, purpose: Purpose) -> &mut Queue {
+    fn queue(&mut self, purpose: Purpose) -> &mut RetiredQueue {
         let index = self.index(purpose);
         if index >= self.queues.len() {
-            self.queues.resize_with(index + 1, Queue::default);
+            self.queues.resize_with(index + 1, RetiredQueue::default);
         }
         &mut self.queues[index]
     }

@@ -40,7 +40,7 @@ const INLINE_WORDS: usize = 2 * CELL_WORDS;
 /// Largest number of words of cells that a row may have besides.
 const MORE_WORDS: usize = MAX_CELLS * CELL_WORDS - INLINE_WORDS;
 
-const _: () = assert!(size_of::<Line>() == LINE_BYTES && size_of::<Order>() == WAYS);
+const _: () = assert!(size_of::<CacheLine>() == LINE_BYTES && size_of::<Order>() == WAYS);
 #[cfg(not(lotus_loom))]
 const _: () = assert!(size_of::<Set>() == (1 + WAYS) * LINE_BYTES);
 
@@ -59,13 +59,13 @@ struct Ways {
     tags: [u32; WAYS],
     order: Order,
     more: Box<[[u64; MORE_WORDS]]>,
-    lines: [Line; WAYS],
+    lines: [CacheLine; WAYS],
 }
 
 /// One row.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct Line {
+struct CacheLine {
     key: u64,
     place: u64,
     cells: [u64; INLINE_WORDS],
@@ -190,7 +190,7 @@ impl VersionTableCache {
         for set in &self.sets {
             let ways = set.enter();
             for way in (0..WAYS).filter(|way| ways.tags[*way] != 0) {
-                let Line { key, place, cells: inline } = ways.lines[way];
+                let CacheLine { key, place, cells: inline } = ways.lines[way];
                 cells[..INLINE_WORDS].copy_from_slice(&inline);
                 if let Some(more) = ways.more.get(way) {
                     cells[INLINE_WORDS..].copy_from_slice(more);
@@ -246,7 +246,7 @@ impl Ways {
     #[inline]
     fn find(&self, tag: u32, table: TableId, key: Key) -> Option<usize> {
         let is = |way: &usize| {
-            let Line { key: kept, place, .. } = self.lines[*way];
+            let CacheLine { key: kept, place, .. } = self.lines[*way];
             kept == key.0 && place >> 48 == u64::from(table.0)
         };
         (0..WAYS).filter(|way| self.tags[*way] == tag).find(is)

@@ -455,14 +455,14 @@ impl Member {
 
 /// Result of a change of the membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// The change landed; the new membership.
     Changed(Membership),
     /// There was nothing to change; the current membership.
     Unchanged(Membership),
 }
 
-impl Outcome {
+impl ChangeOutcome {
     /// The membership, changed or not.
     pub fn membership(self) -> Membership {
         match self {
@@ -496,7 +496,7 @@ pub fn found(authority: &dyn Authority, membership: &Membership) -> Result<(), A
 /// # Errors
 /// [`MembershipError`].
 pub fn read(authority: &dyn Authority) -> Result<Membership, MembershipError> {
-    change(authority, |_| None).map(Outcome::membership)
+    change(authority, |_| None).map(ChangeOutcome::membership)
 }
 
 /// Changes the membership to what `decide` returns, if anything. `decide` is called again with the
@@ -507,14 +507,14 @@ pub fn read(authority: &dyn Authority) -> Result<Membership, MembershipError> {
 pub fn change(
     authority: &dyn Authority,
     mut decide: impl FnMut(&Membership) -> Option<Membership>,
-) -> Result<Outcome, MembershipError> {
+) -> Result<ChangeOutcome, MembershipError> {
     loop {
         let swap = match step(authority.read(KEY)?, &mut decide)? {
-            Step::Rest(now) => return Ok(Outcome::Unchanged(now)),
-            Step::Swap(swap) => swap,
+            ChangeStep::Rest(now) => return Ok(ChangeOutcome::Unchanged(now)),
+            ChangeStep::Swap(swap) => swap,
         };
         match authority.compare_and_swap(KEY, swap.expected, &swap.value) {
-            Ok(_) => return Ok(Outcome::Changed(swap.next)),
+            Ok(_) => return Ok(ChangeOutcome::Changed(swap.next)),
             Err(AuthorityError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -523,7 +523,7 @@ pub fn change(
 
 /// Next action of a change, given the value stored under [`KEY`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum ChangeStep {
     /// There is nothing to change.
     Rest(Membership),
     /// Store this by compare-and-swap.
@@ -549,12 +549,12 @@ pub struct Swap {
 pub fn step(
     stored: Option<Versioned>,
     decide: impl FnOnce(&Membership) -> Option<Membership>,
-) -> Result<Step, Damaged> {
+) -> Result<ChangeStep, Damaged> {
     let stored = stored.ok_or(Damaged)?;
     let now = Membership::decode(&stored.value)?;
-    let Some(next) = decide(&now) else { return Ok(Step::Rest(now)) };
+    let Some(next) = decide(&now) else { return Ok(ChangeStep::Rest(now)) };
     let value = next.encode();
-    Ok(Step::Swap(Swap { expected: stored.version, next, value }))
+    Ok(ChangeStep::Swap(Swap { expected: stored.version, next, value }))
 }
 
 mod bytes;

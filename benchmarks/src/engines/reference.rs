@@ -103,7 +103,8 @@ impl Deployment for Reference {
         for number in 0..rows {
             let mut value = Vec::new();
             let key = row(number, &mut value);
-            state.tables[at(table)].insert(key, StoredRow { value: Some(value), ..StoredRow::default() });
+            state.tables[at(table)]
+                .insert(key, StoredRow { value: Some(value), ..StoredRow::default() });
         }
         Ok(())
     }

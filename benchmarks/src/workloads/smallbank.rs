@@ -186,7 +186,11 @@ impl SmallBank {
     }
 
     /// Pays into the checking account.
-    async fn deposit_checking<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
+    async fn deposit_checking<T: Txn>(
+        &self,
+        txn: &mut T,
+        r: &SmallBankRequest,
+    ) -> Result<i64, TxnError> {
         let checking = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
         txn.execute().await?;
         let before = checking.balance(txn)?;
@@ -195,7 +199,11 @@ impl SmallBank {
     }
 
     /// Pays from one checking account to another; rolls back if the payer has too little.
-    async fn send_payment<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
+    async fn send_payment<T: Txn>(
+        &self,
+        txn: &mut T,
+        r: &SmallBankRequest,
+    ) -> Result<i64, TxnError> {
         let payer = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
         let payee = Account::add_rw(txn, self.tables[CHECKING], r.other)?;
         txn.execute().await?;
@@ -209,7 +217,11 @@ impl SmallBank {
     }
 
     /// Changes the savings by an amount of either sign; rolls back rather than overdraw them.
-    async fn transact_savings<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
+    async fn transact_savings<T: Txn>(
+        &self,
+        txn: &mut T,
+        r: &SmallBankRequest,
+    ) -> Result<i64, TxnError> {
         let savings = Account::add_rw(txn, self.tables[SAVINGS], r.customer)?;
         txn.execute().await?;
         let after = savings.balance(txn)? + r.amount;
@@ -221,7 +233,11 @@ impl SmallBank {
     }
 
     /// Cashes a check, with a penalty if both accounts together do not cover it.
-    async fn write_check<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
+    async fn write_check<T: Txn>(
+        &self,
+        txn: &mut T,
+        r: &SmallBankRequest,
+    ) -> Result<i64, TxnError> {
         let savings = Account::add_ro(txn, self.tables[SAVINGS], r.customer)?;
         let checking = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
         txn.execute().await?;
@@ -352,7 +368,11 @@ impl Workload for SmallBank {
         (self.tables[CHECKING], request.customer.into())
     }
 
-    async fn attempt<T: Txn>(&self, txn: &mut T, request: &SmallBankRequest) -> Result<i64, TxnError> {
+    async fn attempt<T: Txn>(
+        &self,
+        txn: &mut T,
+        request: &SmallBankRequest,
+    ) -> Result<i64, TxnError> {
         match request.kind {
             SmallBankProfile::Amalgamate => self.amalgamate(txn, request).await,
             SmallBankProfile::Balance => self.balance(txn, request).await,

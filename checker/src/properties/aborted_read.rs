@@ -1,7 +1,7 @@
 //! G1a, aborted read: no transaction that took effect has read a write of an aborted one.
 
 use crate::history::Status;
-use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{INITIAL, Trace};
 
 pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
@@ -14,7 +14,7 @@ pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
         if trace.history.attempt(writer).status != Status::Aborted {
             continue;
         }
-        let step = Step {
+        let step = CycleStep {
             from: writer,
             to: reader,
             dependency: Dependency::WriteRead,

@@ -4,7 +4,7 @@
 //! This includes blind writes. Where both have read the row it is a lost update as well.
 
 use crate::history::Isolation;
-use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{INITIAL, Trace};
 use crate::write_order::WriteOrder;
 
@@ -24,8 +24,12 @@ pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findin
         };
         let other = trace.owner(before);
         let row = trace.history.op(write).row;
-        let step =
-            Step { from: other, to: attempt, dependency: Dependency::WriteWrite, row: Some(row) };
+        let step = CycleStep {
+            from: other,
+            to: attempt,
+            dependency: Dependency::WriteWrite,
+            row: Some(row),
+        };
         findings.add(Anomaly::GSIa, &[other, attempt], &[step], |names| {
             let [writer, other] = [names.name(attempt), names.name(other)];
             format!(

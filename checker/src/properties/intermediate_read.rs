@@ -5,7 +5,7 @@
 //! that this cannot be detected.
 
 use crate::history::Status;
-use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{INITIAL, Role, Trace};
 
 pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
@@ -20,7 +20,7 @@ pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
         if writer == reader || trace.history.attempt(writer).status == Status::Aborted {
             continue;
         }
-        let step = Step {
+        let step = CycleStep {
             from: writer,
             to: reader,
             dependency: Dependency::WriteRead,

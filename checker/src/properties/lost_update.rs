@@ -3,7 +3,7 @@
 //! The second one overwrote the first without having seen it. Serializable transactions prevent
 //! this by locks, snapshot transactions by letting the first committer win.
 
-use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{NONE, Trace};
 use crate::write_order::WriteOrder;
 
@@ -19,8 +19,12 @@ pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findin
             continue;
         }
         let [loser, winner] = [trace.owner(write), trace.owner(winner)];
-        let step =
-            Step { from: loser, to: winner, dependency: Dependency::ReadWrite, row: Some(row) };
+        let step = CycleStep {
+            from: loser,
+            to: winner,
+            dependency: Dependency::ReadWrite,
+            row: Some(row),
+        };
         findings.add(Anomaly::LostUpdate, &[winner, loser], &[step], |names| {
             let [winner, loser] = [names.name(winner), names.name(loser)];
             let [version, row] = [trace.version(read), trace.history.row(row).to_string()];

@@ -4,7 +4,7 @@
 //! Applies to attempts that report a snapshot.
 
 use crate::history::OpIndex;
-use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{INITIAL, Trace};
 use crate::write_order::WriteOrder;
 
@@ -55,9 +55,9 @@ fn report(
     let row = Some(trace.history.op(read).row);
     let returned = trace.source(read) == version;
     let step = if returned {
-        Step { from: writer, to: reader, dependency: Dependency::WriteRead, row }
+        CycleStep { from: writer, to: reader, dependency: Dependency::WriteRead, row }
     } else {
-        Step { from: reader, to: writer, dependency: Dependency::ReadWrite, row }
+        CycleStep { from: reader, to: writer, dependency: Dependency::ReadWrite, row }
     };
     findings.add(Anomaly::SnapshotRead, &[reader, writer], &[step], |names| {
         let row = trace.history.row(trace.history.op(read).row);

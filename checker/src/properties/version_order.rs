@@ -5,7 +5,7 @@
 //! order of wrong timestamps can look sound.
 
 use crate::history::RowIndex;
-use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{INITIAL, Trace};
 use crate::write_order::WriteOrder;
 
@@ -17,7 +17,7 @@ pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findin
             if let Some((earlier, earlier_ts)) = before.filter(|(_, ts)| *ts >= commit_ts) {
                 let [from, to] = [trace.owner(earlier), trace.owner(write)];
                 let dependency = Dependency::WriteWrite;
-                let step = Step { from, to, dependency, row: Some(row) };
+                let step = CycleStep { from, to, dependency, row: Some(row) };
                 findings.add(Anomaly::VersionOrder, &[from, to], &[step], |names| {
                     let [from, to] = [names.name(from), names.name(to)];
                     format!(

@@ -29,7 +29,7 @@ use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
 use lotus_points::point_here;
-use lotus_recovery::membership::{self, Outcome};
+use lotus_recovery::membership::{self, ChangeOutcome};
 use lotus_recovery::{Beat, Membership};
 use lotus_router::{Authority, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
@@ -69,11 +69,11 @@ pub(crate) fn attempt(
     let decide = |then: &Membership| then.rejoin(&ids).filter(|_| then.epoch() == now.epoch());
     let taken_in = membership::change(authority, decide);
     match taken_in? {
-        Outcome::Changed(members) => {
+        ChangeOutcome::Changed(members) => {
             point_here!(ids[0].0, TakenIn);
             Ok(Some(Life { members, owners }))
         }
-        Outcome::Unchanged(_) => Ok(None),
+        ChangeOutcome::Unchanged(_) => Ok(None),
     }
 }
 

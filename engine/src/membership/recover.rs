@@ -30,7 +30,7 @@ use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout};
 use lotus_points::point;
-use lotus_recovery::membership::Outcome;
+use lotus_recovery::membership::ChangeOutcome;
 use lotus_recovery::{Membership, PartId};
 use lotus_router::{GroupId, Placement, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
@@ -73,8 +73,8 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     let claim = move |now: &Membership| now.claim(me, now.claimable(me)?);
     match coordinator.change(claim).await.ok()? {
         // The member that has claimed a part is offered that one first.
-        Outcome::Changed(now) => Some((now.claimable(me)?, now)),
-        Outcome::Unchanged(_) => None,
+        ChangeOutcome::Changed(now) => Some((now.claimable(me)?, now)),
+        ChangeOutcome::Unchanged(_) => None,
     }
 }
 

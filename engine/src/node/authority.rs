@@ -2,7 +2,7 @@
 
 use crate::node::coordinator::Coordinator;
 use lotus_recovery::Membership;
-use lotus_recovery::membership::{self, MembershipError, Outcome, Step};
+use lotus_recovery::membership::{self, ChangeOutcome, ChangeStep, MembershipError};
 use lotus_router::{Authority, AuthorityError};
 
 impl Coordinator {
@@ -16,20 +16,20 @@ impl Coordinator {
     pub(crate) async fn change(
         &self,
         mut decide: impl FnMut(&Membership) -> Option<Membership>,
-    ) -> Result<Outcome, MembershipError> {
+    ) -> Result<ChangeOutcome, MembershipError> {
         let life = (self.node.id, self.node.incarnation);
         loop {
             let stored = self.consult(|authority| authority.read(membership::KEY)).await?;
             let swap = match membership::step(stored, |now| now.decided_by(life, &mut decide))? {
-                Step::Rest(now) => return Ok(Outcome::Unchanged(now)),
-                Step::Swap(swap) => swap,
+                ChangeStep::Rest(now) => return Ok(ChangeOutcome::Unchanged(now)),
+                ChangeStep::Swap(swap) => swap,
             };
             let (expected, value) = (swap.expected, swap.value);
             let swapped = move |authority: &dyn Authority| {
                 authority.compare_and_swap(membership::KEY, expected, &value)
             };
             match self.consult(swapped).await {
-                Ok(_) => return Ok(Outcome::Changed(swap.next)),
+                Ok(_) => return Ok(ChangeOutcome::Changed(swap.next)),
                 Err(AuthorityError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -4,7 +4,7 @@
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::Endpoint;
 use lotus_mvcc::Timestamp;
-use lotus_mvcc::oracle::{Answer, Asker};
+use lotus_mvcc::oracle::{Asker, OracleAnswer};
 use lotus_mvcc::timestamp::SharedClock;
 use lotus_recovery::Membership;
 use std::cmp::Ordering::{Equal, Greater, Less};
@@ -82,17 +82,17 @@ impl Oracle {
 
     /// Answers the asker at a place. Members alone are given timestamps and count as having asked
     /// this node; an unknown later life may be a member soon.
-    pub(crate) fn answer(&self, place: usize, asker: Asker, now: Nanos) -> Answer {
+    pub(crate) fn answer(&self, place: usize, asker: Asker, now: Nanos) -> OracleAnswer {
         let known = self.lives[place].load(Ordering::Relaxed);
         let asks = u32::from(asker.life.raw());
         match asks.cmp(&(known >> 1)) {
-            Less => Answer::Refused,
-            Equal if known & 1 == 0 => Answer::Refused,
+            Less => OracleAnswer::Refused,
+            Equal if known & 1 == 0 => OracleAnswer::Refused,
             Equal => {
                 self.hear(place, asker.at);
-                self.issue(now).map_or(Answer::NotYet, Answer::Issued)
+                self.issue(now).map_or(OracleAnswer::NotYet, OracleAnswer::Issued)
             }
-            Greater => Answer::NotYet,
+            Greater => OracleAnswer::NotYet,
         }
     }
 
@@ -147,15 +147,15 @@ mod tests {
             let asker = Asker { at: at(place), life: life(number) };
             oracle.answer(usize::from(place), asker, Nanos(50))
         };
-        let issued = |answer| matches!(answer, Answer::Issued(_));
+        let issued = |answer| matches!(answer, OracleAnswer::Issued(_));
         assert!(issued(ask(1, 2)) && oracle.has_heard_all_of(1));
 
         let out = members(3).expel(NodeId(0), NodeId(2)).expect("both take part");
         oracle.admit(&out);
-        assert_eq!(ask(2, 3), Answer::Refused, "it is out");
+        assert_eq!(ask(2, 3), OracleAnswer::Refused, "it is out");
         assert!(!oracle.has_heard_all_of(2));
         // The oracle does not know of this incarnation yet.
-        assert_eq!(ask(2, 4), Answer::NotYet);
+        assert_eq!(ask(2, 4), OracleAnswer::NotYet);
 
         let mut now = out;
         for index in 0..now.parts_of(NodeId(2)) {
@@ -166,7 +166,7 @@ mod tests {
             now = now.acknowledge(NodeId(node), now.epoch()).expect("it takes part");
         }
         oracle.admit(&now.rejoin(&[NodeId(2)]).expect("all is settled"));
-        assert_eq!(ask(2, 3), Answer::Refused, "another life has its place");
+        assert_eq!(ask(2, 3), OracleAnswer::Refused, "another life has its place");
         assert!(issued(ask(2, 4)) && oracle.has_heard_all_of(2));
     }
 

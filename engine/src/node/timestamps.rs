@@ -1,6 +1,6 @@
 //! Timestamp service of the configured kind (DESIGN §6).
 
-use lotus_mvcc::oracle::{Answer, OracleServer};
+use lotus_mvcc::oracle::{OracleAnswer, OracleServer};
 use lotus_points::point_here;
 use std::sync::Arc;
 
@@ -106,7 +106,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) {
     }
     let (shared, node) = (Arc::clone(shared), Arc::clone(node));
     OracleServer::serve(rpc, move |asker, now| {
-        let Some(place) = shared.index_of(asker.at.node) else { return Answer::Refused };
+        let Some(place) = shared.index_of(asker.at.node) else { return OracleAnswer::Refused };
         let answer = node.oracle.answer(place, asker, now);
         point_here!(node.id.0, Answer);
         answer

@@ -11,7 +11,7 @@ use lotus_fabric::lane::{Batch, Completed};
 use lotus_locktable::{LockError, LockName, LockRequest, LockService};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::acceptance::{Reject, accept_record};
-use lotus_mvcc::index::{Read, Step};
+use lotus_mvcc::index::{Read, SearchStep};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
@@ -331,22 +331,22 @@ impl Body {
         };
         let claimed = |offset| !broken(Rule::ClaimsAreRemembered) && self.claims.contains(&offset);
         match lookup.absorb_except(words, claimed) {
-            Step::Read(read) => {
+            SearchStep::Read(read) => {
                 fetch.wants = Wants::Bucket(read);
                 Ok(Next::Read)
             }
-            Step::Found { offset, words: range } => {
+            SearchStep::Found { offset, words: range } => {
                 table.addresses.insert(row.table, row.key, offset);
                 (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
                 let cvt = Cvt::new(&words[range]);
                 self.keep_cached(coordinator, mode, fetch, cvt);
                 self.absorb_cvt(coordinator, mode, fetch, cvt)
             }
-            Step::Torn => {
+            SearchStep::Torn => {
                 fetch.wants = Wants::Bucket(lookup.restart());
                 Ok(Next::Reread)
             }
-            Step::Absent { free, tail } if row.access == Access::Insert => match free {
+            SearchStep::Absent { free, tail } if row.access == Access::Insert => match free {
                 None => {
                     fetch.wants = Wants::Overflow { tail };
                     Ok(Next::Read)
@@ -368,7 +368,7 @@ impl Body {
                     Ok(Next::Done)
                 }
             },
-            Step::Absent { .. } => {
+            SearchStep::Absent { .. } => {
                 fetch.wants = Wants::Bucket(lookup.restart());
                 self.absent(coordinator, mode, fetch, words)
             }

@@ -73,7 +73,7 @@ fn lock_in_epoch(
     txn: TxnId,
     requests: &[LockRequest],
     shard_epoch: u32,
-) -> Answer {
+) -> LockAnswer {
     let question = Question { txn, round: 1, fragment: 2 };
     let locks: Vec<_> =
         requests.iter().map(|&request| RemoteLock { request, shard_epoch }).collect();
@@ -83,7 +83,7 @@ fn lock_in_epoch(
     answer
 }
 
-fn lock(server: &mut LockServer<&Host>, txn: TxnId, requests: &[LockRequest]) -> Answer {
+fn lock(server: &mut LockServer<&Host>, txn: TxnId, requests: &[LockRequest]) -> LockAnswer {
     lock_in_epoch(server, txn, requests, OURS)
 }
 
@@ -92,8 +92,8 @@ fn end(server: &mut LockServer<&Host>, txn: TxnId) {
     assert_eq!(replies, [Reply::Ended { txn }]);
 }
 
-fn conflict_at(index: u16) -> Answer {
-    Answer::Refused { index, refusal: Refusal::Conflict }
+fn conflict_at(index: u16) -> LockAnswer {
+    LockAnswer::Refused { index, refusal: Refusal::Conflict }
 }
 
 /// A lock request is duplicated in the network and the copy arrives after its transaction ended:
@@ -103,12 +103,12 @@ fn h9_a_late_request_does_not_lock_for_the_dead() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
     let request = [LockRequest::write(row(1))];
-    assert_eq!(lock(&mut server, txn(5), &request), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(5), &request), LockAnswer::Granted);
     end(&mut server, txn(5));
-    assert_eq!(lock(&mut server, txn(5), &request), Answer::Stale);
-    assert_eq!(lock(&mut server, txn(4), &request), Answer::Stale);
+    assert_eq!(lock(&mut server, txn(5), &request), LockAnswer::Stale);
+    assert_eq!(lock(&mut server, txn(4), &request), LockAnswer::Stale);
     assert_eq!(table.held(), 0);
-    assert_eq!(lock(&mut server, txn(6), &request), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(6), &request), LockAnswer::Granted);
 }
 
 /// The end overtakes the request that it ends.
@@ -117,7 +117,7 @@ fn h9_an_end_may_come_before_its_request() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
     end(&mut server, txn(5));
-    assert_eq!(lock(&mut server, txn(5), &[LockRequest::write(row(1))]), Answer::Stale);
+    assert_eq!(lock(&mut server, txn(5), &[LockRequest::write(row(1))]), LockAnswer::Stale);
     assert_eq!(table.held(), 0);
 }
 
@@ -129,7 +129,7 @@ fn h9_a_repeated_request_is_granted_once() {
     let mut server = LockServer::new(Arc::clone(&table), &host);
     let requests = [LockRequest::read(row(1)), LockRequest::write(row(2))];
     for _ in 0..3 {
-        assert_eq!(lock(&mut server, txn(5), &requests), Answer::Granted);
+        assert_eq!(lock(&mut server, txn(5), &requests), LockAnswer::Granted);
         assert_eq!(table.held(), 2);
     }
     assert_eq!(*host.written.borrow(), [row(2)]);
@@ -143,11 +143,11 @@ fn h10_a_newer_attempt_ends_the_older() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
     let one = [LockRequest::write(row(1))];
-    assert_eq!(lock(&mut server, txn(5), &one), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(5), &one), LockAnswer::Granted);
     assert_eq!(lock(&mut server, other_txn(1), &one), conflict_at(0));
-    assert_eq!(lock(&mut server, txn(6), &[LockRequest::write(row(2))]), Answer::Granted);
-    assert_eq!(lock(&mut server, other_txn(1), &one), Answer::Granted);
-    assert_eq!(lock(&mut server, txn(5), &one), Answer::Stale);
+    assert_eq!(lock(&mut server, txn(6), &[LockRequest::write(row(2))]), LockAnswer::Granted);
+    assert_eq!(lock(&mut server, other_txn(1), &one), LockAnswer::Granted);
+    assert_eq!(lock(&mut server, txn(5), &one), LockAnswer::Stale);
 }
 
 /// An end that is repeated, that is old, or that reaches an owner which never heard of the
@@ -157,13 +157,13 @@ fn h10_a_stale_end_is_acknowledged_and_harmless() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
     end(&mut server, txn(5));
-    assert_eq!(lock(&mut server, txn(6), &[LockRequest::write(row(1))]), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(6), &[LockRequest::write(row(1))]), LockAnswer::Granted);
     end(&mut server, txn(5));
     end(&mut server, other_txn(u64::from(u16::MAX)));
     assert_eq!(table.held(), 1);
     end(&mut server, txn(7));
     assert_eq!(table.held(), 0);
-    assert_eq!(lock(&mut server, txn(7), &[LockRequest::write(row(1))]), Answer::Stale);
+    assert_eq!(lock(&mut server, txn(7), &[LockRequest::write(row(1))]), LockAnswer::Stale);
 }
 
 #[test]
@@ -171,10 +171,10 @@ fn h10_the_last_attempt_of_a_slot_ends_too() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
     let last = txn(TxnId::MAX_ATTEMPT);
-    assert_eq!(lock(&mut server, last, &[LockRequest::write(row(1))]), Answer::Granted);
+    assert_eq!(lock(&mut server, last, &[LockRequest::write(row(1))]), LockAnswer::Granted);
     end(&mut server, last);
     end(&mut server, last);
-    assert_eq!(lock(&mut server, last, &[]), Answer::Stale);
+    assert_eq!(lock(&mut server, last, &[]), LockAnswer::Stale);
     assert_eq!(table.held(), 0);
 }
 
@@ -184,15 +184,15 @@ fn h4_h8_an_expelled_incarnation_changes_nothing() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
     let request = [LockRequest::write(row(1))];
-    assert_eq!(lock(&mut server, txn(5), &request), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(5), &request), LockAnswer::Granted);
     server.refuse(incarnation(1));
     server.refuse(incarnation(8000));
-    assert_eq!(lock(&mut server, txn(6), &[LockRequest::read(row(2))]), Answer::Expelled);
+    assert_eq!(lock(&mut server, txn(6), &[LockRequest::read(row(2))]), LockAnswer::Expelled);
     end(&mut server, txn(6));
     assert_eq!(table.holders_of(incarnation(1)).len(), 1);
     assert_eq!(lock(&mut server, other_txn(1), &request), conflict_at(0));
     table.unlock(txn(5), &row(1));
-    assert_eq!(lock(&mut server, other_txn(1), &request), Answer::Granted);
+    assert_eq!(lock(&mut server, other_txn(1), &request), LockAnswer::Granted);
 }
 
 /// The shard is handed over while its request waits, or the asker's map is old.
@@ -201,9 +201,9 @@ fn h19_a_request_for_another_owner_takes_nothing() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
     let held = [LockRequest::read(row(1))];
-    assert_eq!(lock(&mut server, txn(5), &held), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(5), &held), LockAnswer::Granted);
     let more = [LockRequest::write(row(1)), LockRequest::write(row(2))];
-    let wrong = Answer::WrongOwner { index: 0, owner: ANOTHER, shard_epoch: OURS + 1 };
+    let wrong = LockAnswer::WrongOwner { index: 0, owner: ANOTHER, shard_epoch: OURS + 1 };
     assert_eq!(lock_in_epoch(&mut server, txn(5), &more, OURS - 1), wrong);
     assert_eq!(table.held(), 1);
     assert!(!table.is_write_locked(&row(1)));
@@ -219,12 +219,12 @@ fn h19_a_request_for_another_owner_takes_nothing() {
 fn a_refused_request_takes_nothing_and_says_where() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(Arc::clone(&table), &host);
-    assert_eq!(lock(&mut server, other_txn(1), &[LockRequest::read(row(3))]), Answer::Granted);
+    assert_eq!(lock(&mut server, other_txn(1), &[LockRequest::read(row(3))]), LockAnswer::Granted);
     let requests = [1, 2, 3].map(|key| LockRequest::write(row(key)));
     assert_eq!(lock(&mut server, txn(5), &requests), conflict_at(2));
     assert_eq!(table.held(), 1);
     end(&mut server, other_txn(1));
-    assert_eq!(lock(&mut server, txn(5), &requests), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(5), &requests), LockAnswer::Granted);
 }
 
 /// H11's hook: a writer is announced once; the lock table itself notices its release.
@@ -238,7 +238,7 @@ fn h11_the_host_hears_of_every_remote_writer() {
         &[LockRequest::read(row(2)), LockRequest::read(row(3))],
     ];
     for requests in rounds {
-        assert_eq!(lock(&mut server, txn(5), requests), Answer::Granted);
+        assert_eq!(lock(&mut server, txn(5), requests), LockAnswer::Granted);
     }
     assert_eq!(host.written.take(), [row(2), row(1)]);
 }
@@ -247,7 +247,7 @@ fn h11_the_host_hears_of_every_remote_writer() {
 fn a_datagram_carries_several_ends_and_requests_in_order() {
     let (table, host) = (table(), Host::default());
     let mut server = LockServer::new(table, &host);
-    assert_eq!(lock(&mut server, txn(5), &[LockRequest::write(row(1))]), Answer::Granted);
+    assert_eq!(lock(&mut server, txn(5), &[LockRequest::write(row(1))]), LockAnswer::Granted);
     let question = Question { txn: other_txn(1), round: 0, fragment: 0 };
     let locks = [RemoteLock { request: LockRequest::write(row(1)), shard_epoch: OURS }];
     let replies = ask(&mut server, |writer| {
@@ -258,7 +258,7 @@ fn a_datagram_carries_several_ends_and_requests_in_order() {
     let answers = [
         Reply::Lock { question, answer: conflict_at(0) },
         Reply::Ended { txn: txn(5) },
-        Reply::Lock { question, answer: Answer::Granted },
+        Reply::Lock { question, answer: LockAnswer::Granted },
     ];
     assert_eq!(replies, answers);
 }

@@ -55,7 +55,8 @@ fn requests_are_read_as_they_were_written() {
     let (bytes, expected) = sample();
     let read: Vec<_> = requests(&bytes).map(|request| request.expect("well-formed")).collect();
     assert_eq!(sender_epoch(&bytes), Ok(Epoch(0x0102_0304)));
-    let [Request::End { txn: ended }, Request::Lock { question: asked, locks }] = &read[..] else {
+    let [LockMessage::End { txn: ended }, LockMessage::Lock { question: asked, locks }] = &read[..]
+    else {
         panic!("{read:?}");
     };
     assert_eq!((*ended, *asked), (txn(76), question()));
@@ -65,12 +66,12 @@ fn requests_are_read_as_they_were_written() {
 #[test]
 fn replies_are_read_as_they_were_written() {
     let mut answers = vec![
-        Answer::Granted,
-        Answer::WrongOwner { index: 253, owner: NodeId(7), shard_epoch: 9 },
-        Answer::Stale,
-        Answer::Expelled,
+        LockAnswer::Granted,
+        LockAnswer::WrongOwner { index: 253, owner: NodeId(7), shard_epoch: 9 },
+        LockAnswer::Stale,
+        LockAnswer::Expelled,
     ];
-    answers.extend(REFUSALS.map(|refusal| Answer::Refused { index: 7, refusal }));
+    answers.extend(REFUSALS.map(|refusal| LockAnswer::Refused { index: 7, refusal }));
     let mut expected = vec![Reply::Ended { txn: txn(1) }];
     expected.extend(answers.iter().map(|&answer| Reply::Lock { question: question(), answer }));
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use lotus_fabric::ids::{Epoch, Incarnation, Key, NodeId, ShardId, TableId, TxnId};
-use lotus_locktable::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
+use lotus_locktable::wire::{self, LockAnswer, Question, RemoteLock, Reply, RequestWriter};
 use lotus_locktable::{
     EndTracker, LockHost, LockMode, LockName, LockRequest, LockServer, LockTable, LockTableConfig,
     NO_OWNER,
@@ -160,9 +160,9 @@ impl World {
         }
         let Some(asked) = slot.asked.take() else { return };
         match answer {
-            Answer::Granted => slot.granted.extend(asked),
-            Answer::Refused { .. } => {}
-            Answer::WrongOwner { .. } | Answer::Stale | Answer::Expelled => {
+            LockAnswer::Granted => slot.granted.extend(asked),
+            LockAnswer::Refused { .. } => {}
+            LockAnswer::WrongOwner { .. } | LockAnswer::Stale | LockAnswer::Expelled => {
                 panic!("a live attempt was told {answer:?}")
             }
         }

@@ -11,7 +11,7 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Profile, Rates, World};
 use lotus_fabric::transport::Fabric;
 use lotus_mvcc::Timestamp;
-use lotus_mvcc::oracle::{Answer, OracleClient, OracleServer};
+use lotus_mvcc::oracle::{OracleAnswer, OracleClient, OracleServer};
 
 const CLIENT: NodeId = NodeId(0);
 const FORMER: NodeId = NodeId(1);
@@ -48,9 +48,9 @@ fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) -> Rc
     OracleServer::serve(&rpc, move |asker, now| {
         count.set(count.get() + 1);
         match asker.life == life(LIFE) {
-            false => Answer::Refused,
-            true if now.since(began) < opens => Answer::NotYet,
-            true => Answer::Issued(Timestamp::new(timestamp).expect("63 bits")),
+            false => OracleAnswer::Refused,
+            true if now.since(began) < opens => OracleAnswer::NotYet,
+            true => OracleAnswer::Issued(Timestamp::new(timestamp).expect("63 bits")),
         }
     });
     // The service ends when `rpc` is dropped.

@@ -109,7 +109,7 @@ fn changes_are_decided_again_when_somebody_else_is_faster() {
     assert_eq!((asked, now.epoch(), now.live().count()), (2, Epoch(3), 2));
     assert_eq!(read(&authority), Ok(now.clone()));
     let unchanged = change(&authority, |now| now.expel(NodeId(0), NodeId(1)));
-    assert_eq!(unchanged, Ok(Outcome::Unchanged(now)));
+    assert_eq!(unchanged, Ok(ChangeOutcome::Unchanged(now)));
 }
 
 /// Placement over memory nodes 10, 11 and 12, with this many copies of each group.

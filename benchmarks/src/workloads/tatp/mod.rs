@@ -359,9 +359,9 @@ impl Workload for Tatp {
     #[inline]
     fn access(request: &TatpRequest) -> Access {
         match request.kind {
-            TatpProfile::GetSubscriberData | TatpProfile::GetNewDestination | TatpProfile::GetAccessData => {
-                Access::ReadOnly
-            }
+            TatpProfile::GetSubscriberData
+            | TatpProfile::GetNewDestination
+            | TatpProfile::GetAccessData => Access::ReadOnly,
             _ => Access::ReadWrite,
         }
     }
@@ -373,7 +373,9 @@ impl Workload for Tatp {
             TatpProfile::GetSubscriberData | TatpProfile::UpdateSubscriberData => {
                 (self.tables[SUBSCRIBER], s_id.into())
             }
-            TatpProfile::GetAccessData => (self.tables[ACCESS_INFO], typed_key(s_id, request.row_type)),
+            TatpProfile::GetAccessData => {
+                (self.tables[ACCESS_INFO], typed_key(s_id, request.row_type))
+            }
             TatpProfile::GetNewDestination => {
                 (self.tables[SPECIAL_FACILITY], typed_key(s_id, request.row_type))
             }

@@ -4,7 +4,7 @@
 //! together they are the largest writer of the workload, up to 190 rows, and reach the engine's
 //! limits. A district without an undelivered order is skipped (clause 2.7.4.2).
 
-use super::access::{TypedRow, Rows};
+use super::access::{Rows, TypedRow};
 use super::rows::{Customer, NewOrder, NextDelivery, Order, OrderLine};
 use super::scale::{DISTRICTS, MAX_LINES, Scale};
 use crate::contract::engine::{Txn, TxnError};

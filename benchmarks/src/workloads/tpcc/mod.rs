@@ -46,7 +46,7 @@ mod tests;
 use access::Rows;
 use population::Population;
 pub use request::TpccRequest;
-use request::{TpccProfile, Terminals, Whom, Wish};
+use request::{Terminals, TpccProfile, Whom, Wish};
 use scale::Table;
 pub use scale::{Critical, Scale};
 
@@ -141,7 +141,9 @@ impl Workload for Tpcc {
     fn access(request: &TpccRequest) -> Access {
         match request.kind() {
             TpccProfile::OrderStatus | TpccProfile::StockLevel => Access::ReadOnly,
-            TpccProfile::NewOrder | TpccProfile::Payment | TpccProfile::Delivery => Access::ReadWrite,
+            TpccProfile::NewOrder | TpccProfile::Payment | TpccProfile::Delivery => {
+                Access::ReadWrite
+            }
         }
     }
 

@@ -3,8 +3,8 @@
 //! The price with taxes and discount would be displayed and not stored, so it is not computed; the
 //! rows that it depends on are read.
 
-use super::access::{TypedRow, Rows};
-use super::request::{Ordered, NewOrder};
+use super::access::{Rows, TypedRow};
+use super::request::{NewOrder, Ordered};
 use super::rows::{
     self, Customer, District, Item, LatestOrder, Moment, Order, OrderLine, Stock, Warehouse,
 };

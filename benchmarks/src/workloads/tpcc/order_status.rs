@@ -1,6 +1,6 @@
 //! OrderStatus (clause 2.6): a customer's balance, and the latest order with its lines.
 
-use super::access::{TypedRow, Rows};
+use super::access::{Rows, TypedRow};
 use super::request::Whom;
 use super::rows::{Customer, LatestOrder, Order, OrderLine};
 use super::scale::{MAX_LINES, Scale};

@@ -144,8 +144,12 @@ impl Terminals {
             TpccProfile::NewOrder => Wish::NewOrder(self.new_order(rng, warehouse, district)),
             TpccProfile::Payment => Wish::Payment(self.payment(rng, warehouse, district)),
             TpccProfile::OrderStatus => Wish::OrderStatus(self.whom(rng, district)),
-            TpccProfile::Delivery => Wish::Delivery { warehouse, carrier: rng.random_range(1..=10) },
-            TpccProfile::StockLevel => Wish::StockLevel { district, threshold: rng.random_range(10..=20) },
+            TpccProfile::Delivery => {
+                Wish::Delivery { warehouse, carrier: rng.random_range(1..=10) }
+            }
+            TpccProfile::StockLevel => {
+                Wish::StockLevel { district, threshold: rng.random_range(10..=20) }
+            }
         })
     }
 

@@ -3,7 +3,7 @@
 //! It reads about two hundred lines and as many stock rows, from one snapshot. The specification
 //! asks only for read committed; a snapshot gives more and takes no locks.
 
-use super::access::{TypedRow, Rows};
+use super::access::{Rows, TypedRow};
 use super::rows::{District, Order, OrderLine, Stock};
 use super::scale::{MAX_LINES, Scale};
 use crate::contract::engine::{Txn, TxnError};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::request::{Ordered, NewOrder, Payment, TpccRequest, Whom, Wish};
+use super::request::{NewOrder, Ordered, Payment, TpccRequest, Whom, Wish};
 use super::rows::{self, Record, postings};
 use super::scale::{Scale, Table};
 use super::{Critical, Tpcc, audit};
