@@ -6,6 +6,10 @@
 //! generated from a seed ([`swarm`]) or named after the hazards that they provoke ([`named`]). A
 //! [`campaign`] runs many; [`shrink`] makes a failing one short.
 //!
+//! # Floors
+//! `campaigns`, `drive`, `properties`, `scenario`, `verdict`: each folder imports only from those
+//! behind it.
+//!
 //! # What it is not
 //! A model of the protocol. The engine checks its memory (audit and inspections), the workloads
 //! check their data, and [`properties`] check what clients saw; isolation is judged by
@@ -16,30 +20,18 @@
 
 #![forbid(unsafe_code)]
 
-pub mod authority;
-pub mod campaign;
-mod copies;
-pub mod hazard;
-mod impatient;
-#[cfg(feature = "fault-points")]
-pub mod matrix;
-mod memory_returns;
-pub mod named;
-pub mod pairs;
+mod campaigns;
+mod drive;
 pub mod properties;
-mod returns;
-pub mod room;
-pub mod run;
-#[cfg(feature = "sabotage")]
-pub mod sabotage;
 pub mod scenario;
-pub mod shrink;
-pub mod starts;
-pub mod strike;
-pub mod swarm;
-mod turns;
-mod watched;
+pub mod verdict;
 
-pub use hazard::Hazard;
-pub use run::{Outcome, Violation};
-pub use scenario::{Scenario, ScenarioError};
+#[cfg(feature = "fault-points")]
+pub use campaigns::matrix;
+#[cfg(feature = "sabotage")]
+pub use campaigns::sabotage;
+pub use campaigns::{campaign, named, shrink, swarm};
+pub use drive::{run, starts};
+pub use scenario::hazard::{self, Hazard};
+pub use scenario::{Scenario, ScenarioError, authority, pairs, room, strike};
+pub use verdict::{Outcome, Violation};

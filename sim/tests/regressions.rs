@@ -1,7 +1,8 @@
 //! Regression tests: bugs that simulation has found, each with the scenario and seed that found it.
 
 use lotus_benchmarks::AbortReason;
-use lotus_sim::run::{Budget, Outcome, run};
+use lotus_sim::Outcome;
+use lotus_sim::run::{Budget, run};
 use lotus_sim::{Scenario, Violation};
 
 /// Runs the scenario of a file in `tests/regressions`, with at most `events` events.

@@ -6,7 +6,7 @@ use lotus::ShardStatus;
 use lotus_benchmarks::history::{Attempt, History, Status};
 use lotus_fabric::ids::Incarnation;
 
-use crate::run::Violation;
+use crate::verdict::Violation;
 
 /// Property that the load is shared.
 pub const SHARED: &str = "no compute node carries far more than its share of a steady load";

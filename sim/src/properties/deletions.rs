@@ -4,8 +4,8 @@ use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::history::{Access, History, Operation, Status};
 use lotus_benchmarks::stats::Tally;
 
-use crate::pairs::LEAVES;
-use crate::run::Violation;
+use crate::scenario::pairs::LEAVES;
+use crate::verdict::Violation;
 
 /// Name of the property that deletions take no memory.
 pub const DELETIONS: &str = "no deletion fails for want of memory";

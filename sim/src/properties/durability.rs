@@ -8,7 +8,7 @@ use lotus_benchmarks::history::{Access, History, Status};
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
 
-use crate::run::Violation;
+use crate::verdict::Violation;
 
 /// Name of the property.
 pub const DURABLE: &str = "what was reported as committed is there";

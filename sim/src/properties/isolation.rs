@@ -4,7 +4,7 @@
 use lotus_benchmarks::history::History;
 use lotus_checker::{Options, RealTime, check};
 
-use crate::run::Violation;
+use crate::verdict::Violation;
 
 /// Property of a history that the checker can read: every attempt has an id of its own.
 pub const CHECKED: &str = "a history can be checked";

@@ -4,9 +4,9 @@
 use lotus::MemoryStanding;
 use lotus_fabric::ids::NodeId;
 
-use crate::memory_returns;
-use crate::run::Violation;
-use crate::scenario::Scenario;
+use crate::scenario::format::Scenario;
+use crate::scenario::memory_returns;
+use crate::verdict::Violation;
 
 /// Property that memory nodes are kept without a reason to lose them.
 pub const MISSED: &str = "a memory node that most compute nodes reach is kept";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lotus_benchmarks::history::{Attempt, History, Status};
 
-use crate::run::Violation;
+use crate::verdict::Violation;
 
 /// Name of the property.
 pub const PROGRESS: &str = "every client makes progress once the faults have healed";

@@ -9,9 +9,10 @@ use std::time::Duration;
 use lotus_benchmarks::AbortReason;
 use lotus_fabric::env::Env;
 
-use crate::hazard::{Hazard, met};
-use crate::run::{Budget, Outcome, run};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::drive::run::{Budget, run};
+use crate::scenario::format::{Scenario, ScenarioError};
+use crate::scenario::hazard::{Hazard, met};
+use crate::verdict::Outcome;
 
 /// Totals of a campaign.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

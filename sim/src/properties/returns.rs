@@ -7,8 +7,8 @@ use lotus::Cluster;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, SimMachines};
 
-use crate::run::Violation;
-use crate::scenario::Scenario;
+use crate::scenario::format::Scenario;
+use crate::verdict::Violation;
 
 /// Property that a restarted compute node takes part again.
 pub const RETURNED: &str = "a compute node that is started again takes part";

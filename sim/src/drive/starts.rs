@@ -34,13 +34,13 @@ use lotus_router::authority::{Version, Versioned};
 use lotus_router::{AuthorityError, EmbeddedAuthority};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde::{Deserialize, Serialize};
 
-use crate::run::Violation;
+use crate::verdict::Violation;
 
 mod hall;
 mod judge;
 
+use crate::scenario::authority::Starts;
 use hall::{Hall, Prompt};
 use judge::Calm;
 
@@ -64,30 +64,6 @@ const WAY_US: u64 = 50;
 /// Number of process starts with faults, and of further ones without.
 const STRUCK: u32 = 16;
 const SOUND: u32 = 24;
-
-/// Faults while processes start. By default there are none, and no processes.
-#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct Starts {
-    /// Compute nodes, each in a process of its own; 0 to start no cluster.
-    pub processes: u16,
-    /// Share of questions that are lost, and of answers.
-    pub loss: f64,
-    /// Share of questions before which a process pauses.
-    pub pauses: f64,
-    /// Longest pause, in microseconds.
-    pub pause_max_us: u64,
-    /// Share of questions at which a process ends.
-    pub kills: f64,
-    /// Share of questions before which a memory node is lost, with all it has; at most one is.
-    pub memory_loss: f64,
-}
-
-impl Starts {
-    pub(crate) fn is_none(&self) -> bool {
-        self.processes == 0
-    }
-}
 
 /// State of a compute node.
 enum Place {
@@ -605,7 +581,7 @@ mod tests {
     #[test]
     fn what_the_swarm_draws_starts() {
         for seed in 0..40 {
-            let plan = crate::swarm::scenario(seed).authority.starts;
+            let plan = crate::campaigns::swarm::scenario(seed).authority.starts;
             let violations = start(&plan, seed).violations;
             assert!(violations.is_empty(), "seed {seed}, {plan:?}: {violations:?}");
         }

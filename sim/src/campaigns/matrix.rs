@@ -12,7 +12,8 @@
 //! [`Cell::NoRun`].
 //!
 //! # What it is not
-//! A random search: the swarm ([`crate::swarm`]) finds combinations that no list foresees.
+//! A random search: the swarm ([`crate::campaigns::swarm`]) finds combinations that no list
+//! foresees.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,10 +25,11 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use lotus_points::{Family, FaultPoint, Pieces, Place};
 
-use crate::authority::Distance;
-use crate::run::{Budget, Violation, run};
-use crate::scenario::{Load, Network, Scenario, ScenarioError, Topology, Workload};
-use crate::strike::{Blow, Strike, Victim};
+use crate::drive::run::{Budget, run};
+use crate::scenario::authority::Distance;
+use crate::scenario::format::{Load, Network, Scenario, ScenarioError, Topology, Workload};
+use crate::scenario::strike::{Blow, Strike, Victim};
+use crate::verdict::Violation;
 
 /// Part of a struck node in the step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -2,8 +2,8 @@
 //!
 //! # What it is
 //! Now and then a random compute node is asked to read all rows. Each file is judged by itself: a
-//! file of [`Pairs`](crate::pairs::Pairs) has at most one row of each pair, as every transaction
-//! sees them. If that node or a memory node dies meanwhile, there is no file.
+//! file of [`Pairs`](crate::scenario::pairs::Pairs) has at most one row of each pair, as every
+//! transaction sees them. If that node or a memory node dies meanwhile, there is no file.
 //!
 //! # What it is not
 //! Part of the history: rows in a file bear no version.
@@ -22,8 +22,8 @@ use lotus_mvcc::TableSpec;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::run::Violation;
-use crate::scenario::{Scenario, Workload};
+use crate::scenario::format::{Scenario, Workload};
+use crate::verdict::Violation;
 
 /// Property that all rows of a snapshot file existed at one time, whichever transactions ran.
 pub const OF_ONE_TIME: &str = "a snapshot file shows all rows as they were at one time";

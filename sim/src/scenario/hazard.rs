@@ -7,8 +7,8 @@ use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::config::{Locks, Timestamps, Visible};
 use serde::{Deserialize, Serialize};
 
-use crate::run::Figures;
-use crate::scenario::{Scenario, Workload};
+use crate::scenario::format::{Scenario, Workload};
+use crate::verdict::Figures;
 
 /// A hazard: H1 to H24.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

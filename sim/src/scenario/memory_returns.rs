@@ -6,10 +6,10 @@ use std::time::Duration;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 
-use crate::scenario::Scenario;
+use crate::scenario::format::Scenario;
 
 /// Leases after its return in which a memory node should be filled, so that the next one may be
-/// lost. If it takes longer the next one waits ([`crate::turns`]).
+/// lost. If it takes longer the next one waits ([`crate::drive::turns`]).
 const LEASES_TO_FILL: u32 = 12;
 
 /// Planned time to fill a memory node that is back.

@@ -18,8 +18,8 @@ use lotus::{Cluster, MemoryStanding};
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, SimMachines, When};
 
-use crate::memory_returns;
-use crate::scenario::Scenario;
+use crate::scenario::format::Scenario;
+use crate::scenario::memory_returns;
 
 /// Losses and returns of memory nodes that wait for copies elsewhere.
 pub(crate) struct Turns {

@@ -3,9 +3,9 @@
 //! Greedy: each simplification is tried by a run with the same seed, and kept if the same property
 //! is still violated, until none helps any more. The result need not be the smallest there is.
 
-use crate::authority::Distance;
-use crate::run::{Budget, run};
-use crate::scenario::Scenario;
+use crate::drive::run::{Budget, run};
+use crate::scenario::authority::Distance;
+use crate::scenario::format::Scenario;
 
 /// Simplifies a scenario that violates `property` with this seed. `after` is called after each run,
 /// with the number of runs so far and the best scenario, and returns whether to go on.
@@ -84,8 +84,8 @@ fn simpler(scenario: &Scenario) -> Vec<Scenario> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::ENDS;
-    use crate::swarm;
+    use crate::campaigns::swarm;
+    use crate::verdict::ENDS;
 
     #[test]
     fn what_is_not_needed_is_left_out() {

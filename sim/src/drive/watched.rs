@@ -11,14 +11,14 @@ use lotus_mvcc::TableSpec;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::copies::Copies;
-use crate::impatient::{Client, Patience};
+use crate::drive::impatient::{Client, Patience};
+use crate::drive::turns::Turns;
+use crate::properties::copies::Copies;
 use crate::properties::losses;
-use crate::returns::Returns;
-use crate::room::with_shards;
-use crate::run::{Moves, Violation};
-use crate::scenario::Scenario;
-use crate::turns::Turns;
+use crate::properties::returns::Returns;
+use crate::scenario::format::Scenario;
+use crate::scenario::room::with_shards;
+use crate::verdict::{Moves, Violation};
 
 /// Number of inspections while clients run.
 const LOOKS: u32 = 24;

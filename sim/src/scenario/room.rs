@@ -21,7 +21,7 @@ use lotus_mvcc::loader::{LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::reserve;
 use lotus_mvcc::{TableDef, TableSpec};
 
-use crate::scenario::{self, Scenario, Topology};
+use crate::scenario::format::{self, Scenario, Topology};
 
 /// Minimum number of slabs of a group.
 pub const FEWEST_SLABS: u64 = 4;
@@ -61,9 +61,9 @@ pub fn loaded_slabs<W: Workload>(workload: &W, cluster: &ClusterConfig, shards: 
 }
 
 /// Number of record slots that all compute nodes of a scenario keep back for updates, over all
-/// groups with rows of [`Pairs`](crate::pairs::Pairs); 0 for other workloads.
+/// groups with rows of [`Pairs`](crate::scenario::pairs::Pairs); 0 for other workloads.
 pub(crate) fn kept_back(scenario: &Scenario) -> u64 {
-    let scenario::Workload::Pairs { record_bytes, .. } = scenario.workload else { return 0 };
+    let format::Workload::Pairs { record_bytes, .. } = scenario.workload else { return 0 };
     let cluster = &scenario.cluster;
     let slot_bytes = slot_bytes(size_of::<u64>(), record_bytes) as u64;
     reserve(slot_bytes) * cluster.compute_nodes as u64 * groups_used(cluster)
@@ -117,9 +117,9 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::pairs::Pairs;
-    use crate::run::settings;
-    use crate::swarm;
+    use crate::campaigns::swarm;
+    use crate::drive::run::settings;
+    use crate::scenario::pairs::Pairs;
 
     /// Loads a workload in a scenario's cluster with `slabs` slabs; returns those in use
     /// afterwards, by group.
@@ -184,7 +184,7 @@ mod tests {
     fn the_rows_of_every_drawn_scenario_that_fills_memory_fit() {
         let (mut fit, mut full) = (0, 0);
         for one in (500_000..500_100).filter_map(swarm::with_full_memory) {
-            let scenario::Workload::Pairs { pairs, record_bytes } = one.workload else {
+            let format::Workload::Pairs { pairs, record_bytes } = one.workload else {
                 panic!("{one:?}")
             };
             let workload = Pairs::new(pairs, record_bytes);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{ClusterBuilder, MemoryStanding};
-use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::config::LoadConfig;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError, Options};
@@ -20,44 +19,26 @@ use lotus_benchmarks::tpcc::{Scale, Tpcc};
 use lotus_benchmarks::workload::Workload as _;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;
-use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
+use lotus_fabric::sim::{Config, Interleaving, Limits, SimMachines, Tracer, World};
 use lotus_mvcc::layout::region::SLAB_BYTES;
 
-use crate::authority::Post;
-use crate::memory_returns;
-use crate::pairs::Pairs;
-use crate::properties::{balance, deletions, durability, isolation, losses, progress};
-use crate::room;
-use crate::scenario::{Scenario, ScenarioError, Workload};
-use crate::starts;
 #[cfg(feature = "fault-points")]
-use crate::strike::armed::Armed;
-use crate::turns::Turns;
-use crate::watched::Watched;
-
-/// Property that the run ends within its limits.
-pub const ENDS: &str = "the run comes to its end";
-/// Property that no thread panics.
-pub const NO_PANIC: &str = "nobody panics";
-/// Property that lanes are closed, without which their nodes could not be restarted.
-pub const LANES_END: &str = "lanes end with whoever has opened them";
-/// Property that workloads check as they read.
-pub const READS: &str = "transactions see what they must";
+use crate::drive::armed::Armed;
+use crate::drive::authority::Post;
+use crate::drive::starts;
+use crate::drive::turns::Turns;
+use crate::drive::watched::Watched;
+use crate::properties::{balance, deletions, durability, isolation, losses, progress};
+use crate::scenario::format::{Scenario, ScenarioError, Workload};
+use crate::scenario::pairs::Pairs;
+use crate::scenario::{memory_returns, room};
+use crate::verdict::{ENDS, Figures, LANES_END, NO_PANIC, Outcome, READS, Violation};
 
 /// Maximum number of rows that a transaction writes: in TPC-C's delivery, and in other workloads.
 const MAX_WRITES_OF_TPCC: u16 = 256;
 const MAX_WRITES: u16 = 16;
 /// Virtual time that a run may take beyond storm, calm and time-outs of the engine.
 const SLACK: Duration = Duration::from_secs(20);
-
-/// A property that does not hold.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
-    /// Name of the property.
-    pub property: String,
-    /// Finding that contradicts it.
-    pub detail: String,
-}
 
 /// Limits of a run, which is stopped with a message beyond them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,73 +53,6 @@ impl Default for Budget {
     /// Some tens of seconds on one core, and less memory than any machine has.
     fn default() -> Self {
         Self { events: 50_000_000, bytes: 8 << 30 }
-    }
-}
-
-/// Counts of a run.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Figures {
-    /// Attempts that committed.
-    pub committed: u64,
-    /// Attempts that aborted, by reason.
-    pub aborted: [u64; AbortReason::ALL.len()],
-    /// Attempts with an unknown outcome.
-    pub unknown: u64,
-    /// One-sided verbs.
-    pub verbs: u64,
-    /// Hits in the version table cache.
-    pub version_table_hits: u64,
-    /// Moves of shards.
-    pub moves: Moves,
-    /// Snapshots that were written into files.
-    pub snapshots: u64,
-    /// Events of the world.
-    pub events: u64,
-    /// Virtual time.
-    pub virtual_time: Duration,
-    /// Memory nodes that were lost.
-    pub memory_lost: u64,
-    /// Memory nodes that restarted with empty memory and serve again.
-    pub memory_filled: u64,
-    /// Compute nodes that have returned as new incarnations.
-    pub returned: u64,
-    /// Faults that happened.
-    pub faults: FaultCounts,
-    /// Strikes that happened.
-    pub strikes: u64,
-}
-
-/// Outcomes of orders to give shards away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Moves {
-    /// Shards that changed hands.
-    pub done: u64,
-    /// Orders that failed.
-    pub failed: u64,
-    /// Attempts that were asked to give up their locks.
-    pub stragglers: u64,
-}
-
-/// Verdict on a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
-    /// Violations, the first of each property.
-    pub violations: Vec<Violation>,
-    /// Counts of the run.
-    pub figures: Figures,
-    /// Hash of the trace; equal for every run of one scenario with one seed.
-    pub trace_hash: u64,
-}
-
-impl Outcome {
-    /// Whether all properties held.
-    pub fn is_clean(&self) -> bool {
-        self.violations.is_empty()
-    }
-
-    /// Whether this property did not hold.
-    pub fn violates(&self, property: &str) -> bool {
-        self.violations.iter().any(|violation| violation.property == property)
     }
 }
 

@@ -12,12 +12,11 @@ use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::authority::{Distance, Silence};
-use crate::memory_returns;
-use crate::pairs::{Pairs, SHORTEST};
-use crate::room::{FEWEST_SLABS, groups_used, loaded_slabs};
-use crate::scenario::{Load, Network, Scenario, Topology, Workload};
-use crate::starts::Starts;
+use crate::scenario::authority::{Distance, Silence, Starts};
+use crate::scenario::format::{Load, Network, Scenario, Topology, Workload};
+use crate::scenario::memory_returns;
+use crate::scenario::pairs::{Pairs, SHORTEST};
+use crate::scenario::room::{FEWEST_SLABS, groups_used, loaded_slabs};
 
 /// Maximum slowness of a node's NIC or cores where nodes have leases, in percent.
 const SLOW_PERCENT: u32 = 300;
@@ -421,7 +420,7 @@ mod tests {
     use lotus_benchmarks::AbortReason;
 
     use super::*;
-    use crate::run::{Budget, run};
+    use crate::drive::run::{Budget, run};
 
     #[test]
     fn every_seed_has_a_scenario_of_its_own_that_can_be_run() {

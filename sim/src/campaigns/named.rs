@@ -3,13 +3,13 @@
 //! They are files beside the sources, and part of the program. Seeds vary what a scenario leaves
 //! open; the conditions that its hazard needs are always there.
 
-use crate::scenario::Scenario;
+use crate::scenario::format::Scenario;
 
 macro_rules! files {
     ($($name:literal)*) => {
         /// Names and texts.
         const FILES: &[(&str, &str)] =
-            &[$(($name, include_str!(concat!("../scenarios/", $name, ".toml"))),)*];
+            &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml"))),)*];
     };
 }
 
@@ -125,8 +125,8 @@ mod tests {
 
     use super::*;
     use crate::Hazard;
-    use crate::campaign::campaign;
-    use crate::run::{Budget, run};
+    use crate::campaigns::campaign::campaign;
+    use crate::drive::run::{Budget, run};
 
     #[test]
     fn every_scenario_bears_the_name_of_its_file_and_of_a_hazard_and_tells_its_story() {

@@ -4,16 +4,16 @@
 use lotus_checker::Anomaly;
 use lotus_sabotage::Rule;
 
-use crate::copies::OF_ONE_TIME;
-use crate::pairs::{AT_MOST_ONE, COUNTED};
+use crate::drive::starts::STARTED;
 use crate::properties::balance::{RESTS, SHARED};
+use crate::properties::copies::OF_ONE_TIME;
 use crate::properties::durability::DURABLE;
 use crate::properties::isolation::CHECKED;
 use crate::properties::losses::MISSED;
 use crate::properties::progress::PROGRESS;
-use crate::returns::RETURNED;
-use crate::run::{ENDS, READS};
-use crate::starts::STARTED;
+use crate::properties::returns::RETURNED;
+use crate::scenario::pairs::{AT_MOST_ONE, COUNTED};
+use crate::verdict::{ENDS, READS};
 
 /// One rule of the table.
 pub(super) struct Hunted {
@@ -266,7 +266,7 @@ const TABLE: &[Hunted] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::named;
+    use crate::campaigns::named;
 
     #[test]
     fn every_rule_has_one_row_in_order_and_its_scenarios_exist() {

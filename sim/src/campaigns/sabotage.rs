@@ -21,9 +21,10 @@ use std::sync::{Mutex, PoisonError};
 use lotus_fabric::env::Env;
 use lotus_sabotage::{Rule, break_rule};
 
-use crate::named;
-use crate::run::{Budget, Violation, run};
-use crate::scenario::ScenarioError;
+use crate::campaigns::named;
+use crate::drive::run::{Budget, run};
+use crate::scenario::format::ScenarioError;
+use crate::verdict::Violation;
 
 mod table;
 

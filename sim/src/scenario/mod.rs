@@ -1,0 +1,16 @@
+//! A scenario: a cluster, a workload and faults, as data.
+//!
+//! [`mod@format`] is its form in files, [`check`](self) what is refused, and `settings` what it
+//! means for a cluster. Imports from [`crate::verdict`] alone.
+
+pub mod authority;
+mod check;
+pub mod format;
+pub mod hazard;
+pub(crate) mod memory_returns;
+pub mod pairs;
+pub mod room;
+mod settings;
+pub mod strike;
+
+pub use format::{Hot, Load, Network, Scenario, ScenarioError, Topology, Workload};

@@ -1,0 +1,117 @@
+//! Settings of a cluster, its load and its network, as a scenario gives them.
+
+use crate::scenario::format::{Scenario, ScenarioError, Topology, Workload};
+use lotus_benchmarks::config::{ClusterConfig, Fabric, LoadConfig, Sharding};
+use lotus_benchmarks::hotspot::Hotspot;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
+use std::time::Duration;
+
+impl Scenario {
+    /// Length of the storm.
+    pub fn storm(&self) -> Duration {
+        Duration::from_micros(self.storm_us)
+    }
+
+    /// Hotspot of a key-value store; `None` without one.
+    pub(crate) fn hotspot(&self) -> Option<Hotspot> {
+        let Workload::Kvs { hotspot, .. } = self.workload else { return None };
+        hotspot.map(|hot| Hotspot {
+            hot_shards: hot.shards,
+            ratio: hot.ratio,
+            every: Duration::from_micros(hot.jump_us),
+            nodes: self.cluster.compute_nodes as u64,
+            shards: u64::from(self.cluster.shards),
+        })
+    }
+
+    /// Length of the calm.
+    pub fn calm(&self) -> Duration {
+        Duration::from_micros(self.calm_us)
+    }
+
+    /// Lease of compute nodes; `None` without one.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        (self.cluster.lease_us > 0).then(|| Duration::from_micros(self.cluster.lease_us))
+    }
+
+    /// The benchmark harness's view of the cluster.
+    pub(crate) fn cluster_config(&self) -> ClusterConfig {
+        let Topology { compute_nodes, threads, coroutines, memory_nodes, .. } = self.cluster;
+        let Topology { replicas, versions, lock_table_bytes, locks, timestamps, .. } = self.cluster;
+        ClusterConfig {
+            fabric: Fabric::Sim,
+            profile: Some(self.network.profile.clone()),
+            cns: compute_nodes,
+            threads,
+            coroutines,
+            mns: memory_nodes,
+            replicas,
+            versions,
+            read_rule: self.cluster.read_rule,
+            lock_table_bytes,
+            vt_cache: self.cluster.version_table_cache,
+            sharding: Sharding::App,
+            locks,
+            timestamps,
+            visible: self.cluster.visible,
+            retain_versions: self.cluster.retain_versions,
+            horizon_us: self.cluster.horizon_us,
+            balance_us: (self.cluster.balance_us > 0).then_some(self.cluster.balance_us),
+            lease_us: (self.cluster.lease_us > 0).then_some(self.cluster.lease_us),
+            memory_limit_bytes: None,
+        }
+    }
+
+    /// The benchmark harness's view of the clients.
+    pub(crate) fn load_config(&self, seed: u64) -> LoadConfig {
+        LoadConfig {
+            isolation: self.load.isolation,
+            other_isolation: self.load.other_isolation,
+            routing: self.load.routing,
+            secs: (self.storm() + self.calm()).as_secs_f64(),
+            warmup_secs: 0.0,
+            rate_tps: self.load.rate_tps,
+            seed,
+            in_flight: None,
+            move_us: None,
+            timeline_us: None,
+        }
+    }
+
+    /// The network profile.
+    ///
+    /// # Errors
+    /// `Impossible`, if no built-in profile has that name.
+    pub(crate) fn profile(&self) -> Result<Profile, ScenarioError> {
+        Profile::named(&self.network.profile).map_err(|error| self.impossible(error))
+    }
+
+    /// The schedule, and at the storm's end the opposite of every lasting fault; entries that still
+    /// wait for a count of verbs or messages are dropped, so that none strikes in the calm or the
+    /// audit.
+    pub(crate) fn schedule_with_healing(&self) -> Vec<Scheduled> {
+        let opposite = |entry: &Scheduled| match entry.fault {
+            Fault::Cut { from, to } => Some(Fault::Mend { from, to }),
+            Fault::Isolate { node } => Some(Fault::Rejoin { node }),
+            Fault::SlowNic { node, .. } => Some(Fault::SlowNic { node, percent: 100 }),
+            Fault::SlowCores { node, .. } => Some(Fault::SlowCores { node, percent: 100 }),
+            // A clock that was set back stands still; one that was set forward goes on.
+            Fault::ClockJump { node, nanos } if nanos < 0 => {
+                Some(Fault::ClockJump { node, nanos: -nanos })
+            }
+            _ => None,
+        };
+        let planned = self.planned();
+        let healing = planned.iter().filter_map(opposite);
+        let healing = healing.chain([Fault::SetRates(Rates::default()), Fault::Disarm]);
+        let when = When::At(self.storm());
+        let healing = healing.map(|fault| Scheduled { when, fault });
+        self.schedule.iter().cloned().chain(healing).collect()
+    }
+
+    /// Node id of the first compute node.
+    pub fn first_compute_node(&self) -> NodeId {
+        NodeId(self.cluster.memory_nodes as u16)
+    }
+}
