@@ -4,20 +4,21 @@
 
 use std::time::Duration;
 
-use crate::agree::seat::Silent;
+use crate::apps::loaded::Loaded;
 use crate::args::{
     BeginningArgs, ChaosArgs, ClusterArgs, ClusterTask, ComputeNodeArgs, NodeArgs, OnOff,
     ShardsArgs, ShardsTask,
 };
 use crate::chaos;
-use crate::config::file::ClusterFile;
-use crate::config::namespaces::Namespaces;
-use crate::config::node::{Kind, Node};
-use crate::config::snapshots::IfDamaged;
-use crate::node::daemon;
-use crate::node::operator::Switch;
+use crate::config::{self, load::Load};
 use crate::operate::{commands, ranges, shards, status};
 use crate::show::Verdict;
+use lotus_node::agree::seat::Silent;
+use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::config::namespaces::Namespaces;
+use lotus_node::config::snapshots::IfDamaged;
+use lotus_node::requests::operator::Switch;
 
 /// `lotus cluster`.
 ///
@@ -30,7 +31,7 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         #[cfg(feature = "fault-points")]
         ClusterTask::Matrix(args) => return chaos::matrix::run(args),
     };
-    let file = ClusterFile::read(&place.file, place.state.as_deref());
+    let file = config::read(&place.file, place.state.as_deref());
     let mut file = file.map_err(|error| error.to_string())?;
     match args.task {
         ClusterTask::Up { wait_secs, beginning, .. } => {
@@ -56,10 +57,10 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
 /// # Errors
 /// A sentence. Nothing of the cluster runs any more then.
 pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
-    let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
+    let file = config::read(&args.place.file, args.place.state.as_deref());
     let mut file = file.map_err(|error| error.to_string())?;
     if let Some(name) = &args.namespaces {
-        file.namespaces = Some(Namespaces::find(name, Node::all(&file))?);
+        file.namespaces = Some(Namespaces::find(name, NodeName::all(&file))?);
     }
     chaos::run(&file, args)
 }
@@ -70,7 +71,7 @@ pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
 /// A sentence.
 pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
     let path = args.file.as_ref().ok_or("--file is missing: the description of the cluster")?;
-    let file = ClusterFile::read(path, args.state.as_deref());
+    let file = config::read(path, args.state.as_deref());
     let file = file.map_err(|error| error.to_string())?;
     match &args.task {
         None => {
@@ -78,7 +79,7 @@ pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
             shards::show(&file, &filter, args.json)
         }
         Some(ShardsTask::Move { shards, to }) => {
-            let to = Node { kind: Kind::Compute, index: *to };
+            let to = NodeName { kind: NodeKind::Compute, index: *to };
             shards::start_move(&file, &ranges::parse(shards)?, to)
         }
         Some(ShardsTask::Balance { switch: OnOff::On }) => shards::balance(&file, Switch::On),
@@ -102,7 +103,7 @@ fn begin(file: &mut ClusterFile, beginning: BeginningArgs) -> Result<(), String>
 /// # Errors
 /// A sentence.
 pub fn lend_memory(args: &NodeArgs) -> Result<(), String> {
-    serve(Kind::Memory, args, BeginningArgs { older_snapshot: false })
+    serve(NodeKind::Memory, args, BeginningArgs { older_snapshot: false })
 }
 
 /// `lotus cn`.
@@ -110,12 +111,14 @@ pub fn lend_memory(args: &NodeArgs) -> Result<(), String> {
 /// # Errors
 /// A sentence.
 pub fn compute(args: &ComputeNodeArgs) -> Result<(), String> {
-    serve(Kind::Compute, &args.node, args.beginning)
+    serve(NodeKind::Compute, &args.node, args.beginning)
 }
 
-fn serve(kind: Kind, args: &NodeArgs, beginning: BeginningArgs) -> Result<(), String> {
-    let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
+fn serve(kind: NodeKind, args: &NodeArgs, beginning: BeginningArgs) -> Result<(), String> {
+    let file = config::read(&args.place.file, args.place.state.as_deref());
     let mut file = file.map_err(|error| error.to_string())?;
     begin(&mut file, beginning)?;
-    daemon::run(&file, Node { kind, index: args.node })
+    let loaded = Loaded(Load::of(&file).map_err(|error| error.to_string())?);
+    let node = lotus_node::Node::new(file, NodeName { kind, index: args.node }, loaded);
+    node.run().map_err(|error| error.to_string())
 }

@@ -10,12 +10,13 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::agree::ledger::Ledger;
-use crate::agree::records::Record;
-use crate::config::file::ClusterFile;
-use crate::host::processes::Process;
-use crate::node::snapshots::kept::rank_by_name;
-use crate::node::snapshots::{Last, Notes, Snapshot};
+use crate::apps::ledger::Ledger;
+use crate::apps::loaded::Kept;
+use lotus_node::agree::records::Record;
+use lotus_node::config::file::ClusterFile;
+use lotus_node::host::processes::Process;
+use lotus_node::snapshots::kept::rank_by_name;
+use lotus_node::snapshots::{Last, Snapshot};
 
 pub use lotus::fuzzing::{catalogue, catalogue_sample, snapshot, snapshot_sample};
 
@@ -37,7 +38,7 @@ pub fn state(bytes: &[u8]) {
     json::<Ledger>(bytes);
     json::<Snapshot>(bytes);
     json::<Last>(bytes);
-    json::<Notes>(bytes);
+    json::<Kept>(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Some(process) = Process::parse(text) {
         assert_eq!(Process::parse(&process.to_line()), Some(process));
@@ -143,7 +144,7 @@ mod tests {
             "rows":2,"bytes":3,"left_out":["a/c: it was cut off"]}"#;
         let samples = [
             serde_json::to_vec(&last).expect("numbers"),
-            serde_json::to_vec(&Notes::default()).expect("numbers"),
+            serde_json::to_vec(&Kept::default()).expect("numbers"),
             serde_json::to_vec(&Ledger::default()).expect("numbers"),
             snapshot.as_bytes().to_vec(),
             b"1234 98765\n".to_vec(),

@@ -13,9 +13,8 @@
 //! * `figures`;
 //! * `bench`, `chaos`, `check`, `sim`: the commands that run load, or judge it;
 //! * `operate`: an operator's commands for a cluster of processes;
-//! * `node`: one node of such a cluster;
-//! * `apps`, `agree`: applications outside of the nodes, and values at the authority;
-//! * `host`: processes and sockets of this host;
+//! * `apps`: the workloads of `lotus bench` as an application of such a cluster, and its clients;
+//! * `host`: sockets of this host, and what its processes use;
 //! * `config`: the description of a cluster;
 //! * `args`, `show`: the command line, and what is shown.
 
@@ -30,8 +29,6 @@ mod show;
 mod sim;
 
 #[cfg(feature = "tcp")]
-mod agree;
-#[cfg(feature = "tcp")]
 mod apps;
 #[cfg(feature = "tcp")]
 mod chaos;
@@ -42,8 +39,6 @@ mod config;
 #[cfg(feature = "tcp")]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(feature = "tcp")]
-mod node;
 #[cfg(feature = "tcp")]
 mod operate;
 

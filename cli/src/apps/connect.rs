@@ -5,8 +5,10 @@ use lotus_benchmarks::workload::Workload;
 use lotus_client::{Client, Config};
 use lotus_fabric::ids::TableId;
 
-use super::load::{failed, local_address};
-use crate::config::file::{ClusterFile, Net};
+use super::load::failed;
+use crate::config::shape;
+use lotus_node::config::file::{ClusterFile, Net};
+use lotus_node::host::sockets::local_address;
 
 /// Gives a workload the ids of its tables; returns them with their names.
 ///
@@ -17,7 +19,7 @@ pub fn attach<W: Workload>(
     workload: &mut W,
     file: &ClusterFile,
 ) -> Result<Vec<(TableId, String)>, BenchError> {
-    let specs = workload.tables(&file.settings).into_iter();
+    let specs = workload.tables(&shape(file)).into_iter();
     let missing = |name: &str| failed(&format!("the cluster has no table {name}"));
     let table = |name: &str| client.table(name).ok_or_else(|| missing(name));
     let tables = specs.map(|spec| Ok((table(&spec.name)?, spec.name.into_owned())));

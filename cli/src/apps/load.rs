@@ -6,7 +6,6 @@
 //! node, and the clients here only draw requests, call, and count. Attempts that abort are retried
 //! by the server; they are counted where the workload's code runs.
 
-use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,17 +22,16 @@ use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in, traced_
 use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::{Access, Workload};
-use lotus_client::stream::LOCAL;
 use lotus_client::{CallError, CallId, Client, Effect, Failure, Kind};
 use lotus_fabric::env::{Env, Nanos, SmallRng};
-use lotus_router::remote::listen_unix;
-use lotus_server::{Abort, Config, Key, LocalDoor, Registry, Security, Server};
+use lotus_server::{Abort, Config, Key, Registry, Security, Server};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use super::traced::Traced;
-use crate::host::sockets::{Sockets, client_socket};
+use crate::host::sockets::Sockets;
+use lotus_node::host::sockets::{local_address, local_door};
 
 /// Time-out of a call: a transaction that takes longer means that something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -59,7 +57,7 @@ where
 {
     harness::run_by(cluster, workload, options, progress, |cluster, workload| {
         let aborts = Arc::new(Aborts::new(W::TRANSACTIONS.len()));
-        let sockets = Sockets::new(options.cluster.cns as u16).map_err(|error| failed(&error))?;
+        let sockets = Sockets::new().map_err(|error| failed(&error))?;
         let (servers, address, key) = serve(cluster, workload, options, sockets.path(), &aborts)?;
         let clock = cluster.cluster().machines().outside();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -217,22 +215,6 @@ where
         servers.push(server.map_err(|error| failed(&error))?);
     }
     Ok((servers, local_address(directory, 0), key))
-}
-
-/// The door of compute node `node`, one of `nodes` on this host, for clients on this host.
-///
-/// # Errors
-/// The path is too long, or another process listens there.
-pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<LocalDoor> {
-    Ok(LocalDoor {
-        listener: listen_unix(&directory.join(client_socket(node)))?,
-        nodes: (0..nodes).map(|node| local_address(directory, node)).collect(),
-    })
-}
-
-/// Address at which clients on this host reach compute node `node`.
-pub fn local_address(directory: &Path, node: usize) -> String {
-    format!("{LOCAL}{}", directory.join(client_socket(node)).display())
 }
 
 /// The workload's transactions, registered as stored ones.

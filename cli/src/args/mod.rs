@@ -23,8 +23,6 @@ pub use cluster::{
 };
 pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
 use values::count;
-#[cfg(feature = "tcp")]
-pub use values::{lock_table_bytes, memory_bytes};
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs};
 
 /// ACID transactions over disaggregated memory.

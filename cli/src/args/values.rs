@@ -68,27 +68,16 @@ pub fn memory_bytes(text: &str) -> Result<u64, String> {
     bytes(text, KIB * KIB..=KIB * GIB, "between 1 MiB and 1 TiB")
 }
 
-/// Parses a number of bytes: an integer, perhaps followed by K, M or G (or KiB, MiB, GiB).
+/// Parses a number of bytes, perhaps followed by a unit: K, M or G, each 1,024 times the last.
 fn bytes(
     text: &str,
     range: std::ops::RangeInclusive<u64>,
     range_text: &str,
 ) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit = match &text[digits..] {
-        "" => Some(1),
-        "K" | "KiB" => Some(KIB),
-        "M" | "MiB" => Some(KIB * KIB),
-        "G" | "GiB" => Some(GIB),
-        _ => None,
-    };
-    let count: Option<u64> = text[..digits].parse().ok();
-    let bytes = count.zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
-    match bytes {
-        Some(bytes) if range.contains(&bytes) => Ok(bytes),
-        Some(_) => Err(format!("it is not {range_text}")),
-        None => Err("it is not a number of bytes such as 1048576, 1024K or 1M".to_owned()),
-    }
+    let bytes = parse_size::Config::new().with_binary().parse_size(text);
+    let bytes =
+        bytes.map_err(|_| "it is not a number of bytes such as 1048576, 1024K or 1M".to_owned())?;
+    range.contains(&bytes).then_some(bytes).ok_or_else(|| format!("it is not {range_text}"))
 }
 
 #[cfg(test)]
@@ -107,7 +96,7 @@ mod tests {
             ("99999999999999999999", Err(())),
             ("18446744073709551615G", Err(())),
             ("-1", Err(())),
-            ("1.5M", Err(())),
+            ("1.5M", Ok(3 << 19)),
             ("M", Err(())),
             ("1T", Err(())),
             ("", Err(())),

@@ -29,9 +29,9 @@ use super::memory_nodes::MemoryNodes;
 #[cfg(feature = "tcp")]
 use crate::apps::load;
 use crate::args::{RdmaArgs, SPARE_COROUTINES};
-#[cfg(feature = "tcp")]
-use crate::config::file::ClusterFile;
 use crate::host::sockets::Sockets;
+#[cfg(feature = "tcp")]
+use lotus_node::config::file::ClusterFile;
 
 /// Default size of a memory node of the `rdma` fabric, in bytes. Devices need all of it resident
 /// and locked from the start, so it cannot be the most that might ever be needed.
@@ -139,7 +139,7 @@ fn on_processes<W: Workload>(
     let builder = builder(&shape(options), &options.load);
     let nodes = builder.node_count().map_err(|error| refused(&error))?;
     let memory_nodes = options.cluster.mns as u16;
-    let sockets = Sockets::new(nodes).map_err(|error| refused(&error))?;
+    let sockets = Sockets::new().map_err(|error| refused(&error))?;
     let arguments = |node: u16| -> Vec<OsString> {
         let (node, nodes) = (node.to_string(), nodes.to_string());
         let words = ["host", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_benchmarks::audit::{Audit, Check};
-use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::deployment::{Caches, Ownership, Traffic};
 use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome};
 use lotus_benchmarks::progress::{Phase, Progress};
@@ -26,20 +25,20 @@ use lotus_fabric::env::{Env, Nanos};
 use lotus_recovery::membership;
 use lotus_router::Authority;
 
-use crate::agree::ledger::{self, Ledger};
-use crate::agree::records::{Record, Stage};
-use crate::agree::seat::{Seat, authority};
 use crate::apps::connect::{attach, connect};
+use crate::apps::errands::{self, AUDITING, Counted, Done, Errand, ask};
+use crate::apps::ledger::{self, Ledger};
 use crate::apps::load::{self, Generated, Ids, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
-use crate::config::file::ClusterFile;
 use crate::config::load::{Load, SEED};
-use crate::config::node::{Kind, Node};
-use crate::host::polling::wait_until;
-use crate::host::processes::Process;
-use crate::node::copier::serving;
-use crate::node::errands::{self, AUDITING, Counted, Done, Errand, ask};
-use crate::node::operator::silent_memory;
+use lotus_node::agree::records::{Record, Stage};
+use lotus_node::agree::seat::{Seat, authority};
+use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::host::polling::wait_until;
+use lotus_node::host::processes::Process;
+use lotus_node::requests::copier::serving;
+use lotus_node::requests::operator::silent_memory;
 
 /// Time that a node may take to settle and count.
 const COUNTING: Duration = Duration::from_secs(30);
@@ -53,7 +52,8 @@ const IN_FLIGHT: usize = 64;
 /// # Errors
 /// A sentence: the cluster was loaded with another workload, or with none.
 pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
-    match (&mut args.workload, &file.load) {
+    let load = Load::of(file).map_err(|error| error.to_string())?;
+    match (&mut args.workload, &load) {
         (WorkloadArgs::Kvs(args), Some(Load::Kvs { keys })) => args.keys = *keys,
         (WorkloadArgs::Smallbank(args), Some(Load::SmallBank { accounts })) => {
             args.accounts = *accounts;
@@ -101,8 +101,8 @@ pub fn drive<W: Workload>(
     authority.connect().map_err(|error| failed(&error))?;
     // An expelled node does not answer; the others have inherited its shards.
     let now = membership::read(&authority).map_err(|error| failed(&error))?;
-    let serves = |node: &Node| node.kind == Kind::Compute && now.is_live(node.id(file));
-    let nodes: Vec<Node> = Node::all(file).filter(serves).collect();
+    let serves = |node: &NodeName| node.kind == NodeKind::Compute && now.is_live(node.id(file));
+    let nodes: Vec<NodeName> = NodeName::all(file).filter(serves).collect();
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;
@@ -139,7 +139,7 @@ pub fn drive<W: Workload>(
 
 /// Counts of one life of a compute node.
 struct Count {
-    node: Node,
+    node: NodeName,
     life: Option<(Process, String)>,
     counted: Counted,
 }
@@ -149,7 +149,7 @@ impl Count {
     ///
     /// # Errors
     /// The reason, as the end of a sentence.
-    fn take(file: &ClusterFile, authority: &dyn Authority, node: Node) -> Result<Self, String> {
+    fn take(file: &ClusterFile, authority: &dyn Authority, node: NodeName) -> Result<Self, String> {
         let sentence = |error: &dyn std::fmt::Display| error.to_string();
         let life = Record::read(node, authority).map_err(|error| sentence(&error))?;
         let asked = errands::mailbox(node).put(authority, &Errand::Count, COUNTING);
@@ -195,7 +195,7 @@ impl Aftermath<'_> {
             let open = |why| vec![Check::not_judged("all data", why)];
             Audit::new(checks.unwrap_or_else(open))
         });
-        let nodes: Vec<Node> = self.before.iter().map(|count| count.node).collect();
+        let nodes: Vec<NodeName> = self.before.iter().map(|count| count.node).collect();
         Outcome {
             workload: W::NAME,
             transactions: W::TRANSACTIONS,
@@ -252,7 +252,7 @@ impl Aftermath<'_> {
     ) -> Result<Vec<Check>, String> {
         let (file, authority) = (self.file, self.authority);
         let settled = wait_until(&Env::real(0), SETTLING, || {
-            let is_gone = |node: &Node| !self.lives(*node);
+            let is_gone = |node: &NodeName| !self.lives(*node);
             membership::read(authority).is_ok_and(|now| {
                 let mut gone = self.before.iter().map(|count| count.node).filter(is_gone);
                 now.may_resume() && now.may_adopt() && gone.all(|node| !now.is_live(node.id(file)))
@@ -284,7 +284,7 @@ impl Aftermath<'_> {
 
     /// Whether the process that reported last for a node serves, and lives as far as this host can
     /// see.
-    fn lives(&self, node: Node) -> bool {
+    fn lives(&self, node: NodeName) -> bool {
         let record = Record::read(node, self.authority).ok().flatten();
         record.is_some_and(|record| record.stage == Stage::Serving && record.runs() != Some(false))
     }
@@ -292,7 +292,7 @@ impl Aftermath<'_> {
 
 /// Reason why the load has ended early. Names memory nodes that do not answer, which applications
 /// cannot see.
-fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[Node]) -> String {
+fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[NodeName]) -> String {
     let why = match error {
         BenchError::Fatal(why) => why.clone(),
         error => error.to_string(),
@@ -303,9 +303,4 @@ fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[Node]) -> Str
         }
         _ => why,
     }
-}
-
-/// Shape of a cluster, for reports.
-pub fn shape(file: &ClusterFile) -> ClusterConfig {
-    file.settings.clone()
 }

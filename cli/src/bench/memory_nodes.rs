@@ -24,7 +24,6 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::Host;
 
 use crate::args::HostArgs;
-use crate::host::sockets::remove_sockets;
 use crate::host::usage::processor_time;
 
 /// Line that a node prints when it serves.
@@ -155,6 +154,6 @@ pub fn serve(args: &HostArgs) -> Result<(), String> {
     // An error ends it as well.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     drop(host);
-    remove_sockets(shm, *nodes);
+    lotus_fabric::shm::remove_sockets(shm, *nodes);
     Ok(())
 }

@@ -31,7 +31,7 @@ use lotus_fabric::ids::ShardId;
 
 use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 #[cfg(feature = "tcp")]
-use crate::config::file::ClusterFile;
+use crate::config;
 use crate::show::outputs::{Outputs, Refused};
 use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
@@ -82,12 +82,12 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
 /// Runs a benchmark on a cluster that runs already.
 #[cfg(feature = "tcp")]
 fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result<Verdict, Failure> {
-    let file = ClusterFile::read(path, None);
+    let file = config::read(path, None);
     let file = file.map_err(|error| Failure::Arguments(error.to_string()))?;
     drive::sized(&file, &mut args).map_err(Failure::Arguments)?;
     check(&args)?;
     let mut options = args.common().options();
-    options.cluster = drive::shape(&file);
+    options.cluster = config::shape(&file);
     let place = Place { rdma: &args.common().rdma, cluster: Some(&file) };
     let outcome = measure_at(&args, &options, &place)?;
     show(&options, &outcome, outputs)

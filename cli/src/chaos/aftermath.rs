@@ -12,12 +12,12 @@ use super::hostile::Met;
 use super::round::Siege;
 use super::schedule::Fault;
 use super::striker::{Nodes, RECOVERING, Struck};
-use crate::agree::seat::Seat;
-use crate::config::file::ClusterFile;
-use crate::config::node::{Kind, Node};
-use crate::host::polling::wait_until;
-use crate::node::errands::{AUDITING, Done, Errand, ask};
+use crate::apps::errands::{AUDITING, Done, Errand, ask};
 use crate::show::steps::Steps;
+use lotus_node::agree::seat::Seat;
+use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::host::polling::wait_until;
 
 /// The cluster when the load and the strikes have ended.
 pub struct Aftermath<'a> {
@@ -34,7 +34,7 @@ pub struct Findings {
     /// The membership, if the authority has answered.
     pub members: Option<Membership>,
     /// Nodes that do not take part any more.
-    pub out: Vec<Node>,
+    pub out: Vec<NodeName>,
     pub checks: Vec<Check>,
 }
 
@@ -48,7 +48,7 @@ impl Aftermath<'_> {
         let mut checks = Vec::new();
         self.steps.say("whoever is out is recovered");
         let members = self.await_recovery(authority);
-        let out: Vec<Node> = members.iter().flat_map(|now| self.nodes.out(now)).collect();
+        let out: Vec<NodeName> = members.iter().flat_map(|now| self.nodes.out(now)).collect();
         let recovered = members.as_ref().is_some_and(|now| self.is_recovered(now));
         let detail = match &members {
             Some(now) => {
@@ -67,7 +67,7 @@ impl Aftermath<'_> {
         if self.siege.met.admitted > 0 {
             checks.extend(self.siege(&out));
         }
-        let serving = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
+        let serving = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
         for node in serving.filter(|node| !out.contains(node)) {
             self.steps.say(format!("{} looks at all data", node.in_words()));
             checks.extend(audit(authority, node, seen.tally.effects)?);
@@ -76,19 +76,19 @@ impl Aftermath<'_> {
     }
 
     /// Checks about hostile clients, given the nodes that are out.
-    fn siege(&self, out: &[Node]) -> [Check; 2] {
+    fn siege(&self, out: &[NodeName]) -> [Check; 2] {
         let Met { admitted, closed, granted } = self.siege.met;
         let refused = Check::new(
             "nobody was given more than his share",
             granted == 0,
             format!("{admitted} hostile connections, {closed} closed, {granted} steps too large"),
         );
-        let lease = self.file.lease;
+        let lease = self.file.settings.lease;
         let untouched = out.iter().filter(|node| self.struck.is_untouched(**node, lease));
         let still_out = untouched.map(|node| (*node, self.nodes.last_words(*node)));
         let unexplained = self.struck.unexplained.iter().cloned().chain(still_out);
         let lost: Vec<String> = unexplained
-            .filter(|(node, _)| node.kind == Kind::Compute)
+            .filter(|(node, _)| node.kind == NodeKind::Compute)
             .map(|(node, words)| format!("{node}: {words}"))
             .collect();
         let detail = if lost.is_empty() { "nobody".to_owned() } else { lost.join("; ") };
@@ -120,9 +120,10 @@ impl Aftermath<'_> {
     }
 
     /// Nodes that were started again, and not struck since.
-    fn restarted(&self) -> impl Iterator<Item = Node> {
-        let last = |node: &Node| self.struck.strikes.iter().rfind(|strike| strike.node == *node);
-        Node::all(self.file)
+    fn restarted(&self) -> impl Iterator<Item = NodeName> {
+        let last =
+            |node: &NodeName| self.struck.strikes.iter().rfind(|strike| strike.node == *node);
+        NodeName::all(self.file)
             .filter(move |node| last(node).is_some_and(|last| last.fault == Fault::Restart))
     }
 }
@@ -130,7 +131,7 @@ impl Aftermath<'_> {
 /// Has a node audit all data; its name is put before each check's.
 fn audit(
     authority: &dyn Authority,
-    node: Node,
+    node: NodeName,
     effects: Effects,
 ) -> Result<impl Iterator<Item = Check>, String> {
     match ask(authority, node, Errand::Audit(effects), AUDITING)? {
@@ -142,7 +143,7 @@ fn audit(
 }
 
 /// Names of nodes, as text.
-pub fn names(nodes: &[Node]) -> String {
-    let names: Vec<String> = nodes.iter().map(Node::to_string).collect();
+pub fn names(nodes: &[NodeName]) -> String {
+    let names: Vec<String> = nodes.iter().map(NodeName::to_string).collect();
     if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
 }

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use crate::apps::connect::connect;
 use crate::apps::load::{LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up};
 use crate::apps::traced::{Nonsense, Traced};
-use crate::config::file::ClusterFile;
+use lotus_node::config::file::ClusterFile;
 
 /// Number of applications, each with one call at a time.
 const CALLERS: usize = 16;

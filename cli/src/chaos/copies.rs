@@ -12,11 +12,11 @@ use lotus::SnapshotError;
 use lotus_benchmarks::audit::Check;
 use lotus_fabric::env::Env;
 
-use crate::agree::seat::authority;
-use crate::config::file::ClusterFile;
-use crate::config::snapshots::Snapshots;
-use crate::node::copier;
-use crate::node::snapshots::Snapshot;
+use lotus_node::agree::seat::authority;
+use lotus_node::config::file::ClusterFile;
+use lotus_node::config::snapshots::Snapshots;
+use lotus_node::requests::copier;
+use lotus_node::snapshots::Snapshot;
 
 /// Timeout of a snapshot: the node may have to be started again before it reports that the outcome
 /// is unknown.

@@ -26,7 +26,7 @@ use rand::seq::SliceRandom;
 
 use super::events::{Event, Restore};
 use super::schedule::{Bounds, Fault, LEASES_TO_FILL, Strike};
-use crate::config::node::{Kind, Node};
+use lotus_node::config::name::{NodeKind, NodeName};
 
 /// Stream of random numbers that restores are drawn from, beside those of the lanes.
 const RESTORES: u64 = 1 << 32;
@@ -73,7 +73,7 @@ impl Bounds {
         let Some(lease) = self.lease.filter(|_| self.snapshots) else { return Vec::new() };
         let apart_ms = lease.as_millis() as u64 * LEASES_BETWEEN_SNAPSHOTS;
         let mut drawn: Vec<Event> = Vec::new();
-        for strike in strikes.iter().filter(|strike| strike.node.kind == Kind::Compute) {
+        for strike in strikes.iter().filter(|strike| strike.node.kind == NodeKind::Compute) {
             // Half of them take only moments.
             let most = if rng.random() { SNAPSHOT_MS } else { SNAPSHOT_MS / 8 };
             let at_ms = strike.at_ms.saturating_sub(rng.random_range(0..=most));
@@ -90,7 +90,7 @@ impl Bounds {
         let mut restore = Restore { at_ms, ending: Vec::new(), starting: Vec::new() };
         let Some(lease) = self.lease else { return restore };
         let lease_ms = lease.as_millis() as u64;
-        let any = |rng: &mut SmallRng, kind, count: usize| Node {
+        let any = |rng: &mut SmallRng, kind, count: usize| NodeName {
             kind,
             index: rng.random_range(0..count as u16),
         };
@@ -99,7 +99,7 @@ impl Bounds {
             false => rng.random_range(lease_ms * 3 / 2..=lease_ms * 2),
         };
         if rng.random_bool(0.7) {
-            let node = any(rng, Kind::Compute, self.compute_nodes);
+            let node = any(rng, NodeKind::Compute, self.compute_nodes);
             let now = rng.random_range(0..=SNAPSHOT_MS * 2);
             let (goes, returns, away) = match rng.random() {
                 true => (Fault::Kill, Fault::Restart, rng.random_range(0..=lease_ms * 2)),
@@ -112,9 +112,9 @@ impl Bounds {
         let mut blows = Vec::new();
         for blow in 0..rng.random_range(1..=MOST_BLOWS) {
             let node = match (blow, rng.random_range(0..4)) {
-                (0, 0..=1) => Node::compute(0),
-                (_, 0 | 1) => any(rng, Kind::Memory, self.memory_nodes),
-                _ => any(rng, Kind::Compute, self.compute_nodes),
+                (0, 0..=1) => NodeName::compute(0),
+                (_, 0 | 1) => any(rng, NodeKind::Memory, self.memory_nodes),
+                _ => any(rng, NodeKind::Compute, self.compute_nodes),
             };
             // Processes run after moments; a node that takes part later waits for the founder.
             let most = if rng.random() { 500 } else { lease_ms * 3 };
@@ -138,7 +138,7 @@ impl Bounds {
     pub fn draw(&self, seed: u64) -> Vec<Strike> {
         let Some(lease) = self.lease else { return Vec::new() };
         let env = Env::real(seed);
-        let lane = |(place, nodes): (usize, Vec<Node>)| {
+        let lane = |(place, nodes): (usize, Vec<NodeName>)| {
             Lane { bounds: self, lease, rng: env.rng(place as u64) }.draw(nodes)
         };
         let mut strikes: Vec<Strike> =
@@ -157,12 +157,13 @@ impl Bounds {
     }
 
     /// Groups of nodes that are struck one at a time.
-    fn lanes(&self) -> Vec<Vec<Node>> {
-        let memory = (0..self.memory_nodes as u16).map(|index| Node { kind: Kind::Memory, index });
-        let returns = |node: &Node| self.may_strike(*node, Fault::Restart).is_ok();
-        let mut lanes: Vec<Vec<Node>> = vec![memory.filter(returns).collect()];
+    fn lanes(&self) -> Vec<Vec<NodeName>> {
+        let memory =
+            (0..self.memory_nodes as u16).map(|index| NodeName { kind: NodeKind::Memory, index });
+        let returns = |node: &NodeName| self.may_strike(*node, Fault::Restart).is_ok();
+        let mut lanes: Vec<Vec<NodeName>> = vec![memory.filter(returns).collect()];
         let away = self.compute_away();
-        let compute = || (0..self.compute_nodes).map(|index| Node::compute(index as u16));
+        let compute = || (0..self.compute_nodes).map(|index| NodeName::compute(index as u16));
         lanes.extend((0..away).map(|lane| compute().skip(lane).step_by(away).collect()));
         lanes.retain(|nodes| !nodes.is_empty());
         lanes
@@ -177,7 +178,7 @@ struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    fn draw(mut self, mut nodes: Vec<Node>) -> Vec<Strike> {
+    fn draw(mut self, mut nodes: Vec<NodeName>) -> Vec<Strike> {
         let (span, lease) = (self.bounds.span.as_millis() as u64, self.lease.as_millis() as u64);
         let mut strikes = Vec::new();
         let mut now = self.rng.random_range(lease / 2..=lease);
@@ -197,7 +198,7 @@ impl Lane<'_> {
     }
 
     /// Draws a node's strikes from `now` until it is started again.
-    fn turn(&mut self, node: Node, mut now: u64) -> Vec<Strike> {
+    fn turn(&mut self, node: NodeName, mut now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let mut strikes = Vec::new();
         let mut strike = |at_ms, fault| strikes.push(Strike { at_ms, node, fault });
@@ -215,7 +216,7 @@ impl Lane<'_> {
             strike(now, returns);
             now += self.rng.random_range(0..=lease / 2);
             // The others do not use it any more, and its content is out of date.
-            if node.kind == Kind::Memory {
+            if node.kind == NodeKind::Memory {
                 strike(now, Fault::Kill);
                 now += self.rng.random_range(0..=lease / 2);
             }
@@ -233,7 +234,7 @@ impl Lane<'_> {
     }
 
     /// Draws the strikes of a node that was started at `now`, before it may take part.
-    fn struck_starts(&mut self, node: Node, mut now: u64) -> Vec<Strike> {
+    fn struck_starts(&mut self, node: NodeName, mut now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let count = if self.rng.random_bool(0.5) { self.rng.random_range(1..=2) } else { 0 };
         let mut strikes = Vec::new();
@@ -254,7 +255,7 @@ impl Lane<'_> {
                 // The start goes on from where it was.
                 now += self.rng.random_range(0..=lease * 2);
             }
-            if node.kind == Kind::Memory || !is_paused {
+            if node.kind == NodeKind::Memory || !is_paused {
                 strike(now, Fault::Kill);
                 now += self.rng.random_range(0..=lease / 2);
             }
@@ -294,7 +295,7 @@ mod tests {
     }
 
     /// Nodes that are away after these strikes.
-    fn away(strikes: &[Strike]) -> BTreeSet<Node> {
+    fn away(strikes: &[Strike]) -> BTreeSet<NodeName> {
         let mut away = BTreeSet::new();
         for strike in strikes {
             match strike.fault {
@@ -326,7 +327,7 @@ mod tests {
             let struck = |strike: &&Strike| {
                 let strikes_it =
                     (event.at_ms()..=event.at_ms() + SNAPSHOT_MS).contains(&strike.at_ms);
-                strikes_it && strike.node.kind == Kind::Compute && strike.fault.goes_away()
+                strikes_it && strike.node.kind == NodeKind::Compute && strike.fault.goes_away()
             };
             strikes.iter().any(|strike| struck(&strike))
         };
@@ -351,10 +352,10 @@ mod tests {
             assert!(snapshots.len() >= 8, "seed {seed}: {snapshots:?}");
             assert!(snapshots.iter().all(|event| within(event, &strikes)), "seed {seed}");
             let kills = restores.iter().flat_map(|restore| &restore.starting);
-            let kills: Vec<Node> =
+            let kills: Vec<NodeName> =
                 kills.filter(|blow| blow.fault == Fault::Kill).map(|blow| blow.node).collect();
-            founder += kills.iter().filter(|node| **node == Node::compute(0)).count();
-            host += kills.iter().filter(|node| node.kind == Kind::Memory).count();
+            founder += kills.iter().filter(|node| **node == NodeName::compute(0)).count();
+            host += kills.iter().filter(|node| node.kind == NodeKind::Memory).count();
             ending += restores.iter().filter(|restore| !restore.ending.is_empty()).count();
         }
         assert!(founder > 80 && host > 50 && ending > 120, "{founder} {host} {ending}");
@@ -382,10 +383,10 @@ mod tests {
                 faults.insert(next.fault.name());
             }
         }
-        for node in [1, 2].map(|index| Node { kind: Kind::Memory, index }).into_iter() {
+        for node in [1, 2].map(|index| NodeName { kind: NodeKind::Memory, index }).into_iter() {
             assert!(early[&node] > 100 && late[&node] > 50, "{node}: {early:?} {late:?}");
         }
-        for node in (0..3).map(Node::compute) {
+        for node in (0..3).map(NodeName::compute) {
             assert!(early[&node] > 100 && late[&node] > 50, "{node}: {early:?} {late:?}");
         }
         assert_eq!(faults, BTreeSet::from(["kill", "partition", "pause"]));
@@ -401,7 +402,7 @@ mod tests {
             for end in 0..drawn.len() {
                 let away = away(&drawn[..=end]);
                 let (memory, compute): (Vec<_>, Vec<_>) =
-                    away.into_iter().partition(|node| node.kind == Kind::Memory);
+                    away.into_iter().partition(|node| node.kind == NodeKind::Memory);
                 assert!(memory.len() <= 1, "seed {seed}: {memory:?}");
                 most = most.max(compute.len());
             }
@@ -417,7 +418,7 @@ mod tests {
         for seed in 0..50 {
             let drawn = bounds(true).draw(seed);
             let memory: Vec<&Strike> =
-                drawn.iter().filter(|strike| strike.node.kind == Kind::Memory).collect();
+                drawn.iter().filter(|strike| strike.node.kind == NodeKind::Memory).collect();
             for pair in memory.windows(2).filter(|pair| pair[0].node != pair[1].node) {
                 assert_eq!(pair[0].fault, Fault::Restart, "seed {seed}");
                 assert!(pair[1].at_ms >= pair[0].at_ms + 1000 * LEASES_TO_FILL, "seed {seed}");
@@ -429,7 +430,7 @@ mod tests {
     fn the_authority_s_host_is_not_struck_and_memory_node_0_is_beside_etcd() {
         let hosted = bounds(false);
         let etcd = Bounds { hosts_authority: false, ..hosted };
-        let host = Node { kind: Kind::Memory, index: 0 };
+        let host = NodeName { kind: NodeKind::Memory, index: 0 };
         let strikes = |bounds: Bounds, seed| {
             let drawn = bounds.draw(seed);
             let of_host = drawn.into_iter().filter(|strike| strike.node == host);

@@ -188,12 +188,12 @@ impl Round {
 mod tests {
     use super::*;
     use crate::chaos::schedule::Fault;
-    use crate::config::node::Node;
+    use lotus_node::config::name::NodeName;
 
     #[test]
     fn restores_divide_a_schedule_into_rounds_with_times_of_their_own() {
         let strike =
-            |at_ms, index| Strike { at_ms, node: Node::compute(index), fault: Fault::Kill };
+            |at_ms, index| Strike { at_ms, node: NodeName::compute(index), fault: Fault::Kill };
         let restore = |at_ms| Restore { at_ms, ending: Vec::new(), starting: vec![strike(5, 0)] };
         let events = [
             Event::Strike(strike(100, 0)),

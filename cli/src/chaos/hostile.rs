@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use crate::apps::connect::addresses;
-use crate::config::file::ClusterFile;
+use lotus_node::config::file::ClusterFile;
 
 /// Duration of a visit that the server does not close: longer than a server's patience.
 const VISIT: Duration = Duration::from_secs(15);

@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::schedule::{Bounds, Fault, Strike};
-use crate::config::node::{Kind, Node};
+use lotus_node::config::name::{NodeKind, NodeName};
 
 /// Leases after which a node that is out is not expected to come back by itself.
 const LEASES_OUT: u64 = 5;
@@ -37,7 +37,7 @@ pub enum Standing {
 }
 
 /// State of all nodes.
-pub type Standings = BTreeMap<Node, Standing>;
+pub type Standings = BTreeMap<NodeName, Standing>;
 
 /// Strictness with which a schedule is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,11 +60,11 @@ pub struct Keeper {
     /// Times from which on everything waits until every node that was started again takes part.
     waits_ms: VecDeque<u64>,
     /// Last fault of each node.
-    last: BTreeMap<Node, Fault>,
+    last: BTreeMap<NodeName, Fault>,
     /// Time since which each node is out without having been struck.
-    out_since_ms: BTreeMap<Node, u64>,
+    out_since_ms: BTreeMap<NodeName, u64>,
     /// Start times of nodes that do not take part yet.
-    started_ms: BTreeMap<Node, u64>,
+    started_ms: BTreeMap<NodeName, u64>,
     /// Number of starts that were struck before the node took part.
     starts_struck: usize,
 }
@@ -94,8 +94,8 @@ impl Keeper {
         Self {
             bounds,
             pace,
-            memory: queue(Kind::Memory),
-            compute: queue(Kind::Compute),
+            memory: queue(NodeKind::Memory),
+            compute: queue(NodeKind::Compute),
             snapshots_ms: VecDeque::new(),
             waits_ms: VecDeque::new(),
             last: BTreeMap::new(),
@@ -140,7 +140,7 @@ impl Keeper {
     }
 
     /// Whether a node was started and does not take part yet.
-    pub fn is_starting(&self, node: Node) -> bool {
+    pub fn is_starting(&self, node: NodeName) -> bool {
         self.started_ms.contains_key(&node)
     }
 
@@ -210,7 +210,7 @@ impl Keeper {
     fn due(&mut self, now_ms: u64, standings: &Standings) -> Vec<Strike> {
         self.end_wait(now_ms);
         let mut due = Vec::new();
-        for kind in [Kind::Memory, Kind::Compute] {
+        for kind in [NodeKind::Memory, NodeKind::Compute] {
             while let Some(next) = self.next(kind).filter(|next| next.at_ms <= now_ms) {
                 // Later strikes keep their distance from this one.
                 if self.pace == Pace::Careful {
@@ -229,7 +229,7 @@ impl Keeper {
     }
 
     /// Next strike at a node of this kind, unless it is put off.
-    fn next(&self, kind: Kind) -> Option<Strike> {
+    fn next(&self, kind: NodeKind) -> Option<Strike> {
         let queue = self.queue(kind);
         let scheduled_ms = queue.strikes.front()?.at_ms;
         queue.next().filter(|_| !self.is_put_off(scheduled_ms))
@@ -242,20 +242,20 @@ impl Keeper {
             return true;
         }
         if self.pace == Pace::Exact {
-            let returns = |(other, standing): (&Node, &Standing)| {
+            let returns = |(other, standing): (&NodeName, &Standing)| {
                 let started = self.last.get(other) == Some(&Fault::Restart);
                 let lacks = *standing == Standing::Filling || started && *standing == Standing::Out;
-                lacks && other.kind == Kind::Memory && *other != node
+                lacks && other.kind == NodeKind::Memory && *other != node
             };
-            return node.kind == Kind::Compute || !standings.iter().any(returns);
+            return node.kind == NodeKind::Compute || !standings.iter().any(returns);
         }
         let others = standings.iter().filter(|(other, standing)| {
             let stays = **standing == Standing::Whole && !self.is_away(**other);
             stays && other.kind == node.kind && **other != node
         });
         let needed = match node.kind {
-            Kind::Memory => self.bounds.memory_nodes - 1,
-            Kind::Compute => self.bounds.compute_nodes - self.bounds.compute_away(),
+            NodeKind::Memory => self.bounds.memory_nodes - 1,
+            NodeKind::Compute => self.bounds.compute_nodes - self.bounds.compute_away(),
         };
         others.count() >= needed
     }
@@ -263,14 +263,14 @@ impl Keeper {
     /// Whether the schedule has struck a node and is about to start it again. Its strikes at a node
     /// that was started again, or was not struck yet, are no reason to expect its return: they come
     /// when all are whole, and may wait for this node.
-    fn will_return(&self, node: Node) -> bool {
+    fn will_return(&self, node: NodeName) -> bool {
         let next = self.queue(node.kind).strikes.iter().find(|strike| strike.node == node);
         let returns = next.is_some_and(|next| matches!(next.fault, Fault::Kill | Fault::Restart));
         let struck = self.last.get(&node).is_some_and(|last| *last != Fault::Restart);
         struck && returns
     }
 
-    fn is_away(&self, node: Node) -> bool {
+    fn is_away(&self, node: NodeName) -> bool {
         self.last.get(&node).is_some_and(|fault| fault.goes_away())
     }
 
@@ -278,7 +278,7 @@ impl Keeper {
     fn let_all_return(&mut self, at_ms: u64) -> Vec<Strike> {
         self.memory.strikes.clear();
         self.compute.strikes.clear();
-        let returns = |(node, fault): (&Node, &Fault)| {
+        let returns = |(node, fault): (&NodeName, &Fault)| {
             let fault = match fault {
                 Fault::Kill => Fault::Restart,
                 Fault::Pause => Fault::Resume,
@@ -311,8 +311,8 @@ impl Keeper {
             }
             // A memory node's process does not end by itself.
             let faults: &[Fault] = match node.kind {
-                Kind::Memory => &[Fault::Kill, Fault::Restart],
-                Kind::Compute => &[Fault::Restart],
+                NodeKind::Memory => &[Fault::Kill, Fault::Restart],
+                NodeKind::Compute => &[Fault::Restart],
             };
             // It had time enough, so this does not count as a struck start.
             self.started_ms.remove(&node);
@@ -334,17 +334,17 @@ impl Keeper {
         }
     }
 
-    fn queue(&self, kind: Kind) -> &Queue {
+    fn queue(&self, kind: NodeKind) -> &Queue {
         match kind {
-            Kind::Memory => &self.memory,
-            Kind::Compute => &self.compute,
+            NodeKind::Memory => &self.memory,
+            NodeKind::Compute => &self.compute,
         }
     }
 
-    fn queue_mut(&mut self, kind: Kind) -> &mut Queue {
+    fn queue_mut(&mut self, kind: NodeKind) -> &mut Queue {
         match kind {
-            Kind::Memory => &mut self.memory,
-            Kind::Compute => &mut self.compute,
+            NodeKind::Memory => &mut self.memory,
+            NodeKind::Compute => &mut self.compute,
         }
     }
 }
@@ -355,9 +355,9 @@ mod tests {
 
     use super::*;
 
-    const MN_0: Node = Node { kind: Kind::Memory, index: 0 };
-    const MN_1: Node = Node { kind: Kind::Memory, index: 1 };
-    const MN_2: Node = Node { kind: Kind::Memory, index: 2 };
+    const MN_0: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };
+    const MN_1: NodeName = NodeName { kind: NodeKind::Memory, index: 1 };
+    const MN_2: NodeName = NodeName { kind: NodeKind::Memory, index: 2 };
 
     fn bounds() -> Bounds {
         Bounds {
@@ -373,15 +373,15 @@ mod tests {
     }
 
     /// All nodes are whole, except these.
-    fn but(others: &[(Node, Standing)]) -> Standings {
+    fn but(others: &[(NodeName, Standing)]) -> Standings {
         let memory = [MN_0, MN_1, MN_2];
-        let all = memory.into_iter().chain((0..3).map(Node::compute));
+        let all = memory.into_iter().chain((0..3).map(NodeName::compute));
         let mut standings: Standings = all.map(|node| (node, Standing::Whole)).collect();
         standings.extend(others.iter().copied());
         standings
     }
 
-    fn strike(at_ms: u64, node: Node, fault: Fault) -> Strike {
+    fn strike(at_ms: u64, node: NodeName, fault: Fault) -> Strike {
         Strike { at_ms, node, fault }
     }
 
@@ -393,7 +393,7 @@ mod tests {
     fn a_strike_waits_with_those_behind_it_while_another_memory_node_is_filled() {
         let kill = strike(1000, MN_1, Fault::Kill);
         let restart = strike(1500, MN_1, Fault::Restart);
-        let compute = strike(1200, Node::compute(0), Fault::Pause);
+        let compute = strike(1200, NodeName::compute(0), Fault::Pause);
         for standing in [Standing::Filling, Standing::Out] {
             let mut keeper = careful(&[kill, restart, compute]);
             let filled = but(&[(MN_2, standing)]);
@@ -422,15 +422,15 @@ mod tests {
 
     #[test]
     fn a_majority_of_compute_nodes_stays_also_of_those_that_were_struck_just_now() {
-        let kill = |at_ms, index| strike(at_ms, Node::compute(index), Fault::Kill);
+        let kill = |at_ms, index| strike(at_ms, NodeName::compute(index), Fault::Kill);
         let mut keeper = careful(&[kill(1000, 0), kill(1000, 1)]);
         assert_eq!(keeper.step(1000, &but(&[])), [kill(1000, 0)]);
-        assert_eq!(keeper.step(1100, &but(&[(Node::compute(0), Standing::Out)])), []);
+        assert_eq!(keeper.step(1100, &but(&[(NodeName::compute(0), Standing::Out)])), []);
         // With two compute nodes, one may go.
         let bounds = Bounds { compute_nodes: 2, ..bounds() };
         let mut keeper = Keeper::new(bounds, Pace::Careful, &[kill(1000, 1)]);
         let mut two = but(&[]);
-        two.remove(&Node::compute(2));
+        two.remove(&NodeName::compute(2));
         assert_eq!(keeper.step(1000, &two), [kill(1000, 1)]);
     }
 
@@ -442,16 +442,16 @@ mod tests {
         assert_eq!(keeper.step(1000, &Standings::new()), [kill]);
         assert!(!keeper.looks());
         assert!(keeper.is_done(1000, &Standings::new()));
-        let out = but(&[(Node::compute(1), Standing::Out)]);
+        let out = but(&[(NodeName::compute(1), Standing::Out)]);
         assert!(keeper.help_up(1000, &out).is_empty() && keeper.help_up(99_000, &out).is_empty());
     }
 
     #[test]
     fn a_snapshot_waits_with_the_strikes_behind_it_and_none_is_taken_in_the_end() {
-        let kill = |at_ms, index| strike(at_ms, Node::compute(index), Fault::Kill);
+        let kill = |at_ms, index| strike(at_ms, NodeName::compute(index), Fault::Kill);
         let mut keeper =
             careful(&[kill(1000, 0), kill(5000, 1)]).with_snapshots(&[900, 4900, 50_000]);
-        let out = but(&[(Node::compute(2), Standing::Out)]);
+        let out = but(&[(NodeName::compute(2), Standing::Out)]);
         assert!(!keeper.takes_snapshot(899) && keeper.takes_snapshot(900));
         assert!(!keeper.takes_snapshot(900), "one");
         assert_eq!(keeper.step(3000, &out), []);
@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn what_was_written_by_hand_waits_for_a_memory_node_that_is_filled() {
         let kill = strike(1000, MN_1, Fault::Kill);
-        let pause = strike(1000, Node::compute(0), Fault::Pause);
+        let pause = strike(1000, NodeName::compute(0), Fault::Pause);
         let restart = strike(900, MN_2, Fault::Restart);
         let mut keeper = Keeper::new(bounds(), Pace::Exact, &[restart, kill, pause]);
         assert_eq!(keeper.step(900, &but(&[])), [restart]);
@@ -482,7 +482,7 @@ mod tests {
     /// The duration of a start depends on the machine.
     #[test]
     fn what_comes_behind_a_wait_is_put_off_until_whoever_was_started_takes_part() {
-        let cn_1 = Node::compute(1);
+        let cn_1 = NodeName::compute(1);
         let restart = strike(600, cn_1, Fault::Restart);
         let pause = strike(1500, cn_1, Fault::Pause);
         let memory = strike(1700, MN_1, Fault::Kill);
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_start_is_struck_once_whatever_is_done_to_it_before_the_node_takes_part() {
-        let cn_1 = Node::compute(1);
+        let cn_1 = NodeName::compute(1);
         let faults = [
             (1000, Fault::Kill),
             (1500, Fault::Restart),
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn whoever_is_out_for_long_without_a_reason_is_started_again_once() {
-        let cn_1 = Node::compute(1);
+        let cn_1 = NodeName::compute(1);
         let out = but(&[(MN_2, Standing::Out), (cn_1, Standing::Out)]);
         let mut keeper = careful(&[]);
         assert_eq!(keeper.help_up(1000, &out), []);
@@ -555,7 +555,7 @@ mod tests {
 
     #[test]
     fn whoever_was_struck_or_is_to_be_started_is_left_alone() {
-        let cn_1 = Node::compute(1);
+        let cn_1 = NodeName::compute(1);
         let kill = strike(1000, cn_1, Fault::Kill);
         let restart = strike(40_000, cn_1, Fault::Restart);
         let out = but(&[(cn_1, Standing::Out)]);
@@ -602,7 +602,7 @@ mod tests {
 
     #[test]
     fn in_the_end_all_come_back_and_nobody_is_struck_any_more() {
-        let (cn_0, cn_1) = (Node::compute(0), Node::compute(1));
+        let (cn_0, cn_1) = (NodeName::compute(0), NodeName::compute(1));
         let strikes = [
             strike(58_000, MN_1, Fault::Kill),
             strike(58_000, cn_0, Fault::Pause),

@@ -26,23 +26,23 @@ use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
 
 use crate::args::ClusterMatrixArgs;
-use crate::config::node::{Kind, Node};
 use crate::show::Verdict;
 use ground::Ground;
+use lotus_node::config::name::{NodeKind, NodeName};
 
 /// A process that takes steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actor {
     /// The process of a node.
-    Node(Node),
+    Node(NodeName),
     /// The process of `lotus cluster down`.
     Command,
 }
 
-const FOUNDER: Actor = Actor::Node(Node::compute(0));
-const OTHER: Actor = Actor::Node(Node::compute(1));
-const MEMORY: Actor = Actor::Node(Node { kind: Kind::Memory, index: 1 });
-const HOST: Actor = Actor::Node(Node { kind: Kind::Memory, index: 0 });
+const FOUNDER: Actor = Actor::Node(NodeName::compute(0));
+const OTHER: Actor = Actor::Node(NodeName::compute(1));
+const MEMORY: Actor = Actor::Node(NodeName { kind: NodeKind::Memory, index: 1 });
+const HOST: Actor = Actor::Node(NodeName { kind: NodeKind::Memory, index: 0 });
 
 /// Processes that pass a point; none for points that only a cluster in one process passes.
 pub fn actors(point: FaultPoint) -> &'static [Actor] {

@@ -50,9 +50,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 
-use crate::agree::seat::Silent;
 use crate::args::ChaosArgs;
-use crate::config::file::ClusterFile;
 use crate::config::load::Load;
 use crate::operate::commands::{start, stop};
 use crate::show::outputs::Outputs;
@@ -60,6 +58,8 @@ use crate::show::steps::Steps;
 use crate::show::{Verdict, screen};
 use events::{Event, rounds};
 use keeper::Pace;
+use lotus_node::agree::seat::Silent;
+use lotus_node::config::file::ClusterFile;
 use ordeal::Ordeal;
 use schedule::Bounds;
 use striker::Nodes;
@@ -79,8 +79,9 @@ const RANDOM: &str = "random";
 /// A sentence: the schedule is invalid, the cluster does not start, or the load fails in a way that
 /// no fault explains. Nothing of the cluster runs any more then.
 pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
-    let load = file.load.as_ref();
-    let load = load.ok_or_else(|| format!("{} loads nothing to drive", file.path.display()))?;
+    let load = Load::of(file).map_err(|error| error.to_string())?;
+    let load =
+        load.as_ref().ok_or_else(|| format!("{} loads nothing to drive", file.path.display()))?;
     if let Some(wanted) = args.workload.as_ref().filter(|wanted| *wanted != load.name()) {
         let path = file.path.display();
         return Err(format!("{path} loads {}, not {wanted}", load.name()));
@@ -101,12 +102,12 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let seed = args.seed.unwrap_or_else(|| env.now().0);
     let span = Duration::from_secs_f64(args.secs);
     let bounds = Bounds {
-        memory_nodes: file.settings.mns,
+        memory_nodes: file.settings.memory_nodes,
         replicas: file.settings.replicas,
         cables: file.namespaces.is_some(),
         hosts_authority: !file.authority.outlives_the_cluster(),
-        compute_nodes: file.settings.cns,
-        lease: file.lease,
+        compute_nodes: file.settings.compute_nodes,
+        lease: file.settings.lease,
         span,
         snapshots: file.snapshots.is_some(),
     };

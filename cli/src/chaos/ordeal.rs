@@ -17,9 +17,9 @@ use super::restoring::{Restored, Restoring};
 use super::round::{Driven, Driving};
 use super::schedule::{Bounds, Strike};
 use super::striker::Nodes;
-use crate::config::file::ClusterFile;
 use crate::config::load::Load;
 use crate::show::steps::Steps;
+use lotus_node::config::file::ClusterFile;
 
 /// A running cluster, and the settings of the run.
 pub struct Ordeal<'a> {
@@ -105,7 +105,7 @@ impl Ordeal<'_> {
         sum.starts += struck.starts;
         sum.add_strikes(round.began, &struck.strikes);
         let seen = sum.see(seen);
-        let authority = crate::agree::seat::authority(file)?;
+        let authority = lotus_node::agree::seat::authority(file)?;
         let aftermath = Aftermath { file, nodes, struck: &struck, siege: &siege, steps };
         let mut findings = aftermath.judge(&authority, seen)?;
         sum.find(std::mem::take(&mut findings.checks));
@@ -116,7 +116,7 @@ impl Ordeal<'_> {
     /// Ends the cluster and starts it again, and checks that all data is there.
     fn restore(&self, restore: &Restore, sum: &mut Sum) -> Result<(), String> {
         let Self { file, nodes, steps, .. } = *self;
-        let authority = crate::agree::seat::authority(file)?;
+        let authority = lotus_node::agree::seat::authority(file)?;
         let restored =
             Restoring { file, nodes, steps }.carry_out(&authority, restore, &mut sum.copies)?;
         let Restored { blows, begun_anew, check } = restored;

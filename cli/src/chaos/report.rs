@@ -7,7 +7,7 @@ use lotus_benchmarks::audit::Audit;
 use serde::Serialize;
 
 use super::schedule::Strike;
-use crate::config::node::Node;
+use lotus_node::config::name::NodeName;
 
 /// Result of a run of `lotus chaos`.
 #[derive(Debug, Serialize)]
@@ -39,7 +39,7 @@ pub struct Report {
     /// Epoch of the membership afterwards.
     pub epoch: Option<u32>,
     /// Nodes that do not take part any more.
-    pub expelled: Vec<Node>,
+    pub expelled: Vec<NodeName>,
     /// Calls that have committed.
     pub committed: u64,
     /// Calls that the workload itself rejected.

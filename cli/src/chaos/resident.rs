@@ -12,10 +12,10 @@ use lotus_benchmarks::audit::Check;
 use lotus_fabric::env::Env;
 
 use super::striker::Nodes;
-use crate::config::file::{ClusterFile, Net};
-use crate::config::node::{Kind, Node};
-use crate::host::polling::wait_until;
-use crate::host::usage::anonymous_bytes;
+use lotus_node::config::file::{ClusterFile, Net};
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::host::polling::wait_until;
+use lotus_node::host::usage::anonymous_bytes;
 
 /// Sampling interval.
 const LOOKING: Duration = Duration::from_millis(250);
@@ -26,9 +26,9 @@ const GROWTH_BYTES: u64 = 256 << 20;
 /// Samples of a run.
 pub struct Resident {
     /// Maximum over the processes of each kind when the load began.
-    first: BTreeMap<Kind, u64>,
+    first: BTreeMap<NodeKind, u64>,
     /// Maximum of each node since then.
-    most: BTreeMap<Node, u64>,
+    most: BTreeMap<NodeName, u64>,
     /// Memory limit of a memory node on `tcp`, which it may come to use; 0 on `shm`.
     lent: u64,
 }
@@ -37,7 +37,7 @@ impl Resident {
     /// Takes the first sample.
     pub fn of(file: &ClusterFile, nodes: &Nodes) -> Self {
         let lent = match file.net {
-            Net::Tcp { .. } => file.settings.memory_limit_bytes.unwrap_or(0),
+            Net::Tcp { .. } => file.settings.memory_bytes,
             Net::Shm { .. } => 0,
         };
         let mut resident = Self { first: BTreeMap::new(), most: BTreeMap::new(), lent };
@@ -69,8 +69,8 @@ impl Resident {
 
     /// Checks that all processes stayed below their bounds.
     pub fn check(&self) -> Check {
-        let bound = |kind: Kind| {
-            let lent = if kind == Kind::Memory { self.lent } else { 0 };
+        let bound = |kind: NodeKind| {
+            let lent = if kind == NodeKind::Memory { self.lent } else { 0 };
             self.first.get(&kind).copied().unwrap_or(0) + lent + GROWTH_BYTES
         };
         let stayed = self.most.iter().all(|(node, bytes)| *bytes < bound(node.kind));
@@ -79,7 +79,7 @@ impl Resident {
             // Writing to a string cannot fail.
             let _ = write!(detail, "{node} {}, ", bytes >> 20);
         }
-        let (memory, compute) = (bound(Kind::Memory) >> 20, bound(Kind::Compute) >> 20);
+        let (memory, compute) = (bound(NodeKind::Memory) >> 20, bound(NodeKind::Compute) >> 20);
         let _ = write!(detail, "of {memory} MiB for memory nodes and {compute} for compute nodes");
         Check::new("resident memory stayed below its bound", stayed, detail)
     }
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn a_process_that_grows_beyond_the_bound_of_its_kind_is_a_finding() {
-        let (mn, cn) = (Node { kind: Kind::Memory, index: 0 }, Node::compute(1));
-        let first = [(Kind::Memory, 10 << 20), (Kind::Compute, 100 << 20)].into();
+        let (mn, cn) = (NodeName { kind: NodeKind::Memory, index: 0 }, NodeName::compute(1));
+        let first = [(NodeKind::Memory, 10 << 20), (NodeKind::Compute, 100 << 20)].into();
         let check = |memory: u64, compute: u64| {
             let most = [(mn, memory << 20), (cn, compute << 20)].into();
             Resident { first: BTreeMap::clone(&first), most, lent: 64 << 20 }.check()

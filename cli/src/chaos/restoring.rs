@@ -18,15 +18,15 @@ use super::events::Restore;
 use super::round::StopOnDrop;
 use super::schedule::{Fault, Strike};
 use super::striker::Nodes;
-use crate::agree::seat::{Seat, Silent};
-use crate::config::file::ClusterFile;
-use crate::config::node::{Kind, Node};
-use crate::host::polling::{PAUSE, wait_until};
-use crate::node::copier;
-use crate::node::snapshots::{Digest, Snapshot};
 use crate::operate::commands::{restart, start_processes, stop};
 use crate::operate::status::LOST;
 use crate::show::steps::Steps;
+use lotus_node::agree::seat::{Seat, Silent};
+use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::host::polling::{PAUSE, wait_until};
+use lotus_node::requests::copier;
+use lotus_node::snapshots::{Digest, Snapshot};
 
 /// Time until all nodes must serve, before all is begun anew.
 const STARTING: Duration = Duration::from_secs(120);
@@ -37,7 +37,7 @@ const MOST_ATTEMPTS: usize = 6;
 /// Time after which a lost memory node is not expected to come back by itself.
 const OUT_FOR_LONG: Duration = Duration::from_secs(20);
 /// Node that hosts the authority, or begins its life elsewhere.
-const HOST: Node = Node { kind: Kind::Memory, index: 0 };
+const HOST: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };
 
 /// A cluster that is to be ended and started.
 pub struct Restoring<'a> {
@@ -62,9 +62,9 @@ struct Look {
     all_serve: bool,
     /// Whether the founder has ended before all data was there.
     not_whole: bool,
-    ended: Vec<Node>,
+    ended: Vec<NodeName>,
     /// Memory nodes that the membership has given up. Their processes do not end by themselves.
-    lost: Vec<Node>,
+    lost: Vec<NodeName>,
 }
 
 /// Next step of the operator.
@@ -72,7 +72,7 @@ struct Look {
 enum Move {
     Wait,
     /// Start these nodes again.
-    Start(Vec<Node>),
+    Start(Vec<NodeName>),
     /// End all nodes and begin anew, for this reason.
     BeginAnew(&'static str),
     Done,
@@ -176,7 +176,7 @@ impl Restoring<'_> {
     /// Starts all nodes and waits until all serve; returns a reason to begin all anew, if there is
     /// one.
     fn start_once(&self) -> Result<Option<&'static str>, String> {
-        let all: Vec<Node> = self.nodes.all().collect();
+        let all: Vec<NodeName> = self.nodes.all().collect();
         start_processes(self.file, &all, STARTING)?;
         self.await_all()
     }
@@ -196,7 +196,7 @@ impl Restoring<'_> {
                 // A node that stood still may learn only now that it was expelled.
                 Move::Done if !whole => {
                     whole = true;
-                    let lease = self.file.lease.unwrap_or_default();
+                    let lease = self.file.settings.lease.unwrap_or_default();
                     wait_until(&env, lease * 2, || false);
                 }
                 Move::Done => return Ok(None),
@@ -214,9 +214,10 @@ impl Restoring<'_> {
     }
 
     fn look(&self) -> Result<Look, String> {
-        let authority = crate::agree::seat::authority(self.file)?;
+        let authority = lotus_node::agree::seat::authority(self.file)?;
         let survey = self.nodes.survey(&authority);
-        let is_lost = |node: &Node| node.kind == Kind::Memory && survey.state(*node) == LOST;
+        let is_lost =
+            |node: &NodeName| node.kind == NodeKind::Memory && survey.state(*node) == LOST;
         Ok(Look {
             all_serve: survey.all_serve(),
             not_whole: matches!(survey.data(), Some(Data::CutShort { .. })),
@@ -233,7 +234,7 @@ impl Restoring<'_> {
         before: &Digest,
         copies: &mut Copies,
     ) -> Result<Check, String> {
-        let authority = crate::agree::seat::authority(self.file)?;
+        let authority = lotus_node::agree::seat::authority(self.file)?;
         let restored = Snapshot::restored(&authority)?.map(|restored| restored.sequence);
         let taken = copier::take(self.file, &authority, TAKING).map(|(_, taken)| taken);
         copies.hear(self.file.snapshots.as_ref(), taken.clone());
@@ -313,8 +314,8 @@ mod tests {
 
     #[test]
     fn whoever_has_ended_is_started_again_and_all_is_begun_anew_where_that_is_of_no_use() {
-        let founder = Node::compute(0);
-        let ended = |nodes: &[Node]| Look { ended: nodes.to_vec(), ..Look::default() };
+        let founder = NodeName::compute(0);
+        let ended = |nodes: &[NodeName]| Look { ended: nodes.to_vec(), ..Look::default() };
         let some = Efforts { restarts: 3, waited: Duration::from_secs(5), ..Efforts::default() };
         let many = Efforts { restarts: MOST_RESTARTS, ..some };
         let late = Efforts { waited: STARTING + PAUSE, ..some };
@@ -335,7 +336,7 @@ mod tests {
     /// it was not started again, and nothing else brought it back.
     #[test]
     fn a_memory_node_that_is_lost_is_started_again_after_a_while() {
-        let memory = Node { kind: Kind::Memory, index: 2 };
+        let memory = NodeName { kind: NodeKind::Memory, index: 2 };
         let lost = Look { lost: vec![memory], ..Look::default() };
         let after = |since_last_start| Efforts { since_last_start, ..Efforts::default() };
         assert_eq!(next(&lost, true, after(OUT_FOR_LONG)), Move::Wait);

@@ -18,8 +18,8 @@ use super::resident::Resident;
 use super::striker::{self, Nodes, Struck};
 use crate::apps::connect::{attach, connect};
 use crate::apps::load::failed;
-use crate::config::file::ClusterFile;
 use crate::config::load::Use;
+use lotus_node::config::file::ClusterFile;
 
 /// Settings of a round.
 pub struct Driving<'a> {
@@ -63,7 +63,7 @@ impl Use for Driving<'_> {
         let Self { file, nodes, clock, life, span, all, keeper, copies, traced, hostile } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let authority = crate::agree::seat::authority(file)?;
+        let authority = lotus_node::agree::seat::authority(file)?;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _stop = StopOnDrop(&stop);

@@ -38,7 +38,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::events::{Event, Restore};
-use crate::config::node::{Kind, Node};
+use lotus_node::config::name::{NodeKind, NodeName};
 
 /// A fault of a node's process, or of its network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ pub struct Strike {
     /// Milliseconds since the load began.
     pub at_ms: u64,
     /// Node that it strikes.
-    pub node: Node,
+    pub node: NodeName,
     /// Fault.
     pub fault: Fault,
 }
@@ -138,15 +138,15 @@ impl Bounds {
     ///
     /// # Errors
     /// A sentence that says why it would not.
-    pub fn may_strike(&self, node: Node, fault: Fault) -> Result<(), &'static str> {
+    pub fn may_strike(&self, node: NodeName, fault: Fault) -> Result<(), &'static str> {
         match (node.kind, fault) {
             (_, Fault::Partition | Fault::Heal) if !self.cables => {
                 Err("it shares a network with the others; see --namespaces")
             }
-            (Kind::Memory, _) if node.index == 0 && self.hosts_authority => {
+            (NodeKind::Memory, _) if node.index == 0 && self.hosts_authority => {
                 Err("the authority would go with it")
             }
-            (Kind::Memory, _) if self.replicas == 1 => Err("it has the only copies"),
+            (NodeKind::Memory, _) if self.replicas == 1 => Err("it has the only copies"),
             _ if self.lease.is_none() => Err("without lease_ms nobody notices that it is gone"),
             _ => Ok(()),
         }
@@ -200,10 +200,10 @@ impl Bounds {
         self.snapshots.then_some(()).ok_or_else(|| why.to_owned())
     }
 
-    fn check_node(&self, node: Node) -> Result<(), String> {
+    fn check_node(&self, node: NodeName) -> Result<(), String> {
         let count = match node.kind {
-            Kind::Memory => self.memory_nodes,
-            Kind::Compute => self.compute_nodes,
+            NodeKind::Memory => self.memory_nodes,
+            NodeKind::Compute => self.compute_nodes,
         };
         match usize::from(node.index) < count {
             true => Ok(()),
@@ -230,7 +230,7 @@ impl Bounds {
                     ("starting", Fault::Restart) => {
                         return refuse("whoever has ended then is started again anyway");
                     }
-                    ("ending", _) if node.kind == Kind::Memory => {
+                    ("ending", _) if node.kind == NodeKind::Memory => {
                         return refuse("no snapshot can be taken then");
                     }
                     _ => last_ms = at_ms,
@@ -259,7 +259,7 @@ impl Bounds {
         });
         match (fate, fault) {
             (Fate::Dead, Fault::Restart) => Ok(()),
-            (_, Fault::Restart) if node.kind == Kind::Memory => {
+            (_, Fault::Restart) if node.kind == NodeKind::Memory => {
                 Err(format!("{node} has not been killed before"))
             }
             (Fate::Dead, _) => Err(format!("{node} has been killed before")),
@@ -278,17 +278,17 @@ impl Bounds {
     /// Checks that enough nodes of its kind are left unstruck when this node is struck as well.
     fn check_survivors(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
         let Strike { at_ms, node, .. } = strike;
-        let is_struck = |other: Node| {
+        let is_struck = |other: NodeName| {
             let last = before.iter().rfind(|earlier| earlier.node == other);
             last.is_some_and(|last| !self.is_filled(last, at_ms))
         };
-        let others = |all: usize| (0..all as u16).map(|index| Node { index, ..node });
+        let others = |all: usize| (0..all as u16).map(|index| NodeName { index, ..node });
         let spared = |all| others(all).filter(|other| *other != node && !is_struck(*other)).count();
         match node.kind {
-            Kind::Compute if spared(self.compute_nodes) == 0 => {
+            NodeKind::Compute if spared(self.compute_nodes) == 0 => {
                 Err(format!("{node} is the last compute node that nothing has struck"))
             }
-            Kind::Memory if spared(self.memory_nodes) + self.replicas <= self.memory_nodes => {
+            NodeKind::Memory if spared(self.memory_nodes) + self.replicas <= self.memory_nodes => {
                 Err(format!("{node} may have the last copies that nothing has struck"))
             }
             _ => Ok(()),

@@ -16,14 +16,14 @@ use super::copies::{Copies, Copying};
 use super::events::Event;
 use super::keeper::{Keeper, Standing, Standings};
 use super::schedule::{self, Fault, Strike};
-use crate::agree::records::{Record, Stage};
-use crate::agree::seat::Seat;
-use crate::config::file::ClusterFile;
-use crate::config::node::{Kind, Node};
-use crate::host::polling::{PAUSE, wait_until};
-use crate::host::processes::{Seen, State};
 use crate::operate::commands::restart;
 use crate::operate::status::Survey;
+use lotus_node::agree::records::{Record, Stage};
+use lotus_node::agree::seat::Seat;
+use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::host::polling::{PAUSE, wait_until};
+use lotus_node::host::processes::{Seen, State};
 
 /// Time that recovery may take when the load has ended.
 pub const RECOVERING: Duration = Duration::from_secs(60);
@@ -47,25 +47,25 @@ impl Nodes {
     }
 
     /// All nodes.
-    pub fn all(&self) -> impl Iterator<Item = Node> + use<> {
-        Node::all(&self.file)
+    pub fn all(&self) -> impl Iterator<Item = NodeName> + use<> {
+        NodeName::all(&self.file)
     }
 
     /// Nodes that do not take part any more.
-    pub fn out(&self, now: &Membership) -> Vec<Node> {
+    pub fn out(&self, now: &Membership) -> Vec<NodeName> {
         self.all().filter(|node| self.is_out(now, *node)).collect()
     }
 
     /// Whether a memory node is being filled with what it missed.
-    fn is_filled(&self, now: &Membership, node: Node) -> bool {
+    fn is_filled(&self, now: &Membership, node: NodeName) -> bool {
         let id = node.id(&self.file);
-        node.kind == Kind::Memory && now.joining().any(|joining| joining.node == id)
+        node.kind == NodeKind::Memory && now.joining().any(|joining| joining.node == id)
     }
 
     /// Shards that memory nodes which are being filled still lack, in words; empty if none is being
     /// filled.
     pub fn lacking(&self, now: &Membership) -> String {
-        let memory: Vec<NodeId> = (0..self.file.settings.mns as u16).map(NodeId).collect();
+        let memory: Vec<NodeId> = (0..self.file.settings.memory_nodes as u16).map(NodeId).collect();
         let Ok(first) = Placement::new(&memory, self.file.settings.replicas) else {
             return String::new();
         };
@@ -85,7 +85,7 @@ impl Nodes {
     }
 
     /// Whether a node's current process, and not an earlier one, serves and answers errands.
-    pub fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
+    pub fn serves(&self, authority: &dyn Authority, node: NodeName) -> bool {
         let record = Record::read(node, authority).ok().flatten();
         record.is_some_and(|record| {
             let runs = self.state.seen(node) == Seen::Running(record.process.id);
@@ -94,7 +94,7 @@ impl Nodes {
     }
 
     /// Process id of a node, while it runs.
-    pub fn process(&self, node: Node) -> Option<u32> {
+    pub fn process(&self, node: NodeName) -> Option<u32> {
         match self.state.seen(node) {
             Seen::Running(process) => Some(process),
             Seen::Never | Seen::Ended(_) | Seen::Down => None,
@@ -107,25 +107,25 @@ impl Nodes {
     }
 
     /// Whether a node's process was started and has ended.
-    pub fn has_ended(&self, node: Node) -> bool {
+    pub fn has_ended(&self, node: NodeName) -> bool {
         matches!(self.state.seen(node), Seen::Ended(_))
     }
 
-    fn is_out(&self, now: &Membership, node: Node) -> bool {
+    fn is_out(&self, now: &Membership, node: NodeName) -> bool {
         let id = node.id(&self.file);
         match node.kind {
-            Kind::Compute => !now.is_live(id),
-            Kind::Memory => now.lost_memory().iter().any(|lost| lost.node == id),
+            NodeKind::Compute => !now.is_live(id),
+            NodeKind::Memory => now.lost_memory().iter().any(|lost| lost.node == id),
         }
     }
 
     /// Standings of all nodes; empty if the authority does not answer.
     fn standings(&self, authority: &dyn Authority) -> Standings {
         let Ok(now) = membership::read(authority) else { return Standings::new() };
-        let standing = |node: Node| match node.kind {
+        let standing = |node: NodeName| match node.kind {
             _ if self.is_out(&now, node) => Standing::Out,
-            Kind::Memory if self.is_filled(&now, node) => Standing::Filling,
-            Kind::Compute if !self.serves(authority, node) => Standing::Filling,
+            NodeKind::Memory if self.is_filled(&now, node) => Standing::Filling,
+            NodeKind::Compute if !self.serves(authority, node) => Standing::Filling,
             _ => Standing::Whole,
         };
         self.all().map(|node| (node, standing(node))).collect()
@@ -143,7 +143,7 @@ impl Nodes {
     }
 
     /// Last error in a node's log.
-    pub fn last_words(&self, node: Node) -> String {
+    pub fn last_words(&self, node: NodeName) -> String {
         self.state.complaint(node).unwrap_or_else(|| "it has said nothing".to_owned())
     }
 
@@ -186,7 +186,7 @@ pub struct Struck {
     pub strikes: Vec<Strike>,
     /// Nodes that had to be helped up although nothing had been done to them since they were last
     /// started, with their last errors.
-    pub unexplained: Vec<(Node, String)>,
+    pub unexplained: Vec<(NodeName, String)>,
     /// Number of starts that were struck before the node took part.
     pub starts: usize,
 }
@@ -194,7 +194,7 @@ pub struct Struck {
 impl Struck {
     /// Whether nothing was done to a node since it was last started that may have it expelled. A
     /// pause or a cut of less than half a lease may not.
-    pub fn is_untouched(&self, node: Node, lease: Option<Duration>) -> bool {
+    pub fn is_untouched(&self, node: NodeName, lease: Option<Duration>) -> bool {
         let mut before = self.strikes.iter().rev().filter(|strike| strike.node == node);
         let half = lease.unwrap_or(Duration::MAX).as_millis() / 2;
         while let Some(strike) = before.next() {
@@ -236,12 +236,14 @@ pub fn strike(
         }
         let mut steps = keeper.step(now_ms, &standings);
         // A node that does not take part yet was not expelled: its start takes long.
-        let starting: Vec<Node> = nodes.all().filter(|node| keeper.is_starting(*node)).collect();
+        let starting: Vec<NodeName> =
+            nodes.all().filter(|node| keeper.is_starting(*node)).collect();
         let helped = keeper.help_up(now_ms, &standings);
         nodes.report(&helped);
         let untouched = helped.iter().map(|strike| strike.node);
         let untouched = untouched.filter(|node| !starting.contains(node));
-        let untouched = untouched.filter(|node| struck.is_untouched(*node, nodes.file.lease));
+        let untouched =
+            untouched.filter(|node| struck.is_untouched(*node, nodes.file.settings.lease));
         let untouched: Vec<_> = untouched.map(|node| (node, nodes.last_words(node))).collect();
         struck.unexplained.extend(untouched);
         steps.extend(helped);
@@ -252,7 +254,7 @@ pub fn strike(
         for strike in steps {
             nodes.carry_out(strike)?;
             let ends_it = strike.fault.goes_away() || strike.fault == Fault::Restart;
-            if strike.node.kind == Kind::Compute && ends_it {
+            if strike.node.kind == NodeKind::Compute && ends_it {
                 copying.is_struck();
             }
             struck.strikes.push(strike);
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn what_is_short_or_before_the_last_start_explains_no_expulsion() {
         let lease = Some(Duration::from_millis(1000));
-        let node = Node::compute(1);
+        let node = NodeName::compute(1);
         let cases: [(&[(u64, Fault)], bool); 8] = [
             (&[], true),
             (&[(100, Fault::Kill)], false),
@@ -296,7 +298,7 @@ mod tests {
         for (faults, expected) in cases {
             let strike =
                 |(at_ms, fault): &(u64, Fault)| Strike { at_ms: *at_ms, node, fault: *fault };
-            let other = Strike { at_ms: 5000, node: Node::compute(0), fault: Fault::Kill };
+            let other = Strike { at_ms: 5000, node: NodeName::compute(0), fault: Fault::Kill };
             let strikes = faults.iter().map(strike).chain([other]).collect();
             let struck = Struck { strikes, ..Struck::default() };
             assert_eq!(struck.is_untouched(node, lease), expected, "{faults:?}");

@@ -10,6 +10,7 @@ use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
 use lotus_benchmarks::workload::Workload;
 use lotus_benchmarks::zipf::KeyChooser;
+use lotus_node::{ClusterFile, FileError};
 use serde::Deserialize;
 
 /// Seed of initial values; clients that drive the cluster must use the same.
@@ -56,6 +57,14 @@ fn most_items() -> u32 {
 }
 
 impl Load {
+    /// The load that a cluster's file describes, if any.
+    ///
+    /// # Errors
+    /// [`FileError::Line`].
+    pub fn of(file: &ClusterFile) -> Result<Option<Self>, FileError> {
+        file.load.as_ref().map(|section| section.read(Self::check)).transpose()
+    }
+
     /// The workload's name.
     pub fn name(&self) -> &'static str {
         match self {
@@ -67,7 +76,7 @@ impl Load {
     }
 
     /// Checks the size; the error is a sentence.
-    pub fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: u64, least: u64, most: u64| {
             let why = || format!("{name} must be from {least} to {most}, not {value}");
             (least..=most).contains(&value).then_some(()).ok_or_else(why)
@@ -143,5 +152,46 @@ impl<M: Machines> Use for Fill<'_, M> {
             cluster.load(table, workload.rows(index), &row, &loaded)?;
         }
         Ok(loaded.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const FILE: &str = "\
+fabric = \"shm\"
+[[memory_node]]
+[[compute_node]]
+[load.smallbank]
+accounts = 100
+";
+
+    fn load(text: &str) -> Result<Option<Load>, FileError> {
+        Load::of(&ClusterFile::parse(Path::new("/etc/c.toml"), text, None)?)
+    }
+
+    #[test]
+    fn a_load_names_a_workload_and_its_size() {
+        assert_eq!(load(FILE).expect("sound"), Some(Load::SmallBank { accounts: 100 }));
+        let (without, _) = FILE.split_once("[load").expect("it has one");
+        assert_eq!(load(without).expect("sound"), None);
+    }
+
+    #[test]
+    fn a_wrong_load_is_refused_with_its_line() {
+        let cases = [
+            ("accounts = 100", "accounts = 1", 4, "accounts must be from 2"),
+            ("accounts = 100", "acounts = 100", 5, "acounts"),
+            ("load.smallbank", "load.bank", 4, "unknown variant `bank`"),
+        ];
+        for (from, to, line, said) in cases {
+            let refused = load(&FILE.replacen(from, to, 1)).expect_err(to).to_string();
+            let named = format!("/etc/c.toml, line {line}: ");
+            assert!(refused.starts_with(&named) && refused.contains(said), "{to}: {refused}");
+            assert_eq!(refused.lines().count(), 1, "{refused}");
+        }
     }
 }

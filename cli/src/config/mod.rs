@@ -1,19 +1,45 @@
-//! Description of a cluster of processes: its file (docs/operations.md), checked, and the types of
-//! its parts. Imports `args`, for the syntax of sizes.
-//!
-//! * `file`: the cluster file, the same for all nodes; `error`: what can be wrong with it;
-//! * `node`: names of nodes; `address`, `authority`, `snapshots`, `load`: places and settings;
-//! * `trust`, `key`: credentials; `namespaces`: network namespaces that act as hosts.
-//!
-//! Not here: connections, processes, or anything else that acts on a description.
+//! Descriptions of clusters (docs/operations.md) as this command reads them: the nodes' own, with
+//! the workload of `lotus bench` that a new cluster is loaded with (`load`).
 
-pub mod address;
-pub mod authority;
-pub mod error;
-pub mod file;
-pub mod key;
 pub mod load;
-pub mod namespaces;
-pub mod node;
-pub mod snapshots;
-pub mod trust;
+
+use std::path::Path;
+use std::time::Duration;
+
+use lotus_benchmarks::config::{ClusterConfig, Fabric, Timestamps};
+use lotus_node::config::file::Net;
+use lotus_node::{ClusterFile, FileError};
+
+use load::Load;
+
+/// Reads and checks a cluster's file; `state` replaces the state directory, which is beside the
+/// file by default.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read(path: &Path, state: Option<&Path>) -> Result<ClusterFile, FileError> {
+    let file = ClusterFile::read(path, state)?;
+    Load::of(&file).map(|_| file)
+}
+
+/// Settings of a cluster as benchmarks report them.
+pub fn shape(file: &ClusterFile) -> ClusterConfig {
+    let settings = &file.settings;
+    ClusterConfig {
+        fabric: match file.net {
+            Net::Shm { .. } => Fabric::Shm,
+            Net::Tcp { .. } => Fabric::Tcp,
+        },
+        cns: settings.compute_nodes,
+        threads: settings.coordinators,
+        coroutines: settings.coroutines,
+        mns: settings.memory_nodes,
+        replicas: settings.replicas,
+        lock_table_bytes: settings.lock_table_bytes,
+        vt_cache: settings.version_table_cache,
+        balance_us: settings.balance.map(|interval: Duration| interval.as_micros() as u64),
+        timestamps: Timestamps::Oracle,
+        memory_limit_bytes: Some(settings.memory_bytes),
+        ..ClusterConfig::default()
+    }
+}

@@ -1,23 +1,5 @@
-//! The host of this process, as the kernel shows it: processes, signals, memory, sockets. Imports
-//! `config`.
-//!
-//! * `processes`: the nodes that run here, and the directory that remembers them; `usage`: what a
-//!   process uses; `memory`: whether the memory nodes fit;
-//! * `stop`: how a process is told to end; `polling`: waiting for a condition; `fault_point`: steps
-//!   at which this process strikes itself;
-//! * `sockets`: the nodes' sockets, and their directory.
-//!
-//! Not here: other hosts, and what the nodes agree on.
+//! The host of this process. `sockets`: a directory for the sockets of a benchmark's nodes;
+//! `usage`: what a process uses. Clusters of processes have more in `lotus_node::host`.
 
-#[cfg(feature = "fault-points")]
-pub mod fault_point;
-#[cfg(feature = "tcp")]
-pub mod memory;
-#[cfg(feature = "tcp")]
-pub mod polling;
-#[cfg(feature = "tcp")]
-pub mod processes;
 pub mod sockets;
-#[cfg(feature = "tcp")]
-pub mod stop;
 pub mod usage;

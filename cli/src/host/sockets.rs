@@ -1,4 +1,4 @@
-//! Sockets of a cluster's nodes on this host: their directory and their names.
+//! A directory for the sockets of a benchmark's nodes.
 
 use std::fs;
 use std::io;
@@ -19,21 +19,20 @@ pub struct NoDirectory {
 /// dropped, and by the last of the nodes otherwise.
 pub struct Sockets {
     path: PathBuf,
-    nodes: u16,
 }
 
 impl Sockets {
-    /// Makes one for a cluster of `nodes` nodes.
+    /// Makes one for the nodes of a cluster.
     ///
     /// # Errors
     /// [`NoDirectory`].
-    pub fn new(nodes: u16) -> Result<Self, NoDirectory> {
+    pub fn new() -> Result<Self, NoDirectory> {
         let parent = std::env::temp_dir();
         let mut number = 0;
         loop {
             let path = parent.join(format!("lotus-{}-{number}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { path, nodes }),
+                Ok(()) => return Ok(Self { path }),
                 // An earlier process of the same id has left it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(source) => return Err(NoDirectory { path: parent, source }),
@@ -49,24 +48,7 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        remove_sockets(&self.path, self.nodes);
+        // What cannot be removed stays in the system's directory for such files.
+        let _ = fs::remove_dir_all(&self.path);
     }
-}
-
-/// The name of the socket at which compute node `index` of a cluster serves applications of this
-/// host.
-pub fn client_socket(index: usize) -> String {
-    format!("client-{index}.sock")
-}
-
-/// Removes what a cluster leaves in its directory, and the directory if that was all.
-pub fn remove_sockets(directory: &Path, nodes: u16) {
-    for node in 0..nodes {
-        let own = ["sock", "lock"].map(|extension| format!("node-{node}.{extension}"));
-        for name in own.into_iter().chain([client_socket(node.into())]) {
-            // A missing file is no error.
-            let _ = fs::remove_file(directory.join(name));
-        }
-    }
-    let _ = fs::remove_dir(directory);
 }

@@ -12,12 +12,3 @@ pub fn processor_time(process: u32) -> Option<Duration> {
     }
     Some(total)
 }
-
-/// The anonymous memory of a process of this host, in bytes.
-#[cfg(feature = "tcp")]
-pub fn anonymous_bytes(process: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
-}

@@ -14,25 +14,25 @@ use lotus_router::authority::Version;
 use rustix::process::Signal;
 
 use super::status::{self, Addresses, Status, Survey};
-use crate::agree::records::Record;
-use crate::agree::seat::{Seat, Silent, authority};
-use crate::config::address::Hosted;
-use crate::config::authority::Place;
-use crate::config::file::{ClusterFile, Net};
-use crate::config::key;
-use crate::config::node::{Kind, Node};
-use crate::config::snapshots::{IfDamaged, Snapshots};
-use crate::host::memory;
-use crate::host::polling::wait_until;
-use crate::host::processes::{Seen, State};
-use crate::node::copier;
-use crate::node::snapshots::Snapshot;
 use crate::show::Verdict;
 use crate::show::screen::say;
 use crate::show::steps::Steps;
+use lotus_node::agree::records::Record;
+use lotus_node::agree::seat::{Seat, Silent, authority};
+use lotus_node::config::address::Hosted;
+use lotus_node::config::authority::Place;
+use lotus_node::config::file::{ClusterFile, Net};
+use lotus_node::config::key;
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::config::snapshots::{IfDamaged, Snapshots};
+use lotus_node::host::memory;
+use lotus_node::host::polling::wait_until;
+use lotus_node::host::processes::{Seen, State};
+use lotus_node::requests::copier;
+use lotus_node::snapshots::Snapshot;
 
 /// Node that hosts the authority, or begins its life elsewhere.
-const HOST: Node = Node { kind: Kind::Memory, index: 0 };
+const HOST: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };
 /// Time that a node may take to end after SIGTERM, before it is killed.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -44,7 +44,7 @@ const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     let Started { count, status } = start(file, patience, &Steps::start(""))?;
     let (path, state) = (file.path.display(), file.state.display());
-    let here = Node::all(file).filter(|node| is_here(file, *node)).count();
+    let here = NodeName::all(file).filter(|node| is_here(file, *node)).count();
     let again = match count {
         _ if count == here => String::new(),
         0 => ", and take calls again".to_owned(),
@@ -52,7 +52,7 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     };
     let mut said = match status.unwell().as_str() {
         "" => {
-            let all = Node::all(file).count();
+            let all = NodeName::all(file).count();
             format!("{path}: {all} nodes serve, {here} of them on this host{again}")
         }
         unwell => {
@@ -88,12 +88,12 @@ pub struct Started {
 /// A sentence; then every node that was started has been ended again.
 pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<Started, String> {
     let state = State::lock(file)?;
-    let ours: Vec<Node> = Node::all(file).filter(|node| is_here(file, *node)).collect();
+    let ours: Vec<NodeName> = NodeName::all(file).filter(|node| is_here(file, *node)).collect();
     if ours.is_empty() {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
     }
     let all = ours.len();
-    let memory_nodes = ours.iter().filter(|node| node.kind == Kind::Memory).count();
+    let memory_nodes = ours.iter().filter(|node| node.kind == NodeKind::Memory).count();
     let warning = memory::check_memory(file, memory_nodes)?;
     let resumed = resume(file, &state, &ours)?;
     let ours = missing(file, &state, ours)?;
@@ -122,7 +122,7 @@ pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<St
     let outcome = outcome.map_err(|why| {
         let aftermath = Aftermath::of(file, &ours);
         steps.say("ending what was started");
-        let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
+        let nodes: Vec<NodeName> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
         if ours.len() == all {
             remove_sockets(file);
@@ -146,12 +146,12 @@ enum Aftermath {
 impl Aftermath {
     /// Judges the state while the started nodes still run, once it is known that they do not come
     /// up.
-    fn of(file: &ClusterFile, started: &[Node]) -> Self {
+    fn of(file: &ClusterFile, started: &[NodeName]) -> Self {
         let in_vain = || {
             let data = authority(file).ok().and_then(|authority| Data::read(&authority).ok());
             matches!(data, Some(Data::CutShort { .. }))
         };
-        match started.len() == Node::all(file).count() {
+        match started.len() == NodeName::all(file).count() {
             true => Self::Nothing,
             false if in_vain() => Self::OthersInVain,
             false => Self::Others,
@@ -172,8 +172,8 @@ impl Aftermath {
 
 /// Lets nodes serve that a `down` brought to rest for good and did not end. Returns whether there
 /// was such a rest.
-fn resume(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<bool, String> {
-    let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
+fn resume(file: &ClusterFile, state: &State, ours: &[NodeName]) -> Result<bool, String> {
+    let runs = |node: &NodeName| matches!(state.seen(*node), Seen::Running(_));
     let lives = ours.iter().any(runs) || file.authority.outlives_the_cluster();
     if file.snapshots.is_none() || !lives {
         return Ok(false);
@@ -185,17 +185,21 @@ fn resume(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<bool, Stri
 
 /// Nodes to start, of this host's: all, or those that have ended beside others that run; these join
 /// again.
-fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
+fn missing(
+    file: &ClusterFile,
+    state: &State,
+    ours: Vec<NodeName>,
+) -> Result<Vec<NodeName>, String> {
     // A node that was killed a moment ago is to be started, too. If it does not end it counts as
     // running.
     let none_is_ending = || !ours.iter().any(|node| state.is_ending(*node));
     wait_until(&Env::real(0), ENDING_PATIENCE, none_is_ending);
-    let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
-    let (running, missing): (Vec<Node>, Vec<Node>) = ours.into_iter().partition(runs);
+    let runs = |node: &NodeName| matches!(state.seen(*node), Seen::Running(_));
+    let (running, missing): (Vec<NodeName>, Vec<NodeName>) = ours.into_iter().partition(runs);
     let path = file.path.display();
     // Without the authority, all that the other nodes have agreed on is gone.
     let authority_is_left = file.authority.outlives_the_cluster() || !missing.contains(&HOST);
-    let return_alone = file.lease.is_some() && authority_is_left;
+    let return_alone = file.settings.lease.is_some() && authority_is_left;
     if !running.is_empty() && !return_alone {
         let all = running.len() + missing.len();
         return Err(format!(
@@ -211,7 +215,7 @@ fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Nod
 ///
 /// # Errors
 /// A sentence: the process does not end, or cannot be started.
-pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
+pub fn restart(file: &ClusterFile, node: NodeName) -> Result<(), String> {
     let state = State::lock(file)?;
     state.signal(node, Signal::KILL);
     let has_ended = || !matches!(state.seen(node), Seen::Running(_));
@@ -228,7 +232,7 @@ pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
 /// A sentence.
 pub fn start_processes(
     file: &ClusterFile,
-    nodes: &[Node],
+    nodes: &[NodeName],
     patience: Duration,
 ) -> Result<(), String> {
     let state = State::lock(file)?;
@@ -241,9 +245,9 @@ pub fn start_processes(
 fn start_all(
     file: &ClusterFile,
     state: &State,
-    ours: &[Node],
-    started: &mut Vec<(Node, Child)>,
-    begins: impl Fn(&State, &mut (Node, Child)) -> Result<(), String>,
+    ours: &[NodeName],
+    started: &mut Vec<(NodeName, Child)>,
+    begins: impl Fn(&State, &mut (NodeName, Child)) -> Result<(), String>,
 ) -> Result<(), String> {
     for node in ours {
         started.push((*node, start_one(file, state, *node)?));
@@ -258,7 +262,7 @@ fn start_all(
 ///
 /// # Errors
 /// A sentence.
-pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child, String> {
+pub fn start_one(file: &ClusterFile, state: &State, node: NodeName) -> Result<Child, String> {
     let index = node.index.to_string();
     let mut arguments: Vec<&Path> = vec![
         node.command().as_ref(),
@@ -270,7 +274,7 @@ pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child,
         &file.state,
     ];
     let uses_older = |snapshots: &Snapshots| snapshots.if_damaged == IfDamaged::UseOlder;
-    if node.kind == Kind::Compute && file.snapshots.as_ref().is_some_and(uses_older) {
+    if node.kind == NodeKind::Compute && file.snapshots.as_ref().is_some_and(uses_older) {
         arguments.push("--older-snapshot".as_ref());
     }
     let child = state.start(node, &arguments);
@@ -301,7 +305,7 @@ impl Life {
     fn await_next(
         &self,
         state: &State,
-        (node, child): &mut (Node, Child),
+        (node, child): &mut (NodeName, Child),
         patience: Duration,
     ) -> Result<(), String> {
         if !self.authority.has_lives() {
@@ -323,7 +327,7 @@ impl Life {
 }
 
 /// Error message: why a node that was just started has ended.
-fn obituary(state: &State, node: Node) -> String {
+fn obituary(state: &State, node: NodeName) -> String {
     let log = state.log(node);
     let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
     format!("{} did not start: {why}", node.in_words())
@@ -333,7 +337,7 @@ fn obituary(state: &State, node: Node) -> String {
 fn await_health(
     file: &ClusterFile,
     state: &State,
-    started: &mut [(Node, Child)],
+    started: &mut [(NodeName, Child)],
     patience: Duration,
     steps: &Steps,
 ) -> Result<Status, String> {
@@ -342,7 +346,7 @@ fn await_health(
     let mut survey = None;
     let mut data = None;
     let mut look = |goes_on: &mut bool| {
-        let is_over = |(_, child): &mut (Node, Child)| matches!(child.try_wait(), Ok(Some(_)));
+        let is_over = |(_, child): &mut (NodeName, Child)| matches!(child.try_wait(), Ok(Some(_)));
         ended = started.iter_mut().position(is_over);
         let now = survey.insert(Survey::take(file, state, &authority));
         steps.say_how_far(now.in_words(), now.rows_in_words());
@@ -365,7 +369,7 @@ fn await_health(
     // that serves, is no reason to end any.
     let late = match survey.goes_on() {
         true => started.iter().map(|(node, _)| *node).find(|node| !survey.has_come_up(*node)),
-        false => Node::all(file).find(|node| survey.state(*node) != status::SERVING),
+        false => NodeName::all(file).find(|node| survey.state(*node) != status::SERVING),
     };
     match late {
         Some(node) => Err(format!("{} does not serve after {patience:?}", node.in_words())),
@@ -400,16 +404,17 @@ pub fn down(
     silent: Silent,
 ) -> Result<Verdict, String> {
     #[cfg(feature = "fault-points")]
-    crate::host::fault_point::arm(None)?;
+    lotus_node::host::fault_point::arm(None)?;
     let path = file.path.display();
     if !file.state.exists() && silent == Silent::MayLive {
         return say(&format!("{path}: nothing runs on this host\n"));
     }
     // From here on no other command of this host starts nodes, or lets them serve.
     let state = State::lock(file)?;
-    let runs = |node: Node| matches!(state.seen(node), Seen::Running(_));
+    let runs = |node: NodeName| matches!(state.seen(node), Seen::Running(_));
     let steps = Steps::start("");
-    if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, Node::all(file).any(runs))
+    if let (Some(patience), Some(_), true) =
+        (snapshot, &file.snapshots, NodeName::all(file).any(runs))
     {
         steps.say("compute nodes come to rest, and a snapshot is taken");
         let taken = copier::take_last(file, &authority(file)?, patience);
@@ -451,7 +456,7 @@ fn end_here(
     steps: &Steps,
 ) -> Result<(usize, usize), String> {
     let begins_lives = state.seen(HOST) != Seen::Never || silent == Silent::HaveEnded;
-    let known: Vec<Node> = Node::all(file).filter(|node| state.remembers(*node)).collect();
+    let known: Vec<NodeName> = NodeName::all(file).filter(|node| state.remembers(*node)).collect();
     steps.say("nodes end");
     let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
     end(state, &known, &mut []);
@@ -476,10 +481,11 @@ fn end_here(
 
 /// Ends nodes: compute nodes first, which need the others; the authority's host last. Reaps
 /// children of this process.
-fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
+fn end(state: &State, nodes: &[NodeName], children: &mut [(NodeName, Child)]) {
     let env = Env::real(0);
-    for kind in [Kind::Compute, Kind::Memory] {
-        let of_kind: Vec<Node> = nodes.iter().copied().filter(|node| node.kind == kind).collect();
+    for kind in [NodeKind::Compute, NodeKind::Memory] {
+        let of_kind: Vec<NodeName> =
+            nodes.iter().copied().filter(|node| node.kind == kind).collect();
         for signal in [Signal::TERM, Signal::KILL] {
             of_kind.iter().for_each(|node| state.signal(*node, signal));
             let all_ended = wait_until(&env, ENDING_PATIENCE, || {
@@ -493,7 +499,7 @@ fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
             // Reaped if it has ended; otherwise nothing more can be done.
             let _ = child.try_wait();
         }
-        if kind == Kind::Compute {
+        if kind == NodeKind::Compute {
             point_here!(0, ComputeEnded);
         }
     }
@@ -504,7 +510,7 @@ fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
 /// Removes the sockets that killed processes have left.
 fn remove_sockets(file: &ClusterFile) {
     let Net::Shm { directory } = &file.net else { return };
-    crate::host::sockets::remove_sockets(directory, file.node_count());
+    lotus_node::host::sockets::remove_sockets(directory, file.node_count());
     if let Place::Hosted(Hosted::Unix(path)) = &file.authority {
         // A missing file is as good as a removed one.
         let _ = std::fs::remove_file(path);
@@ -512,7 +518,7 @@ fn remove_sockets(file: &ClusterFile) {
 }
 
 /// Whether a node belongs on this host: its address is one of this host's.
-fn is_here(file: &ClusterFile, node: Node) -> bool {
+fn is_here(file: &ClusterFile, node: NodeName) -> bool {
     match Addresses::of(file, node).address {
         // With namespaces, every node runs on this host.
         _ if file.namespaces.is_some() => true,

@@ -1,7 +1,7 @@
 //! `lotus shards`: owners of shards, and moving shards by hand.
 //!
-//! The nodes are asked ([`operator`](crate::node::operator)): one of them for all owners, each for
-//! its figures, and one to move shards, which passes the order on to their owners.
+//! The nodes are asked ([`operator`](lotus_node::requests::operator)): one of them for all owners,
+//! each for its figures, and one to move shards, which passes the order on to their owners.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use lotus_router::Authority;
 use serde::Serialize;
 
 use super::ranges;
-use crate::agree::records::{Record, Stage};
-use crate::agree::seat::authority;
-use crate::config::file::ClusterFile;
-use crate::config::node::{Kind, Node};
-use crate::node::operator::{
-    ANSWERING, Answer, Figures, Outcome, Owners, Question, Refused, Shard, Switch, figures,
-    mailbox, silent_memory,
-};
 use crate::show::Verdict;
 use crate::show::screen::{or_dash, percent, say};
+use lotus_node::agree::records::{Record, Stage};
+use lotus_node::agree::seat::authority;
+use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::requests::operator::{
+    ANSWERING, Answer, Figures, Outcome, Owners, Ownership, Question, Refused, Shard, Switch,
+    figures, mailbox, silent_memory,
+};
 
 /// Timeout of a move: each owner is asked for 128 shards at a time, and waits for transactions that
 /// hold locks of them.
@@ -46,7 +46,7 @@ pub struct Filter {
 struct Nodes<'a> {
     file: &'a ClusterFile,
     authority: Box<dyn Authority>,
-    serving: Vec<Node>,
+    serving: Vec<NodeName>,
 }
 
 impl<'a> Nodes<'a> {
@@ -57,12 +57,12 @@ impl<'a> Nodes<'a> {
         connected.map_err(|error| format!("the cluster of {path} does not run: {error}"))?;
         let members = membership::read(&authority);
         let members = members.map_err(|error| format!("the cluster of {path}: {error}"))?;
-        let serves = |node: &Node| {
+        let serves = |node: &NodeName| {
             let record = Record::read(*node, &authority).ok().flatten();
             let says_so = record.is_some_and(|record| record.stage == Stage::Serving);
-            node.kind == Kind::Compute && says_so && members.is_live(node.id(file))
+            node.kind == NodeKind::Compute && says_so && members.is_live(node.id(file))
         };
-        let serving: Vec<_> = Node::all(file).filter(serves).collect();
+        let serving: Vec<_> = NodeName::all(file).filter(serves).collect();
         if serving.is_empty() {
             return Err(format!("no compute node of {path} serves"));
         }
@@ -70,9 +70,9 @@ impl<'a> Nodes<'a> {
     }
 
     /// Compute node with this index, if the file describes it.
-    fn describes(&self, index: u16) -> Result<Node, String> {
-        let (path, count) = (self.file.path.display(), self.file.settings.cns);
-        let node = Node { kind: Kind::Compute, index };
+    fn describes(&self, index: u16) -> Result<NodeName, String> {
+        let (path, count) = (self.file.path.display(), self.file.settings.compute_nodes);
+        let node = NodeName { kind: NodeKind::Compute, index };
         let is_there = usize::from(index) < count;
         let why =
             || format!("{path} describes no {}: there are {count}, from 0 on", node.in_words());
@@ -103,7 +103,7 @@ impl<'a> Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    fn move_all(&self, shards: Vec<u16>, to: Node) -> Result<Outcome, String> {
+    fn move_all(&self, shards: Vec<u16>, to: NodeName) -> Result<Outcome, String> {
         match self.ask_any(&Question::Move { shards, to: to.index }, MOVING)? {
             Answer::Moved(outcome) => Ok(outcome),
             _ => Err("a compute node has answered something else".to_owned()),
@@ -125,10 +125,10 @@ pub fn show(file: &ClusterFile, filter: &Filter, as_json: bool) -> Result<Verdic
     };
     let figures = figures(&*nodes.authority, &nodes.serving);
     let figures: Vec<_> = nodes.serving.iter().copied().zip(figures).collect();
-    let all = Node::all(file).filter(|node| node.kind == Kind::Compute);
+    let all = NodeName::all(file).filter(|node| node.kind == NodeKind::Compute);
     let shown = all.filter(|node| only.is_none_or(|only| only == *node));
     let of = |owner: Option<u16>| of_owner(&owners.shards[..count], owner);
-    let said = |node: &Node| figures.iter().find(|(known, _)| known == node)?.1;
+    let said = |node: &NodeName| figures.iter().find(|(known, _)| known == node)?.1;
     let rows = shown.map(|node| {
         NodeShards::new(node.to_string(), &of(Some(node.index)), said(&node), interval(file))
     });
@@ -163,7 +163,7 @@ fn numbers(shards: &[(u16, Shard)]) -> Vec<u16> {
 
 /// Interval over which requests are counted.
 fn interval(file: &ClusterFile) -> Option<Duration> {
-    file.settings.balance_us.map(Duration::from_micros)
+    file.settings.balance
 }
 
 #[derive(Debug, Serialize)]
@@ -243,8 +243,8 @@ impl NodeShards {
 
 /// Share of its transactions' locks that a node granted itself; `None` if there were no locks.
 pub fn local_locks(figures: &Figures) -> Option<f64> {
-    let locks = figures.ownership.locks;
-    (locks.lookups > 0).then(|| locks.hits as f64 / locks.lookups as f64)
+    let Ownership { locks, own_locks, .. } = figures.ownership;
+    (locks > 0).then(|| own_locks as f64 / locks as f64)
 }
 
 impl View {
@@ -300,7 +300,7 @@ impl View {
 ///
 /// # Errors
 /// A sentence. Some of the shards may have moved; the sentence tells how many.
-pub fn start_move(file: &ClusterFile, shards: &[u16], to: Node) -> Result<Verdict, String> {
+pub fn start_move(file: &ClusterFile, shards: &[u16], to: NodeName) -> Result<Verdict, String> {
     let nodes = Nodes::find(file)?;
     nodes.describes(to.index)?;
     if !nodes.serving.contains(&to) {
@@ -343,7 +343,7 @@ pub fn start_move(file: &ClusterFile, shards: &[u16], to: Node) -> Result<Verdic
 /// # Errors
 /// A sentence.
 pub fn balance(file: &ClusterFile, switch: Switch) -> Result<Verdict, String> {
-    if file.settings.balance_us.is_none() {
+    if file.settings.balance.is_none() {
         let path = file.path.display();
         return Err(format!("the cluster of {path} was made without load balancing"));
     }

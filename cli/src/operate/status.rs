@@ -18,17 +18,17 @@ use lotus_router::Placement;
 use serde::Serialize;
 
 use super::shards;
-use crate::agree::records::{Record, Stage};
-use crate::agree::rest::Rest;
-use crate::agree::seat::{Seat, Unreached, authority};
-use crate::config::address::HostPort;
-use crate::config::file::{ClusterFile, Net};
-use crate::config::node::{Kind, Node};
-use crate::host::processes::{Seen, State};
 use crate::host::usage::processor_time;
-use crate::node::operator::{self, Figures, Group};
 use crate::show::Verdict;
 use crate::show::screen::{or_dash, percent, say};
+use lotus_node::agree::records::{Record, Stage};
+use lotus_node::agree::rest::Rest;
+use lotus_node::agree::seat::{Seat, Unreached, authority};
+use lotus_node::config::address::HostPort;
+use lotus_node::config::file::{ClusterFile, Net};
+use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::host::processes::{Seen, State};
+use lotus_node::requests::operator::{self, Figures, Group};
 
 /// Share of memory in use from which status warns.
 const NEARLY_FULL: f64 = 0.9;
@@ -43,7 +43,7 @@ const RESTING: &str = "resting";
 /// One row of `lotus cluster status`.
 #[derive(Debug, Serialize)]
 struct NodeStatus {
-    node: Node,
+    node: NodeName,
     address: Option<HostPort>,
     client: Option<HostPort>,
     metrics: Option<HostPort>,
@@ -102,7 +102,7 @@ impl Status {
 pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     let authority = authority(file)?;
     let survey = Survey::take(file, &State::look(file), &authority);
-    let asked = survey.serving(Kind::Compute);
+    let asked = survey.serving(NodeKind::Compute);
     let said = operator::figures(&authority, &asked);
     // With a silent memory node no compute node could answer.
     let silent = said.iter().flatten().any(|figures| figures.silent != 0);
@@ -131,7 +131,7 @@ pub struct Survey<'a> {
 
 /// State of one node.
 struct Known {
-    node: Node,
+    node: NodeName,
     process: Option<u32>,
     /// Whether its process runs on this host.
     is_here: bool,
@@ -153,16 +153,16 @@ impl<'a> Survey<'a> {
         let members = if answers { membership::read(authority).ok() } else { None };
         let memory = members.as_ref().and_then(|now| memory_left(file, now));
         let rest_for_good = answers && file.snapshots.is_some() && rest_for_good(authority);
-        let known = |node: Node| {
+        let known = |node: NodeName| {
             let record = if answers { Record::read(node, authority).ok().flatten() } else { None };
             let (seen, stage) = reconcile(state.seen(node), record.as_ref());
             let said = answers.then_some(stage);
             let standing = match (&memory, node.kind) {
-                (Some(memory), Kind::Memory) => memory.nodes.get(usize::from(node.index)),
+                (Some(memory), NodeKind::Memory) => memory.nodes.get(usize::from(node.index)),
                 _ => None,
             };
             let judged = match judge(file, node, seen, said, members.as_ref()) {
-                SERVING if node.kind == Kind::Compute && rest_for_good => RESTING,
+                SERVING if node.kind == NodeKind::Compute && rest_for_good => RESTING,
                 _ if standing == Some(&MemoryStanding::Lost) => LOST,
                 _ if standing == Some(&MemoryStanding::Joining) => "joining",
                 _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
@@ -177,7 +177,7 @@ impl<'a> Survey<'a> {
             let is_here = matches!(seen, Seen::Running(_));
             Known { node, process, is_here, stage, state: judged, figures: None }
         };
-        let nodes: Vec<Known> = Node::all(file).map(known).collect();
+        let nodes: Vec<Known> = NodeName::all(file).map(known).collect();
         let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
         let data = if answers { Data::read(authority).ok() } else { None };
         Self { file, refused, members, copies, data, nodes }
@@ -194,7 +194,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Nodes of a kind that serve.
-    pub fn serving(&self, kind: Kind) -> Vec<Node> {
+    pub fn serving(&self, kind: NodeKind) -> Vec<NodeName> {
         let serving = self.nodes.iter().filter(|one| one.node.kind == kind);
         serving.filter(|one| one.state == SERVING).map(|one| one.node).collect()
     }
@@ -223,28 +223,28 @@ impl<'a> Survey<'a> {
 
     /// Whether the cluster exists and a compute node serves.
     pub fn goes_on(&self) -> bool {
-        self.members.is_some() && !self.serving(Kind::Compute).is_empty()
+        self.members.is_some() && !self.serving(NodeKind::Compute).is_empty()
     }
 
     /// Whether a node has reported that it serves, and its process runs on this host; the others
     /// need not use it yet.
-    pub fn has_come_up(&self, node: Node) -> bool {
+    pub fn has_come_up(&self, node: NodeName) -> bool {
         let is_up = |one: &Known| one.is_here && one.stage == Some(Stage::Serving);
         self.nodes.iter().any(|one| one.node == node && is_up(one))
     }
 
     /// State of a node, in one word.
-    pub fn state(&self, node: Node) -> &'static str {
+    pub fn state(&self, node: NodeName) -> &'static str {
         self.nodes.iter().find(|one| one.node == node).map_or("unknown", |one| one.state)
     }
 
     /// Adds what compute nodes have reported of themselves, and of memory nodes.
-    fn with_figures(mut self, asked: &[Node], said: &[Option<Figures>]) -> Self {
+    fn with_figures(mut self, asked: &[NodeName], said: &[Option<Figures>]) -> Self {
         let silent = said.iter().flatten().fold(0, |all, one| all | one.silent);
         for one in &mut self.nodes {
             let at = asked.iter().position(|asked| *asked == one.node);
             one.figures = at.and_then(|at| said[at]);
-            let is_silent = one.node.kind == Kind::Memory && silent & 1 << one.node.index != 0;
+            let is_silent = one.node.kind == NodeKind::Memory && silent & 1 << one.node.index != 0;
             if is_silent && one.state == SERVING {
                 one.state = "silent";
             }
@@ -315,7 +315,7 @@ fn reconcile(remembered: Seen, record: Option<&Record>) -> (Seen, Option<Stage>)
 /// Whether a memory node's process joined an existing cluster that does not use its memory yet.
 fn is_new(
     file: &ClusterFile,
-    node: Node,
+    node: NodeName,
     record: Option<&Record>,
     members: Option<&Membership>,
 ) -> bool {
@@ -323,12 +323,12 @@ fn is_new(
         return false;
     };
     let used = now.life_of(node.id(file));
-    node.kind == Kind::Memory && !used.is_some_and(|life| life.is_since(Epoch(found)))
+    node.kind == NodeKind::Memory && !used.is_some_and(|life| life.is_since(Epoch(found)))
 }
 
 /// State of the memory nodes, as the members have agreed on it.
 fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
-    let nodes = Node::all(file).filter(|node| node.kind == Kind::Memory);
+    let nodes = NodeName::all(file).filter(|node| node.kind == NodeKind::Memory);
     let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
     let first = Placement::new(&nodes, file.settings.replicas).ok()?;
     Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
@@ -352,13 +352,14 @@ fn memory_used(said: &[Option<Vec<Group>>]) -> Option<f64> {
 /// State of a node, in one word. `said` is `None` where the authority does not answer.
 fn judge(
     file: &ClusterFile,
-    node: Node,
+    node: NodeName,
     seen: Seen,
     said: Option<Option<Stage>>,
     members: Option<&Membership>,
 ) -> &'static str {
     let member = node.id(file);
-    let expelled = node.kind == Kind::Compute && members.is_some_and(|now| !now.is_live(member));
+    let expelled =
+        node.kind == NodeKind::Compute && members.is_some_and(|now| !now.is_live(member));
     match (seen, said) {
         _ if expelled => match members.is_some_and(|now| now.is_resolved(member)) {
             true => "expelled",
@@ -383,7 +384,7 @@ pub struct Addresses {
 
 impl Addresses {
     /// Addresses that the file gives a node.
-    pub fn of(file: &ClusterFile, node: Node) -> Self {
+    pub fn of(file: &ClusterFile, node: NodeName) -> Self {
         let address = match &file.net {
             Net::Shm { .. } => None,
             Net::Tcp { addresses, .. } => {
@@ -391,13 +392,13 @@ impl Addresses {
             }
         };
         let compute = match node.kind {
-            Kind::Memory => None,
-            Kind::Compute => file.compute_nodes.get(usize::from(node.index)),
+            NodeKind::Memory => None,
+            NodeKind::Compute => file.compute_nodes.get(usize::from(node.index)),
         };
         let client = compute.and_then(|node| Some(node.client.as_ref()?.address.clone()));
         let metrics = match node.kind {
-            Kind::Memory => file.memory_nodes[usize::from(node.index)].metrics.clone(),
-            Kind::Compute => compute.and_then(|node| node.metrics.clone()),
+            NodeKind::Memory => file.memory_nodes[usize::from(node.index)].metrics.clone(),
+            NodeKind::Compute => compute.and_then(|node| node.metrics.clone()),
         };
         Self { address, client, metrics }
     }

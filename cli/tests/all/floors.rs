@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 5] = [
+const FLOORS: [(&str, &[&str]); 6] = [
     ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
     (
         "engine",
@@ -38,9 +38,13 @@ const FLOORS: [(&str, &[&str]); 5] = [
     (
         "cli",
         &[
-            "fuzzing", "cluster", "figures", "chaos", "bench", "sim", "check", "operate", "node",
-            "apps", "agree", "host", "config", "args", "show",
+            "fuzzing", "cluster", "figures", "chaos", "bench", "sim", "check", "operate", "apps",
+            "host", "config", "args", "show",
         ],
+    ),
+    (
+        "node",
+        &["program", "daemon", "requests", "snapshots", "application", "agree", "host", "config"],
     ),
 ];
 

@@ -14,11 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::Blow;
-use crate::config::node::Node;
-use crate::host::fault_point::VARIABLE;
-use crate::host::polling::wait_until;
-use crate::host::processes::{is_stopped, make_private};
-use crate::node::snapshots::Digest;
+use lotus_node::config::name::NodeName;
+use lotus_node::host::fault_point::VARIABLE;
+use lotus_node::host::polling::wait_until;
+use lotus_node::host::processes::{is_stopped, make_private};
+use lotus_node::snapshots::Digest;
 
 /// Lease of a compute node. Longer than a busy machine lets a process wait for its turn.
 pub const LEASE: Duration = Duration::from_millis(2000);
@@ -124,7 +124,7 @@ impl Ground {
     ///
     /// # Errors
     /// A sentence.
-    pub fn node(&self, node: Node, armed: Option<&str>) -> Result<Child, String> {
+    pub fn node(&self, node: NodeName, armed: Option<&str>) -> Result<Child, String> {
         let index = node.index.to_string();
         self.spawn(&[node.command(), "--node", &index], &node.to_string(), armed)
     }
@@ -225,7 +225,7 @@ impl Ground {
     }
 
     /// Whether a compute node takes connections of applications.
-    pub fn is_open(&self, node: Node) -> bool {
+    pub fn is_open(&self, node: NodeName) -> bool {
         TcpStream::connect((self.host, CLIENT + node.index)).is_ok()
     }
 
@@ -297,17 +297,17 @@ fn description(host: Ipv4Addr) -> String {
 
 /// Processes of nodes that were started by hand; dropping this kills them.
 #[derive(Default)]
-pub struct Nodes(BTreeMap<Node, Child>);
+pub struct Nodes(BTreeMap<NodeName, Child>);
 
 impl Nodes {
     /// Starts all nodes; one of them armed.
     ///
     /// # Errors
     /// A sentence.
-    pub fn start(ground: &Ground, armed: Option<(Node, &str)>) -> Result<Self, String> {
+    pub fn start(ground: &Ground, armed: Option<(NodeName, &str)>) -> Result<Self, String> {
         let mut nodes = Self::default();
         for name in NODES {
-            let node: Node = name.parse()?;
+            let node: NodeName = name.parse()?;
             let armed = armed.filter(|(one, _)| *one == node).map(|(_, at)| at);
             nodes.put(node, ground.node(node, armed)?);
         }
@@ -315,12 +315,12 @@ impl Nodes {
     }
 
     /// Replaces the process of a node, which has ended.
-    pub fn put(&mut self, node: Node, child: Child) {
+    pub fn put(&mut self, node: NodeName, child: Child) {
         self.0.insert(node, child);
     }
 
     /// Process of a node.
-    pub fn of(&mut self, node: Node) -> &mut Child {
+    pub fn of(&mut self, node: NodeName) -> &mut Child {
         self.0.get_mut(&node).expect("all were started")
     }
 
@@ -328,13 +328,13 @@ impl Nodes {
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn kill(&mut self, node: Node) -> Result<(), String> {
+    pub fn kill(&mut self, node: NodeName) -> Result<(), String> {
         let child = self.of(node);
         child.kill().and_then(|()| child.wait()).map(drop).map_err(|error| error.to_string())
     }
 
     /// Nodes whose processes have ended.
-    pub fn ended(&mut self) -> Vec<Node> {
+    pub fn ended(&mut self) -> Vec<NodeName> {
         let ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
         self.0.iter_mut().filter_map(|(node, child)| ended(child).then_some(*node)).collect()
     }

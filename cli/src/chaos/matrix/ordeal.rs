@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::ground::{Ground, LEASE, Nodes};
 use super::{Actor, Blow, Coordinate};
-use crate::config::node::{Kind, Node};
+use lotus_node::config::name::{NodeKind, NodeName};
 
 /// Maximum number of restarts of nodes that end by themselves.
 const RESTARTS: usize = 8;
 /// Node that hosts the authority: without it all is to be begun anew.
-const HOST: Node = Node { kind: Kind::Memory, index: 0 };
+const HOST: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };
 
 /// Strikes at a coordinate, and checks the result.
 ///
@@ -33,7 +33,7 @@ pub fn undergo(ground: &Ground, coordinate: &Coordinate) -> Result<(), String> {
     ground.check_kept()
 }
 
-fn armed(coordinate: &Coordinate) -> Result<(Node, String), String> {
+fn armed(coordinate: &Coordinate) -> Result<(NodeName, String), String> {
     match coordinate.actor {
         Actor::Node(node) => Ok((node, coordinate.armed())),
         Actor::Command => Err("a command starts nothing".to_owned()),
@@ -103,7 +103,7 @@ fn is_ended(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     await_end(ground, &mut down)?;
     ground.check_kept()?;
     let ended = nodes.ended();
-    match [0, 1].map(Node::compute).iter().all(|node| ended.contains(node)) {
+    match [0, 1].map(NodeName::compute).iter().all(|node| ended.contains(node)) {
         // As asked for; and no node is left that would admit another one.
         true => begin_anew(ground, nodes),
         false => recover(ground, nodes),
@@ -112,12 +112,12 @@ fn is_ended(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
 
 /// Checks that a node that begins to serve while all are told to rest lets no application in.
 fn begins_to_rest(ground: &Ground, nodes: &mut Nodes) -> Result<(), String> {
-    let node = Node::compute(1);
+    let node = NodeName::compute(1);
     nodes.kill(node)?;
     nodes.put(node, ground.node(node, None)?);
     await_health(ground)?;
     // The other node has not been asked to rest yet.
-    match (ground.is_open(Node::compute(0)), ground.is_open(node)) {
+    match (ground.is_open(NodeName::compute(0)), ground.is_open(node)) {
         (true, false) => Ok(()),
         (false, _) => Err("a node rests that was not asked to".to_owned()),
         (true, true) => Err(format!("{node} serves, and all were told to rest")),
@@ -191,7 +191,8 @@ fn rests(status: &Value) -> bool {
 /// Checks that a cluster with incomplete data stays closed, and takes no snapshot.
 fn serves_nobody(ground: &Ground) -> Result<(), String> {
     ground.pause(LEASE * 3);
-    if let Some(node) = [0, 1].map(Node::compute).into_iter().find(|node| ground.is_open(*node)) {
+    if let Some(node) = [0, 1].map(NodeName::compute).into_iter().find(|node| ground.is_open(*node))
+    {
         return Err(format!("{node} serves data that is not whole"));
     }
     match ground.done(&["snapshot"]) {

@@ -55,6 +55,7 @@ use crossbeam_channel::Sender;
 
 pub use error::ShmError;
 pub use host::Host;
+pub use socket::remove_sockets;
 
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::contract::region::Rights;

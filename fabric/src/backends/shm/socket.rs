@@ -1,5 +1,6 @@
 //! Unix sockets that preserve packet boundaries and carry file descriptors.
 
+use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +25,18 @@ const BACKLOG: i32 = 128;
 /// Path of the socket of `node`'s host.
 pub(super) fn path(directory: &Path, node: NodeId) -> PathBuf {
     directory.join(format!("node-{}.sock", node.0))
+}
+
+/// Removes what the hosts of a fabric of `nodes` nodes leave in its directory when they are killed,
+/// and the directory if that was all. For when none of them runs any more.
+pub fn remove_sockets(directory: &Path, nodes: u16) {
+    for node in (0..nodes).map(NodeId) {
+        let socket = path(directory, node);
+        // A missing file is no error.
+        let _ = fs::remove_file(socket.with_extension("lock"));
+        let _ = fs::remove_file(socket);
+    }
+    let _ = fs::remove_dir(directory);
 }
 
 /// One end of a connection.

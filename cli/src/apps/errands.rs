@@ -1,0 +1,118 @@
+//! Requests of `lotus bench --cluster` to compute nodes beside transactions: counts, and an audit.
+//! They go through a [`Mailbox`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus::{Cluster, Machines};
+use lotus_benchmarks::audit::{Check, Effects};
+use lotus_benchmarks::deployment::{Deployment, Ownership, Traffic};
+use lotus_benchmarks::lotus::Embedded;
+use lotus_benchmarks::workload::Workload;
+use lotus_router::Authority;
+use serde::{Deserialize, Serialize};
+
+use crate::apps::load::{AbortCounts, Aborts};
+use lotus_node::agree::look::Look;
+use lotus_node::agree::mailbox::Mailbox;
+use lotus_node::config::name::NodeName;
+
+/// Time that a node may take for an audit.
+pub const AUDITING: Duration = Duration::from_secs(600);
+
+/// Request to a node.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Errand {
+    /// Report its counts, once its transactions have settled.
+    Count,
+    /// Audit the data after transactions with these effects. Nothing else may run.
+    Audit(Effects),
+}
+
+/// Answer of a node.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Done {
+    /// Counts since the node was started.
+    Counted(Counted),
+    /// Results of the checks.
+    Audited(Vec<Check>),
+    /// The request could not be carried out; the text says why.
+    Failed(String),
+}
+
+/// Counts of a node.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Counted {
+    /// Messages and verbs that it has sent.
+    pub traffic: Traffic,
+    /// Attempts that were aborted.
+    pub aborts: AbortCounts,
+    /// Locks by where they were granted, and counters of hand-overs.
+    pub ownership: Ownership,
+}
+
+/// Mailbox for errands of `node`.
+pub fn mailbox(node: NodeName) -> Mailbox {
+    Mailbox::new("errand", node)
+}
+
+/// Sends a request to a node, and waits for the answer.
+///
+/// # Errors
+/// A sentence.
+pub fn ask(
+    authority: &dyn Authority,
+    node: NodeName,
+    errand: Errand,
+    patience: Duration,
+) -> Result<Done, String> {
+    let asked = mailbox(node).put(authority, &errand, patience);
+    match asked.map_err(|error| error.to_string())?.wait(authority, patience)? {
+        Done::Failed(why) => Err(format!("{}: {why}", node.in_words())),
+        done => Ok(done),
+    }
+}
+
+/// The node's side: carries out the requests in its mailbox.
+pub struct Errands<M: Machines, W> {
+    /// Mailbox that requests come through.
+    pub mailbox: Mailbox,
+    /// The node's part of the cluster.
+    pub cluster: Arc<Cluster<M>>,
+    /// Workload that the node was loaded with.
+    pub workload: Arc<W>,
+    /// Aborts counted by its stored transactions.
+    pub aborts: Arc<Aborts>,
+}
+
+impl<M: Machines + 'static, W: Workload> Look for Errands<M, W>
+where
+    Cluster<M>: Send + Sync,
+{
+    fn look(&mut self, authority: &dyn Authority) {
+        let Some((version, errand)) = self.mailbox.next(authority) else { return };
+        let done = self.carry_out(errand).unwrap_or_else(Done::Failed);
+        self.mailbox.answer(authority, version, &done);
+    }
+}
+
+impl<M: Machines + 'static, W: Workload> Errands<M, W> {
+    fn carry_out(&self, errand: Errand) -> Result<Done, String> {
+        let sentence = |error: &dyn std::fmt::Display| error.to_string();
+        self.cluster.settle().map_err(|error| sentence(&error))?;
+        let mut deployment = Embedded::around(Arc::clone(&self.cluster));
+        Ok(match errand {
+            Errand::Count => Done::Counted(Counted {
+                traffic: deployment.traffic(),
+                aborts: self.aborts.counts(),
+                ownership: deployment.ownership(),
+            }),
+            Errand::Audit(effects) => {
+                let checks = self.workload.audit(&mut deployment, &effects);
+                let mut checks = checks.map_err(|error| sentence(&error))?;
+                checks.extend(deployment.audit().map_err(|error| sentence(&error))?);
+                Done::Audited(checks)
+            }
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! The application of `lotus cn`: the workload that its cluster was loaded with.
+
+use std::sync::Arc;
+
+use lotus::{Authority, Cluster, ClusterError, Machines};
+use lotus_benchmarks::workload::Workload;
+use lotus_node::application::{Application, Notes, Opened};
+use lotus_node::{ClusterFile, NodeName};
+use lotus_router::AuthorityError;
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+use super::errands::{self, Errands};
+use super::ledger::{self, Ledger};
+use super::load::{Aborts, registry};
+use crate::config::load::{Load, Use};
+use crate::config::shape;
+
+/// A workload as an application of a cluster; without one, clients find no stored transactions.
+pub struct Loaded(pub Option<Load>);
+
+impl Application for Loaded {
+    fn fill<M: Machines>(&self, file: &ClusterFile, cluster: &Cluster<M>) -> Result<(), String> {
+        let Some(load) = &self.0 else { return Ok(()) };
+        info!(workload = load.name(), "loading");
+        let rows = load.carry_out(cluster, &shape(file)).map_err(|error| match error {
+            ClusterError::OutOfMemory { .. } => format!(
+                "{}: memory is too small for load.{}: {error}; raise memory, or load less",
+                file.path.display(),
+                load.name()
+            ),
+            error => error.to_string(),
+        })?;
+        info!(workload = load.name(), rows, "loaded");
+        Ok(())
+    }
+
+    fn open<M>(
+        &self,
+        file: &ClusterFile,
+        node: NodeName,
+        cluster: &Arc<Cluster<M>>,
+    ) -> Result<Opened, String>
+    where
+        M: Machines + 'static,
+        Cluster<M>: Send + Sync,
+    {
+        match &self.0 {
+            Some(load) => load.with(Open { file, node, cluster }),
+            None => Ok(Opened::default()),
+        }
+    }
+
+    fn notes(&self) -> Arc<dyn Notes> {
+        Arc::new(Effects)
+    }
+}
+
+/// Opens the workload's tables, and registers its stored transactions.
+struct Open<'a, M: Machines> {
+    file: &'a ClusterFile,
+    node: NodeName,
+    cluster: &'a Arc<Cluster<M>>,
+}
+
+impl<M: Machines + 'static> Use for Open<'_, M>
+where
+    Cluster<M>: Send + Sync,
+{
+    type Outcome = Result<Opened, String>;
+
+    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+        let Self { file, node, cluster } = self;
+        let specs = workload.tables(&shape(file)).into_iter();
+        let tables: Result<Vec<_>, _> = specs.map(|spec| cluster.open_table(&spec.name)).collect();
+        workload.attach(&tables.map_err(|error| error.to_string())?);
+        let (workload, aborts) = (Arc::new(workload), Arc::new(Aborts::new(W::TRANSACTIONS.len())));
+        let procedures = registry(&workload, &aborts);
+        let (cluster, mailbox) = (Arc::clone(cluster), errands::mailbox(node));
+        let errands = Errands { mailbox, cluster, workload, aborts };
+        Ok(Opened { procedures, requests: vec![Box::new(errands)] })
+    }
+}
+
+/// Effects of benchmarks on balances, which snapshots take along: they are judged in the cluster
+/// that begins with one.
+struct Effects;
+
+/// Those effects as a snapshot keeps them.
+#[derive(PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Kept {
+    benchmarks: Ledger,
+}
+
+impl Notes for Effects {
+    fn before(&self, authority: &dyn Authority) -> Result<Vec<u8>, AuthorityError> {
+        ledger::read(authority).map(|benchmarks| encode(&Kept { benchmarks }))
+    }
+
+    fn after(&self, authority: &dyn Authority, before: &[u8]) -> Vec<u8> {
+        // A benchmark that began or ended meanwhile may have written before the snapshot's
+        // timestamp.
+        if self.before(authority).is_ok_and(|after| after == before) {
+            return before.to_vec();
+        }
+        let benchmarks = decode(before).benchmarks;
+        let open = benchmarks.open.max(1);
+        encode(&Kept { benchmarks: Ledger { open, ..benchmarks } })
+    }
+
+    fn restore(&self, authority: &dyn Authority, kept: &[u8]) -> Result<(), AuthorityError> {
+        ledger::restore(authority, &decode(kept).benchmarks)
+    }
+}
+
+fn encode(kept: &Kept) -> Vec<u8> {
+    serde_json::to_vec(kept).expect("strings and numbers")
+}
+
+/// Effects of a snapshot; none, if it was taken by another program.
+fn decode(bytes: &[u8]) -> Kept {
+    serde_json::from_slice(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_router::EmbeddedAuthority;
+
+    #[test]
+    fn a_benchmark_that_begins_during_a_snapshot_is_open_in_it() {
+        let authority = EmbeddedAuthority::new();
+        let open = |before: &[u8]| decode(&Effects.after(&authority, before)).benchmarks.open;
+        let none = Effects.before(&authority).expect("it answers");
+        assert_eq!(open(&none), 0);
+        ledger::open(&authority).expect("it answers");
+        let one = Effects.before(&authority).expect("it answers");
+        assert_eq!((open(&none), open(&one)), (1, 1));
+        ledger::close(&authority, &Default::default()).expect("it answers");
+        assert_eq!(
+            (open(&none), open(&one)),
+            (0, 1),
+            "it has ended without effects, or may have any"
+        );
+    }
+}

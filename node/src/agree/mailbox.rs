@@ -1,0 +1,410 @@
+//! Questions to nodes, and their answers, through the authority.
+//!
+//! A question is a value at the authority, and so is the answer, which names the question's
+//! version. A node's daemon polls for questions. This is slow, and the protocol does not depend on
+//! it. An asker that finds an unanswered question waits, so that two commands at a time get their
+//! answers one after the other.
+//!
+//! # At most once
+//! Before it carries out a question, a node records by compare-and-swap which question it takes,
+//! and which process it is. So a restarted process carries out nothing that an earlier one has
+//! taken: an answered question is over, and an unanswered one is answered with "cut short", because
+//! it may have been carried out. A process that finds its own record, though the write was not
+//! acknowledged, goes on with the question. A question is withdrawn when its asker stops waiting,
+//! unless it was taken.
+//!
+//! A question has one answer, the first; and an answer never replaces that of a later question. So
+//! a process that wakes up late changes nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_router::authority::Version;
+use lotus_router::{Authority, AuthorityError};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+
+use super::records;
+use crate::config::name::NodeName;
+use crate::host::polling::wait_until;
+use crate::host::processes::{Process, process_space};
+
+/// Number of mailboxes that this process has created.
+static MAILBOXES: AtomicU64 = AtomicU64::new(0);
+
+/// Value at a mailbox's question key.
+#[derive(Debug, Serialize, Deserialize)]
+enum Asked<Q> {
+    Question(Q),
+    /// The asker has stopped waiting.
+    Withdrawn,
+}
+
+/// An answer, with the version of its question.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answered<A> {
+    of: u64,
+    answer: Outcome<A>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Outcome<A> {
+    Done(A),
+    /// The process that had taken the question has ended since.
+    CutShort,
+}
+
+/// The question that was taken last, and the process that has taken it.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Taken {
+    question: u64,
+    by: Taker,
+}
+
+/// A process, and its mailbox's number: together never used twice.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Taker {
+    process: Process,
+    space: String,
+    mailbox: u64,
+}
+
+/// Channel for questions of one sort to one node.
+#[derive(Clone, Debug)]
+pub struct Mailbox {
+    node: NodeName,
+    /// Number of this mailbox among those of this process.
+    number: u64,
+    asked: String,
+    taken: String,
+    answered: String,
+    /// Node's side: version of the last question seen.
+    seen: Version,
+    /// Node's side: an answer that the authority has not accepted yet.
+    unwritten: Option<(Version, serde_json::Value)>,
+}
+
+/// A question that was asked.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    mailbox: Mailbox,
+    version: Version,
+}
+
+impl Mailbox {
+    /// Creates a mailbox; `sort` is part of its keys at the authority.
+    pub fn new(sort: &str, node: NodeName) -> Self {
+        let asked = format!("{sort}/{node}");
+        let (taken, answered) = (format!("{asked}/taken"), format!("{asked}/done"));
+        // Relaxed: numbers only have to differ.
+        let number = MAILBOXES.fetch_add(1, Ordering::Relaxed);
+        Self { node, number, asked, taken, answered, seen: Version::ABSENT, unwritten: None }
+    }
+
+    /// Asks, once the last question is answered or `patience` is over.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unavailable`].
+    pub fn put(
+        &self,
+        authority: &dyn Authority,
+        question: &impl Serialize,
+        patience: Duration,
+    ) -> Result<Pending, AuthorityError> {
+        wait_until(&Env::real(0), patience, || self.is_free(authority));
+        let version = records::write(authority, &self.asked, &Asked::Question(question))?;
+        Ok(Pending { mailbox: self.clone(), version })
+    }
+
+    /// Whether the last question, if there was any, was answered or withdrawn.
+    fn is_free(&self, authority: &dyn Authority) -> bool {
+        let asked = records::read::<Asked<IgnoredAny>>(authority, &self.asked);
+        match (asked, self.last_answered(authority)) {
+            (Ok((Version::ABSENT, _) | (_, Some(Asked::Withdrawn))), _) => true,
+            (Ok((asked, _)), Ok(answered)) => answered >= asked,
+            _ => false,
+        }
+    }
+
+    /// Version of the last question that was answered.
+    fn last_answered(&self, authority: &dyn Authority) -> Result<Version, AuthorityError> {
+        let (_, found) = records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
+        Ok(found.map_or(Version::ABSENT, |found| Version(found.of)))
+    }
+
+    /// Node's side: takes the next question, if there is one that no process of this node has
+    /// taken. The caller carries it out; it is not returned again.
+    pub fn next<Q: DeserializeOwned>(&mut self, authority: &dyn Authority) -> Option<(Version, Q)> {
+        // Anything that fails here is repeated at the daemon's next poll.
+        if !self.write_unwritten(authority) {
+            return None;
+        }
+        let (version, asked) = records::read::<Asked<Q>>(authority, &self.asked).ok()?;
+        if version <= self.seen {
+            return None;
+        }
+        let (before, last) = records::read::<Taken>(authority, &self.taken).ok()?;
+        let taken = Taken { question: version.0, by: self.taker()? };
+        let is_mine = last.as_ref() == Some(&taken);
+        if !is_mine && last.is_some_and(|last| last.question >= version.0) {
+            self.write_answer::<()>(authority, version, Outcome::CutShort).ok()?;
+            self.seen = version;
+            return None;
+        }
+        let Some(Asked::Question(question)) = asked else {
+            self.seen = version;
+            return None;
+        };
+        if !is_mine {
+            let taken = serde_json::to_vec(&taken).expect("strings and numbers");
+            authority.compare_and_swap(&self.taken, before, &taken).ok()?;
+        }
+        self.seen = version;
+        Some((version, question))
+    }
+
+    /// This process; `None` if there is no `/proc`.
+    fn taker(&self) -> Option<Taker> {
+        let process = Process::this().ok()?;
+        Some(Taker { process, space: process_space(), mailbox: self.number })
+    }
+
+    /// Node's side: answers a question; repeated by later polls until the authority accepts the
+    /// answer.
+    pub fn answer(&mut self, authority: &dyn Authority, of: Version, answer: &impl Serialize) {
+        let answer = serde_json::to_value(answer).expect("strings and numbers");
+        self.unwritten = Some((of, answer));
+        self.write_unwritten(authority);
+    }
+
+    /// Writes the pending answer; returns whether none is left.
+    fn write_unwritten(&mut self, authority: &dyn Authority) -> bool {
+        if let Some((of, answer)) = &self.unwritten
+            && self.write_answer(authority, *of, Outcome::Done(answer)).is_ok()
+        {
+            self.unwritten = None;
+        }
+        self.unwritten.is_none()
+    }
+
+    /// Answers a question, unless it or a later one is answered already.
+    fn write_answer<A: Serialize>(
+        &self,
+        authority: &dyn Authority,
+        of: Version,
+        answer: Outcome<A>,
+    ) -> Result<(), AuthorityError> {
+        let bytes = serde_json::to_vec(&Answered { of: of.0, answer });
+        let bytes = bytes.expect("strings and numbers");
+        loop {
+            let (version, found) =
+                records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
+            if found.is_some_and(|found| found.of >= of.0) {
+                return Ok(());
+            }
+            match authority.compare_and_swap(&self.answered, version, &bytes) {
+                Err(AuthorityError::Conflict { .. }) => {}
+                outcome => return outcome.map(drop),
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// Waits for the answer. Withdraws the question if there is none in time.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn wait<A: DeserializeOwned>(
+        &self,
+        authority: &dyn Authority,
+        patience: Duration,
+    ) -> Result<A, String> {
+        let mut found = None;
+        wait_until(&Env::real(0), patience, || {
+            found = self.answered::<A>(authority);
+            found.is_some()
+        });
+        let node = self.mailbox.node.in_words();
+        match found {
+            Some(Answered { of, answer: Outcome::Done(answer) }) if of == self.version.0 => {
+                Ok(answer)
+            }
+            Some(Answered { of, answer: Outcome::CutShort }) if of == self.version.0 => Err(
+                format!("{node} has ended while it was at it: whether it was done is not known"),
+            ),
+            Some(_) => Err(format!("{node} was asked something else meanwhile: try again")),
+            None => {
+                self.withdraw(authority);
+                Err(format!("{node} does not answer after {patience:?}"))
+            }
+        }
+    }
+
+    /// Withdraws the question, so that no later process begins with it.
+    fn withdraw(&self, authority: &dyn Authority) {
+        let withdrawn = serde_json::to_vec(&Asked::<()>::Withdrawn).expect("a word");
+        // On a conflict another asker's question stands there by now.
+        let _ = authority.compare_and_swap(&self.mailbox.asked, self.version, &withdrawn);
+    }
+
+    /// Whether this question, or a later one, was answered.
+    pub fn is_answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> bool {
+        self.answered::<A>(authority).is_some()
+    }
+
+    fn answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> Option<Answered<A>> {
+        let (_, found) = records::read::<Answered<A>>(authority, &self.mailbox.answered).ok()?;
+        found.filter(|found| found.of >= self.version.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_router::EmbeddedAuthority;
+    use lotus_router::testing::{Fate, TestAuthority};
+
+    use super::*;
+
+    const NODE: NodeName = NodeName::compute(1);
+
+    fn mailbox() -> Mailbox {
+        Mailbox::new("test", NODE)
+    }
+
+    fn ask(authority: &EmbeddedAuthority, question: &str) -> Pending {
+        mailbox().put(authority, &question, Duration::ZERO).expect("it answers")
+    }
+
+    fn take(life: &mut Mailbox, authority: &EmbeddedAuthority) -> Option<(Version, String)> {
+        life.next(authority)
+    }
+
+    fn told(pending: &Pending, authority: &EmbeddedAuthority) -> Result<String, String> {
+        pending.wait(authority, Duration::ZERO)
+    }
+
+    /// A restarted node repeated the last snapshot, or the rest, that its earlier process had been
+    /// asked for.
+    #[test]
+    fn what_was_answered_is_not_done_again_by_the_next_process() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "rest");
+        let mut life = mailbox();
+        let (version, question) = take(&mut life, &authority).expect("it was asked");
+        assert_eq!((question.as_str(), take(&mut life, &authority)), ("rest", None));
+        life.answer(&authority, version, &"rests");
+        assert_eq!(told(&asked, &authority), Ok("rests".to_owned()));
+        let mut next = mailbox();
+        assert_eq!(take(&mut next, &authority), None);
+        ask(&authority, "serve");
+        assert_eq!(take(&mut next, &authority).expect("it was asked").1, "serve");
+    }
+
+    #[test]
+    fn what_was_taken_and_not_answered_is_cut_short_and_not_done_again() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "take");
+        take(&mut mailbox(), &authority).expect("it was asked");
+        let mut next = mailbox();
+        assert_eq!(take(&mut next, &authority), None);
+        let said = told(&asked, &authority).expect_err("nobody knows");
+        assert!(said.contains("compute node 1 has ended while it was at it"), "{said}");
+        assert!(mailbox().is_free(&authority));
+    }
+
+    /// An answer that the authority did not accept was dropped, and the asker waited in vain.
+    #[test]
+    fn an_answer_is_written_when_the_authority_is_back() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "rest");
+        let mut life = mailbox();
+        let (version, _) = take(&mut life, &authority).expect("it was asked");
+        let silent = TestAuthority::default();
+        silent.turn(Fate::QuestionLost);
+        life.answer(&silent, version, &"rests");
+        assert!(!mailbox().is_free(&authority));
+        assert_eq!(life.next::<String>(&silent), None);
+        assert_eq!(take(&mut life, &authority), None, "the answer is written first");
+        assert_eq!(told(&asked, &authority), Ok("rests".to_owned()));
+    }
+
+    /// A process that had stood still overwrote the answer of the next process, and the asker of
+    /// that one waited in vain.
+    #[test]
+    fn a_late_answer_of_an_earlier_process_hides_no_later_one() {
+        let authority = EmbeddedAuthority::new();
+        let first = ask(&authority, "take");
+        let mut paused = mailbox();
+        let (old, _) = take(&mut paused, &authority).expect("it was asked");
+        let mut next = mailbox();
+        assert_eq!(take(&mut next, &authority), None);
+        paused.answer(&authority, old, &"taken");
+        let said = told(&first, &authority).expect_err("the first answer stands");
+        assert!(said.contains("has ended while it was at it"), "{said}");
+
+        let second = ask(&authority, "rest");
+        let (version, _) = take(&mut next, &authority).expect("it was asked");
+        next.answer(&authority, version, &"rests");
+        paused.answer(&authority, old, &"taken");
+        assert_eq!(told(&second, &authority), Ok("rests".to_owned()));
+        assert!(mailbox().is_free(&authority));
+    }
+
+    /// The record that a node takes a question was written, and the authority's answer lost. The
+    /// node took the record for another process's: the question was answered as cut short, never
+    /// begun.
+    #[test]
+    fn a_question_is_carried_out_once_whichever_answers_of_the_authority_are_lost() {
+        let authority = TestAuthority::default();
+        let mut node = mailbox();
+        for question in ["take", "rest"] {
+            let asked = ask(authority.values(), question);
+            authority.turn_swaps(Fate::AnswerLost);
+            assert_eq!(node.next::<String>(&authority), None, "it is not known yet");
+            let (version, taken) = node.next::<String>(&authority).expect("it was this process");
+            assert_eq!(taken, question);
+            node.answer(&authority, version, &"done");
+            assert_eq!(node.next::<String>(&authority), None);
+            authority.turn(Fate::Answered);
+            assert_eq!(node.next::<String>(&authority), None, "it is answered");
+            assert_eq!(mailbox().next::<String>(&authority), None);
+            assert_eq!(told(&asked, authority.values()), Ok("done".to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_nobody_has_taken_is_done_by_the_next_process_once() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "take");
+        let mut next = mailbox();
+        let (version, _) = take(&mut next, &authority).expect("nobody has taken it");
+        assert_eq!(take(&mut next, &authority), None);
+        next.answer(&authority, version, &"taken");
+        assert_eq!(told(&asked, &authority), Ok("taken".to_owned()));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_begun() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "rest");
+        told(&asked, &authority).expect_err("nobody answers");
+        assert!(mailbox().is_free(&authority));
+        let mut node = mailbox();
+        assert_eq!(take(&mut node, &authority), None);
+        let asked = ask(&authority, "serve");
+        let (version, question) = take(&mut node, &authority).expect("it was asked");
+        node.answer(&authority, version, &question);
+        assert_eq!(told(&asked, &authority), Ok("serve".to_owned()));
+    }
+
+    #[test]
+    fn of_two_processes_one_takes_a_question() {
+        let authority = EmbeddedAuthority::new();
+        ask(&authority, "move");
+        let (mut one, mut other) = (mailbox(), mailbox());
+        let taken = [take(&mut one, &authority), take(&mut other, &authority)];
+        assert_eq!(taken.iter().flatten().count(), 1);
+    }
+}

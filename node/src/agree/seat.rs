@@ -1,0 +1,331 @@
+//! The authority of a cluster, at the place that the cluster's file names: in the process of memory
+//! node 0, or in etcd.
+//!
+//! # Lives
+//! The authority in memory node 0 begins empty and ends with that node, as all data does. etcd
+//! would remember a cluster whose memory is gone, and the next cluster would take that state for
+//! its own. So memory node 0 begins a *life* in etcd: it writes a key, and the version that etcd
+//! gives this write becomes part of the prefix of all other keys. When memory node 0 ends, or
+//! `lotus cluster down` finds that it was killed, and no compute node takes part any more
+//! (`alive`), the key says so, and no node joins until there is a new life. While compute nodes
+//! live without it the life goes on, and memory node 0 returns to it as any other memory node does.
+
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_router::authority::{Version, Versioned};
+use lotus_router::remote::{AuthorityServer, ConnectError, RemoteAuthority};
+use lotus_router::{Authority, AuthorityError};
+
+#[cfg(feature = "etcd")]
+use super::alive::{self, Others};
+#[cfg(feature = "etcd")]
+use super::in_etcd::{InEtcd, LastWord};
+use crate::config::authority::{PATIENCE, Place};
+use crate::config::file::ClusterFile;
+#[cfg(feature = "etcd")]
+use crate::config::name::NodeName;
+use crate::host::stop::{Early, Stop};
+
+/// Timeout for answers of compute nodes that take part. They poll five times a second, but an audit
+/// may keep one of them busy for long, or etcd may be out of their reach.
+#[cfg(feature = "etcd")]
+const ANSWERING: Duration = Duration::from_secs(20);
+
+/// Error: no new life begins beside one that may go on.
+#[cfg(feature = "etcd")]
+fn silent_life(file: &ClusterFile, nodes: &[NodeName]) -> String {
+    format!(
+        "a life of the cluster has begun in etcd and not ended, and {} does not answer. If all its \
+         compute nodes have ended, lotus cluster down --others-have-ended --file {} on this host \
+         says so; then start this node again",
+        in_words(nodes),
+        file.path.display()
+    )
+}
+
+/// Error: a life is not ended because compute nodes take part in it, or may.
+#[cfg(feature = "etcd")]
+fn lived_life(file: &ClusterFile, others: &Others) -> String {
+    let not_ended = "the life of the cluster in etcd was not ended";
+    match others {
+        Others::Answer(nodes) => format!(
+            "{not_ended}: {} takes part in it. lotus cluster down on the hosts of all nodes ends \
+             it, on this one last",
+            in_words(nodes)
+        ),
+        Others::Silent(nodes) => format!(
+            "{not_ended}: {} does not answer, and may take part in it. If that has ended, lotus \
+             cluster down --others-have-ended --file {} on this host says so",
+            in_words(nodes),
+            file.path.display()
+        ),
+        Others::Gone => unreachable!("a life that nothing takes part in is ended"),
+    }
+}
+
+#[cfg(feature = "etcd")]
+fn in_words(nodes: &[NodeName]) -> String {
+    let nodes: Vec<String> = nodes.iter().map(|node| node.in_words()).collect();
+    nodes.join(", ")
+}
+
+/// The operator's word on compute nodes that do not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Silent {
+    /// Nothing is known of them: they may live.
+    MayLive,
+    /// The operator says that they have ended.
+    HaveEnded,
+}
+
+/// The authority, as every process but its host reaches it.
+pub enum Seat {
+    /// Hosted by memory node 0's process.
+    Hosted(RemoteAuthority),
+    /// Stored in etcd.
+    #[cfg(feature = "etcd")]
+    Etcd(InEtcd),
+}
+
+/// Reason why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreached {
+    /// No answer, or the cluster has not begun: try again later.
+    #[error("{0}")]
+    Silent(String),
+    /// The authority answers, but refuses this process.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<ConnectError> for Unreached {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Unreachable { .. } => Self::Silent(error.to_string()),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl Seat {
+    /// Creates the authority that the file names, without connecting.
+    ///
+    /// # Errors
+    /// A sentence: keys or certificates are unusable.
+    pub fn of(file: &ClusterFile) -> Result<Self, String> {
+        match &file.authority {
+            Place::Hosted(address) => {
+                let security = file.security().map_err(|error| error.to_string())?;
+                let address = address.address().map_err(|error| error.to_string())?;
+                Ok(Self::Hosted(RemoteAuthority::new(address, security, PATIENCE)))
+            }
+            #[cfg(feature = "etcd")]
+            Place::Etcd(members) => Ok(Self::Etcd(InEtcd::new(members)?)),
+        }
+    }
+
+    /// Connects now, so that connection errors are reported.
+    ///
+    /// # Errors
+    /// [`Unreached`].
+    pub fn connect(&self) -> Result<(), Unreached> {
+        match self {
+            Self::Hosted(remote) => Ok(remote.connect()?),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.connect(),
+        }
+    }
+
+    /// Whether its values may belong to another life of the cluster.
+    pub const fn has_lives(&self) -> bool {
+        match self {
+            Self::Hosted(_) => false,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => true,
+        }
+    }
+
+    /// The life that is under way or was cut short; `None` where there are no lives.
+    ///
+    /// # Errors
+    /// [`Unreached`].
+    pub fn life(&self) -> Result<Option<Version>, Unreached> {
+        match self {
+            Self::Hosted(_) => Ok(None),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.last_word().map(LastWord::life),
+        }
+    }
+
+    /// Ends the life that is under way, unless compute nodes take part in it. If etcd does not
+    /// answer the life is left as it is, and the next start of memory node 0 decides.
+    ///
+    /// # Errors
+    /// A sentence: compute nodes take part in it, or may.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "it ends with its host"))]
+    pub fn end_life(&self, file: &ClusterFile, env: &Env, silent: Silent) -> Result<(), String> {
+        match self {
+            // It has ended with its host.
+            Self::Hosted(_) => Ok(()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => {
+                if !matches!(etcd.last_word().map(LastWord::life), Ok(Some(_))) {
+                    return Ok(());
+                }
+                match alive::look(file, etcd, env, ANSWERING, || false) {
+                    Err(_) => return Ok(()),
+                    Ok(Others::Gone) => {}
+                    Ok(Others::Silent(_)) if silent == Silent::HaveEnded => {}
+                    Ok(others) => return Err(lived_life(file, &others)),
+                }
+                // If this fails, the next start of memory node 0 reports it.
+                let _ = etcd.end();
+                Ok(())
+            }
+        }
+    }
+
+    fn inner(&self) -> &dyn Authority {
+        match self {
+            Self::Hosted(remote) => remote,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd,
+        }
+    }
+}
+
+/// The authority that the file names, without connecting.
+///
+/// # Errors
+/// As [`Seat::of`].
+pub fn authority(file: &ClusterFile) -> Result<Seat, String> {
+    Seat::of(file)
+}
+
+impl Authority for Seat {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        self.inner().read(key)
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        self.inner().compare_and_swap(key, expected, value)
+    }
+
+    fn changed_since(&self, key: &str, seen: Version) -> Result<Option<Versioned>, AuthorityError> {
+        self.inner().changed_since(key, seen)
+    }
+}
+
+/// Memory node 0's part in the authority while it lives.
+pub enum Host {
+    /// Serves the authority.
+    Server(AuthorityServer),
+    /// Has begun the cluster's life in etcd.
+    #[cfg(feature = "etcd")]
+    Etcd(InEtcd),
+}
+
+impl Host {
+    /// Starts the authority in the process of memory node 0, or begins a life in etcd; where a life
+    /// goes on without this node, returns to it. Waits for etcd.
+    ///
+    /// # Errors
+    /// [`Early`].
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody is waited for"))]
+    pub fn start(
+        file: &ClusterFile,
+        env: &Env,
+        patience: Duration,
+        stop: &Stop,
+    ) -> Result<Self, Early> {
+        match &file.authority {
+            Place::Hosted(address) => {
+                let security = file.security().map_err(|error| error.to_string())?;
+                let address = address.listens().map_err(|error| error.to_string())?;
+                let server = AuthorityServer::start(address, &security, env);
+                let server = server.map_err(|error| error.to_string())?;
+                tracing::info!(address = %server.address(), "hosting the authority");
+                Ok(Self::Server(server))
+            }
+            #[cfg(feature = "etcd")]
+            Place::Etcd(members) => {
+                let etcd = InEtcd::new(members)?;
+                let mut word = etcd.last_word();
+                stop.wait_until(env, patience, || match &word {
+                    Err(Unreached::Silent(why)) => {
+                        let missing = Some(why.clone());
+                        word = etcd.last_word();
+                        missing
+                    }
+                    _ => None,
+                })?;
+                let sentence = |error: Unreached| error.to_string();
+                let word = word.map_err(sentence)?;
+                let is_told = || stop.is_told();
+                let others = match word.life() {
+                    Some(_) => alive::look(file, &etcd, env, ANSWERING, is_told),
+                    None => Ok(Others::Gone),
+                };
+                if is_told() {
+                    return Err(Early::Told);
+                }
+                match others.map_err(|error| error.to_string())? {
+                    Others::Answer(_) => {
+                        tracing::info!(etcd = %members, "returning to a cluster that goes on");
+                    }
+                    Others::Gone => {
+                        etcd.begin(word).map_err(sentence)?;
+                        tracing::info!(etcd = %members, "a new life of the cluster has begun");
+                    }
+                    Others::Silent(nodes) => return Err(silent_life(file, &nodes).into()),
+                }
+                Ok(Self::Etcd(etcd))
+            }
+        }
+    }
+
+    /// The authority's values.
+    pub fn store(&self) -> &dyn Authority {
+        match self {
+            Self::Server(server) => server.store(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd,
+        }
+    }
+
+    /// Number of connections that the authority has refused, where this process serves it.
+    pub fn refused(&self) -> u64 {
+        match self {
+            Self::Server(server) => server.refused(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => 0,
+        }
+    }
+
+    /// Ends the cluster's life, unless compute nodes live.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody outlives it"))]
+    pub fn end(&self, file: &ClusterFile, env: &Env) {
+        match self {
+            // It ends when it is dropped.
+            Self::Server(_) => {}
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => match alive::look(file, etcd, env, PATIENCE, || false) {
+                Ok(Others::Gone) => {
+                    if let Err(error) = etcd.end() {
+                        tracing::warn!(%error, "etcd does not know that the cluster has ended");
+                    }
+                }
+                Ok(others) => tracing::info!(?others, "the cluster goes on without this node"),
+                Err(error) => {
+                    tracing::warn!(%error, "etcd does not say whether the cluster goes on");
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Tables and stored transactions that a program brings to its node.
+//!
+//! [`Tables`] is what most programs need. [`Application`] is the general form: the `lotus` command
+//! implements it for the workloads of its benchmarks, which also fill their tables, answer requests
+//! of their own and have values that snapshots take along.
+
+use std::collections::BTreeMap;
+use std::ops::Index;
+use std::sync::Arc;
+
+use lotus::{Authority, Cluster, Machines, TableId, TableSpec};
+use lotus_router::AuthorityError;
+use lotus_server::Registry;
+
+use crate::agree::look::Look;
+use crate::config::file::ClusterFile;
+use crate::config::name::NodeName;
+
+/// An application of a cluster, as each of its compute nodes runs it. Memory nodes ask it nothing.
+pub trait Application {
+    /// Creates the tables of a new cluster and fills them. Called once in the life of a cluster, at
+    /// the node that makes it, unless the cluster begins with a snapshot.
+    ///
+    /// # Errors
+    /// A sentence. The cluster does not start then.
+    fn fill<M: Machines>(&self, file: &ClusterFile, cluster: &Cluster<M>) -> Result<(), String>;
+
+    /// Opens the tables at a node, before it serves.
+    ///
+    /// # Errors
+    /// A sentence: a table is missing, or has another shape. The node ends then.
+    fn open<M>(
+        &self,
+        file: &ClusterFile,
+        node: NodeName,
+        cluster: &Arc<Cluster<M>>,
+    ) -> Result<Opened, String>
+    where
+        M: Machines + 'static,
+        Cluster<M>: Send + Sync;
+
+    /// Values at the authority that snapshots take along; none by default.
+    fn notes(&self) -> Arc<dyn Notes> {
+        Arc::new(NoNotes)
+    }
+}
+
+/// An application's part of a compute node.
+#[derive(Default)]
+pub struct Opened {
+    /// Stored transactions that clients may call.
+    pub procedures: Registry,
+    /// Parts that answer other requests when they are polled.
+    pub requests: Vec<Box<dyn Look>>,
+}
+
+/// Values of an application at the authority, which are kept with each snapshot and restored with
+/// it.
+pub trait Notes: Send + Sync {
+    /// Reads the values before the snapshot's timestamp is drawn.
+    ///
+    /// # Errors
+    /// The authority does not answer.
+    fn before(&self, authority: &dyn Authority) -> Result<Vec<u8>, AuthorityError>;
+
+    /// Bytes to keep with the snapshot, once its timestamp is drawn. `before` is the result of
+    /// [`Self::before`]; the values may have changed since.
+    fn after(&self, authority: &dyn Authority, before: &[u8]) -> Vec<u8>;
+
+    /// Sets the values in a cluster that begins with a snapshot, from the bytes kept with it. May
+    /// be repeated.
+    ///
+    /// # Errors
+    /// The authority does not answer.
+    fn restore(&self, authority: &dyn Authority, kept: &[u8]) -> Result<(), AuthorityError>;
+}
+
+/// No values.
+pub struct NoNotes;
+
+impl Notes for NoNotes {
+    fn before(&self, _authority: &dyn Authority) -> Result<Vec<u8>, AuthorityError> {
+        Ok(Vec::new())
+    }
+
+    fn after(&self, _authority: &dyn Authority, before: &[u8]) -> Vec<u8> {
+        before.to_vec()
+    }
+
+    fn restore(&self, _authority: &dyn Authority, _kept: &[u8]) -> Result<(), AuthorityError> {
+        Ok(())
+    }
+}
+
+/// Numbers of an application's tables, by name.
+#[derive(Clone, Debug)]
+pub struct TableIds(BTreeMap<String, TableId>);
+
+impl TableIds {
+    /// Number of the table `name`; `None` if the application has no such table.
+    pub fn get(&self, name: &str) -> Option<TableId> {
+        self.0.get(name).copied()
+    }
+}
+
+impl Index<&str> for TableIds {
+    type Output = TableId;
+
+    /// Number of the table `name`.
+    ///
+    /// # Panics
+    /// If the application has no such table.
+    fn index(&self, name: &str) -> &TableId {
+        self.0.get(name).unwrap_or_else(|| panic!("no table {name} was given to the node"))
+    }
+}
+
+/// Tables that begin empty, and stored transactions on them.
+pub struct Tables {
+    pub(crate) specs: Vec<TableSpec>,
+    pub(crate) procedures: Box<dyn Fn(&TableIds) -> Registry + Send + Sync>,
+}
+
+impl Default for Tables {
+    /// No tables, and no stored transactions.
+    fn default() -> Self {
+        Self { specs: Vec::new(), procedures: Box::new(|_| Registry::new()) }
+    }
+}
+
+impl Tables {
+    /// Opens a table that this program expects to be of a certain shape.
+    fn open_table<M: Machines>(
+        cluster: &Cluster<M>,
+        wanted: &TableSpec,
+    ) -> Result<TableId, String> {
+        let id = cluster.open_table(&wanted.name).map_err(|error| {
+            format!("{error}; a cluster keeps the tables that it was made with")
+        })?;
+        let found = cluster.tables().into_iter().find(|(table, _)| *table == id);
+        match found {
+            Some((_, found)) if found != *wanted => Err(format!(
+                "table {} has another shape in this cluster than in this program: {found:?}, not \
+                 {wanted:?}",
+                wanted.name
+            )),
+            _ => Ok(id),
+        }
+    }
+}
+
+impl Application for Tables {
+    fn fill<M: Machines>(&self, _file: &ClusterFile, cluster: &Cluster<M>) -> Result<(), String> {
+        self.specs.iter().try_for_each(|spec| {
+            let created = cluster.create_table(spec.clone()).map(drop);
+            created.map_err(|error| format!("table {}: {error}", spec.name))
+        })
+    }
+
+    fn open<M>(
+        &self,
+        _file: &ClusterFile,
+        _node: NodeName,
+        cluster: &Arc<Cluster<M>>,
+    ) -> Result<Opened, String>
+    where
+        M: Machines + 'static,
+        Cluster<M>: Send + Sync,
+    {
+        let open = |spec: &TableSpec| {
+            Self::open_table(cluster, spec).map(|id| (spec.name.clone().into_owned(), id))
+        };
+        let ids = self.specs.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Opened { procedures: (self.procedures)(&TableIds(ids)), requests: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn orders() -> TableSpec {
+        TableSpec::new("orders").record_bytes(16).capacity(100)
+    }
+
+    fn file() -> ClusterFile {
+        let text = "fabric = \"shm\"\n[[memory_node]]\n[[compute_node]]\n";
+        ClusterFile::parse("orders.toml".as_ref(), text, None).expect("sound")
+    }
+
+    #[test]
+    fn tables_are_created_once_and_opened_by_name() {
+        let cluster = Arc::new(Cluster::embedded().start().expect("it starts"));
+        let specs = vec![orders(), TableSpec::new("stock").record_bytes(8).capacity(10)];
+        let procedures = |tables: &TableIds| {
+            assert!(tables["orders"] != tables["stock"] && tables.get("other").is_none());
+            Registry::new()
+        };
+        let tables = Tables { specs, procedures: Box::new(procedures) };
+        tables.fill(&file(), &cluster).expect("there is room");
+        tables.open(&file(), NodeName::compute(0), &cluster).expect("they are there");
+        let again = tables.fill(&file(), &cluster).expect_err("they are there");
+        assert!(again.contains("orders"), "{again}");
+    }
+
+    #[test]
+    fn a_table_that_is_missing_or_of_another_shape_is_named() {
+        let cluster = Arc::new(Cluster::embedded().start().expect("it starts"));
+        let open = |spec| {
+            let tables = Tables { specs: vec![spec], ..Tables::default() };
+            tables.open(&file(), NodeName::compute(0), &cluster).map(drop)
+        };
+        let missing = open(orders()).expect_err("it was not created");
+        assert!(missing.contains("orders"), "{missing}");
+        cluster.create_table(orders()).expect("there is room");
+        open(orders()).expect("it is there");
+        let other = open(orders().record_bytes(24)).expect_err("the cluster's has 16");
+        assert!(other.contains("table orders has another shape"), "{other}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Memory that a memory node lends, and its metrics.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use lotus_fabric::counters::Lent;
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::shm::Host;
+use lotus_fabric::tcp::{TargetCounters, TcpFabric};
+use lotus_server::{Gauge, Metrics};
+
+use crate::config::address::HostPort;
+use crate::config::file::{ClusterFile, Net};
+use crate::config::name::NodeName;
+use crate::host::usage::anonymous_bytes;
+
+/// A node's memory; dropping it ends the loan.
+pub enum Memory {
+    /// Memory that the compute nodes of this host map.
+    Shm(Host),
+    /// Memory reached over sockets, under this node id.
+    Tcp(TcpFabric, NodeId),
+}
+
+impl Memory {
+    /// Starts to lend.
+    ///
+    /// # Errors
+    /// A sentence: the address or the socket is taken, or a key is unusable.
+    pub fn start(file: &ClusterFile, node: NodeName, env: &Env) -> Result<Arc<Self>, String> {
+        let sentence = |error: &dyn std::fmt::Display| error.to_string();
+        let id = node.id(file);
+        let memory = match (&file.net, file.tcp(id.0).map_err(|error| sentence(&error))?) {
+            (Net::Shm { directory }, _) => {
+                let host = Host::start(directory, id, file.node_count(), env);
+                Self::Shm(host.map_err(|error| sentence(&error))?)
+            }
+            (_, config) => {
+                let config = config.expect("there are two fabrics");
+                let fabric = TcpFabric::start(config, env.clone());
+                Self::Tcp(fabric.map_err(|error| sentence(&error))?, id)
+            }
+        };
+        Ok(Arc::new(memory))
+    }
+
+    fn lent(&self) -> Lent {
+        match self {
+            Self::Shm(host) => host.lent(),
+            Self::Tcp(fabric, id) => {
+                // The process has next to nothing else.
+                let used_bytes = anonymous_bytes(std::process::id());
+                Lent { used_bytes, ..fabric.lent(*id).unwrap_or_default() }
+            }
+        }
+    }
+
+    /// Counters of its port; `None` over `shm`, which has no port.
+    pub fn counters(&self) -> Option<TargetCounters> {
+        match self {
+            Self::Shm(_) => None,
+            Self::Tcp(fabric, id) => fabric.counters(*id),
+        }
+    }
+
+    /// Serves metrics at the file's address, if it names one.
+    ///
+    /// # Errors
+    /// A sentence: the address is taken.
+    pub fn show(
+        self: &Arc<Self>,
+        file: &ClusterFile,
+        node: NodeName,
+        env: &Env,
+    ) -> Result<Option<Metrics>, String> {
+        let Some(address) = &file.memory_nodes[usize::from(node.index)].metrics else {
+            return Ok(None);
+        };
+        let limit = file.settings.memory_bytes as f64;
+        let lent = |of: fn(Lent) -> Option<f64>| -> Box<dyn Fn() -> Option<f64> + Send + Sync> {
+            let memory = Arc::clone(self);
+            Box::new(move || of(memory.lent()))
+        };
+        let gauge = |name, help, read| Gauge { name, help, label: None, read };
+        let gauges = vec![
+            gauge(
+                "region_bytes",
+                "Memory that the node lends to the cluster",
+                lent(|lent| Some(lent.registered_bytes as f64)),
+            ),
+            gauge(
+                "region_used_bytes",
+                "How much of that is in use: touched, and so taken from the host",
+                lent(|lent| lent.used_bytes.map(|bytes| bytes as f64)),
+            ),
+            gauge(
+                "region_limit_bytes",
+                "What the cluster's file lets the node lend",
+                Box::new(move || Some(limit)),
+            ),
+            gauge(
+                "connections",
+                "Connections that are let in, or processes that have the memory mapped",
+                lent(|lent| Some(lent.connections as f64)),
+            ),
+        ];
+        let shown = Metrics::start(bind(address, "metrics")?, node.to_string(), gauges, env);
+        shown.map(Some).map_err(|error| format!("metrics cannot be served: {error}"))
+    }
+}
+
+/// Binds a listener to an address of the file.
+///
+/// # Errors
+/// A sentence that names the address and what it is for.
+pub fn bind(address: &HostPort, what: &str) -> Result<TcpListener, String> {
+    let failed =
+        |error: &dyn std::fmt::Display| format!("cannot listen at {address} for {what}: {error}");
+    let found = address.look_up().map_err(|error| failed(&error))?;
+    TcpListener::bind(found).map_err(|error| failed(&error))
+}

@@ -1,0 +1,16 @@
+//! The process of a node, from its start to its end. Imports all other rooms.
+//!
+//! * `process`: its start, its services and its end; `log`: its log lines; `memory`: memory that it
+//!   lends; `turned_away`: connections that it refuses;
+//! * `service`: its work for applications.
+//!
+//! Not here: the protocol, which the engine carries out. A node that is started by hand, or by an
+//! init system, is as good as one that `lotus cluster up` has started.
+
+mod log;
+mod memory;
+mod process;
+mod service;
+mod turned_away;
+
+pub(crate) use process::run;

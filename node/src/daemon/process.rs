@@ -1,0 +1,534 @@
+//! One node of a cluster, until a signal ends it.
+//!
+//! Nodes start in any order. Each waits for the nodes that it needs, logs one line for each event
+//! to standard error, and reports its stage at the authority.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lotus::{
+    Authority, Cluster, ClusterError, Data, LoadWatch, Machines, MemoryStanding, MemoryStatus,
+    Threads, Wait,
+};
+use lotus_fabric::env::Env;
+use lotus_fabric::shm::ShmFabric;
+use lotus_fabric::tcp::TcpFabric;
+use lotus_fabric::transport::Fabric;
+use lotus_points::point_here;
+use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
+use lotus_router::AuthorityError;
+use tracing::{error, info, warn};
+
+use super::log;
+use super::memory::Memory;
+use super::service::Service;
+use super::turned_away::{Counts, TurnedAway};
+use crate::agree::records::{self, Record, Stage};
+use crate::agree::rest::Rest;
+use crate::agree::seat::{self, Seat, Unreached, authority};
+use crate::application::Application;
+use crate::config::file::{ClusterFile, Net};
+use crate::config::name::{NodeKind, NodeName};
+use crate::host::memory;
+use crate::host::polling::wait_until;
+use crate::host::processes::{State, make_private};
+use crate::host::stop::{Early, Stop, Vigil, Waited};
+
+/// Time for which a node waits for others.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Interval at which a compute node polls its surroundings.
+const LOOK_AROUND: Duration = Duration::from_millis(200);
+
+/// Interval at which a memory node looks for refused connections, its only periodic work.
+const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
+
+/// Runs a node until SIGTERM or SIGINT.
+///
+/// # Errors
+/// A sentence that says why the node cannot run, or go on.
+pub(crate) fn run(
+    file: &ClusterFile,
+    node: NodeName,
+    application: &impl Application,
+) -> Result<(), String> {
+    let count = match node.kind {
+        NodeKind::Memory => file.settings.memory_nodes,
+        NodeKind::Compute => file.settings.compute_nodes,
+    };
+    if usize::from(node.index) >= count {
+        let (path, in_words) = (file.path.display(), node.in_words());
+        return Err(format!("{path} describes no {in_words}: there are {count}, from 0 on"));
+    }
+    log::start();
+    let env = Env::real(0);
+    let stop = Stop::listen(&env).map_err(|error| sentence(&error))?;
+    if let Net::Shm { directory } = &file.net {
+        make_private(directory)?;
+    }
+    #[cfg(feature = "fault-points")]
+    crate::host::fault_point::arm(Some(node))?;
+    info!(%node, process = std::process::id(), version = env!("CARGO_PKG_VERSION"), "starting");
+    let record = Record::of_this_process(Stage::Starting)?;
+    let daemon = Daemon { file, node, application, env, stop, record };
+    let ended = daemon.await_names().and_then(|()| match node.kind {
+        NodeKind::Memory => daemon.lend_memory(),
+        NodeKind::Compute => daemon.compute(),
+    });
+    info!(%node, "ended");
+    match ended {
+        Ok(()) | Err(Early::Told) => Ok(()),
+        Err(Early::Failed(why)) => Err(why),
+    }
+}
+
+fn sentence(error: &dyn std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Error message: why a compute node does not take part. The remedy goes to the log, since `up`,
+/// which shows the reason, has ended the nodes that it started by then.
+fn refusal(error: &ClusterError) -> String {
+    if matches!(error, ClusterError::CutShort { .. }) {
+        error!("lotus cluster down --no-snapshot ends this cluster, memory nodes too");
+    }
+    sentence(error)
+}
+
+/// The process of a node.
+struct Daemon<'a, A> {
+    file: &'a ClusterFile,
+    node: NodeName,
+    application: &'a A,
+    env: Env,
+    stop: Stop,
+    /// Its first record for the authority.
+    record: Record,
+}
+
+impl<A: Application> Daemon<'_, A> {
+    /// Waits until all host names resolve; they may be created together with the hosts.
+    fn await_names(&self) -> Result<(), Early> {
+        let mut known = Ok(());
+        self.stop.wait_until(&self.env, PATIENCE, || {
+            known = self.file.look_up_names();
+            known.as_ref().err().map(|unknown| unknown.to_string())
+        })?;
+        Ok(known.map_err(|unknown| sentence(&unknown))?)
+    }
+
+    fn lend_memory(mut self) -> Result<(), Early> {
+        let (file, node) = (self.file, self.node);
+        let memory = Memory::start(file, node, &self.env)?;
+        let _metrics = memory.show(file, node, &self.env)?;
+        self.is_here();
+        if let Some(warning) = memory::check_memory(file, 1)? {
+            warn!("{warning}");
+        }
+        // Memory node 0 hosts the authority, or begins its life in etcd.
+        if node.index == 0 {
+            let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
+            self.lend_until_told(hosted.store(), || Counts {
+                at_the_authority: hosted.refused(),
+                ..memory.counters().map(Counts::from).unwrap_or_default()
+            })?;
+            hosted.end(file, &self.env);
+        } else {
+            let authority = self.connect()?;
+            let counts = || memory.counters().map(Counts::from).unwrap_or_default();
+            self.lend_until_told(&authority, counts)?;
+        }
+        Ok(())
+    }
+
+    fn lend_until_told(
+        &mut self,
+        authority: &dyn Authority,
+        counts: impl Fn() -> Counts,
+    ) -> Result<(), Early> {
+        // Memory that is new to an existing cluster is not used before it was made ready.
+        self.record.found = self.ask(|| match membership::read(authority) {
+            Ok(found) => Ok(Some(found.epoch().0)),
+            Err(MembershipError::Authority(error)) => Err(error),
+            Err(_) => Ok(None),
+        })?;
+        self.say(Stage::Serving, authority)?;
+        point_here!(self.node.index, MemoryServing);
+        info!(node = %self.node, "serving");
+        let mut turned_away = TurnedAway::default();
+        while !self.stop.is_told_within(LOOK_AT_PORTS) {
+            turned_away.look(counts(), self.env.now());
+        }
+        self.has_ended(authority);
+        Ok(())
+    }
+
+    /// Asks the authority until it answers: others may take this node for a member by now, and its
+    /// end would cost them more than its wait.
+    fn ask<T>(&self, ask: impl FnMut() -> Result<T, AuthorityError>) -> Result<T, Early> {
+        let mut vigil = Vigil::new(&self.stop, &self.env);
+        let waits = || vigil.look("the authority to answer");
+        match records::until_answered(&self.env, PATIENCE, waits, ask) {
+            Err(AuthorityError::Unavailable) if self.stop.is_told() => Err(Early::Told),
+            answer => answer.map_err(|error| Early::Failed(sentence(&error))),
+        }
+    }
+
+    /// Reports its stage.
+    fn say(&self, stage: Stage, authority: &dyn Authority) -> Result<(), Early> {
+        self.ask(|| self.record.at(stage).write(self.node, authority))
+    }
+
+    /// Remembers on this host that this process is the node's, once no other process can be.
+    fn is_here(&self) {
+        if let Err(why) = State::look(self.file).remember_this_process(self.node) {
+            warn!("lotus cluster status on this host knows this process by the authority: {why}");
+        }
+    }
+
+    fn has_ended(&self, authority: &dyn Authority) {
+        if self.record.end(self.node, authority).is_err() {
+            warn!("the authority does not answer");
+        }
+    }
+
+    /// Connects to the authority, which may start later than this node.
+    fn connect(&self) -> Result<Seat, Early> {
+        let authority = authority(self.file)?;
+        let mut outcome = Ok(());
+        self.stop.wait_until(&self.env, PATIENCE, || {
+            outcome = authority.connect();
+            match &outcome {
+                Err(Unreached::Silent(why)) => Some(format!("the authority: {why}")),
+                _ => None,
+            }
+        })?;
+        outcome.map_err(|error| sentence(&error))?;
+        Ok(authority)
+    }
+
+    fn compute(self) -> Result<(), Early> {
+        let (file, node) = (self.file, self.node);
+        let authority = Arc::new(self.connect()?);
+        let id = node.id(file);
+        let env = self.env.clone();
+        match (&file.net, file.tcp(id.0).map_err(|error| sentence(&error))?) {
+            (Net::Shm { directory }, _) => {
+                let fabric = ShmFabric::join(directory, file.node_count(), &env);
+                let fabric = fabric.map_err(|error| sentence(&error))?;
+                fabric.host(id).map_err(|error| sentence(&error))?;
+                self.take_part(authority, Threads::over(fabric, env), &Counts::default)
+            }
+            (_, config) => {
+                let config = config.expect("there are two fabrics");
+                let fabric = TcpFabric::start(config, env.clone());
+                let fabric = fabric.map_err(|error| sentence(&error))?;
+                let of = fabric.clone();
+                let counts = move || of.counters(id).map(Counts::from).unwrap_or_default();
+                self.take_part(authority, Threads::over(fabric, env), &counts)
+            }
+        }
+    }
+
+    fn take_part<F: Fabric + Clone + 'static>(
+        &self,
+        authority: Arc<Seat>,
+        machines: Threads<F>,
+        counts: &dyn Fn() -> Counts,
+    ) -> Result<(), Early> {
+        // Only now: a second process of this node would have found its address in use before this.
+        self.is_here();
+        self.say(Stage::Starting, &*authority)?;
+        let started = self.start(&authority, machines);
+        let outcome = started.and_then(|cluster| self.serve(&authority, cluster, counts));
+        self.has_ended(&*authority);
+        outcome
+    }
+
+    /// Waits until all memory nodes serve.
+    fn await_memory(&self, authority: &dyn Authority) -> Result<(), Early> {
+        let mut missing = None;
+        let waited = self.stop.wait_until(&self.env, PATIENCE, || {
+            let mut memory = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Memory);
+            let serves = |node: &NodeName| {
+                let record = Record::read(*node, authority).ok().flatten();
+                record.is_some_and(|record| record.stage == Stage::Serving)
+            };
+            missing = memory.find(|node| !serves(node)).map(NodeName::in_words);
+            missing.as_ref().map(|node| format!("{node} to serve"))
+        })?;
+        match (waited, missing) {
+            (Waited::Late, Some(node)) => {
+                Err(Early::Failed(format!("{node} does not serve after {PATIENCE:?}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until compute node 0 has created and filled all tables, as long as it makes progress.
+    fn await_data<M: Machines>(&self, cluster: &Cluster<M>) -> Result<(), Early> {
+        let founder = NodeName::compute(0).in_words();
+        let mut load = LoadWatch::new(PATIENCE);
+        let mut found = Ok(Data::Loaded);
+        self.stop.wait_until(&self.env, Duration::MAX, || {
+            found = load.look(cluster);
+            matches!(found, Ok(Data::Loading { .. }))
+                .then(|| format!("{founder} to make and fill all tables"))
+        })?;
+        match found.map_err(|error| sentence(&error))? {
+            Data::CutShort { why } => Err(Early::Failed(refusal(&ClusterError::CutShort { why }))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Joins the cluster; as its founder, creates and fills it.
+    fn start<F: Fabric + Clone + 'static>(
+        &self,
+        authority: &Arc<Seat>,
+        machines: Threads<F>,
+    ) -> Result<Arc<Cluster<Threads<F>>>, Early> {
+        let (file, node) = (self.file, self.node);
+        self.await_memory(&**authority)?;
+        let index = usize::from(node.index);
+        let vigil = Mutex::new(Vigil::new(&self.stop, &self.env));
+        let look = move |wait| {
+            let what = match wait {
+                Wait::Recovery => "the others to settle what this node has left".to_owned(),
+                Wait::Authority => "the authority to answer".to_owned(),
+                _ => format!("{} to make the cluster", NodeName::compute(0).in_words()),
+            };
+            vigil.lock().unwrap_or_else(PoisonError::into_inner).look(&what)
+        };
+        let builder = file.builder().part([index], Arc::clone(authority) as _, PATIENCE);
+        let cluster = builder.while_waiting(look).start_on(machines);
+        let cluster = Arc::new(cluster.map_err(|error| match error {
+            ClusterError::Interrupted => Early::Told,
+            error => Early::Failed(refusal(&error)),
+        })?);
+        if cluster.has_returned() {
+            info!(%node, "taking part again, as a new incarnation");
+        }
+        if cluster.has_founded() {
+            let fill = || cluster.fill(|| self.fill(&cluster, &**authority));
+            self.stop.or_end_at_once(fill)?.map_err(|error| refusal(&error))?;
+        } else {
+            self.await_data(&cluster)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Fills a new cluster with the newest snapshot, or else as the application does.
+    fn fill<M: Machines>(
+        &self,
+        cluster: &Cluster<M>,
+        authority: &dyn Authority,
+    ) -> Result<(), String> {
+        let notes = self.application.notes();
+        let restored = match &self.file.snapshots {
+            Some(snapshots) => snapshots.restore(cluster, authority, &*notes)?,
+            None => None,
+        };
+        match restored {
+            Some(snapshot) => info!("restored the snapshot {}", snapshot.in_words()),
+            None => self.application.fill(self.file, cluster)?,
+        }
+        Ok(())
+    }
+
+    /// The order to rest that all nodes have, if there is one. The node's own stage is written
+    /// first: the process that gives the order sees it, or this node sees the order.
+    fn told_to_rest(&self, authority: &dyn Authority) -> Result<Option<Rest>, Early> {
+        self.say(Stage::Opening, authority)?;
+        match &self.file.snapshots {
+            Some(_) => self.ask(|| Rest::read(authority)),
+            // A cluster without snapshots is never told to rest.
+            None => Ok(None),
+        }
+    }
+
+    /// Starts to serve applications, unless all nodes are told to rest.
+    fn open(&self, service: &mut Service, authority: &dyn Authority) -> Result<(), Early> {
+        match self.told_to_rest(authority)? {
+            Some(rest) => {
+                info!("all nodes are told to rest: nothing is taken from applications yet");
+                service.find(rest);
+            }
+            None => service.open()?,
+        }
+        Ok(())
+    }
+
+    fn serve<M: Machines + 'static>(
+        &self,
+        authority: &Arc<Seat>,
+        cluster: Arc<Cluster<M>>,
+        counts: &dyn Fn() -> Counts,
+    ) -> Result<(), Early>
+    where
+        Cluster<M>: Send + Sync,
+    {
+        let (file, node) = (self.file, self.node);
+        let index = usize::from(node.index);
+        let mut service =
+            Service::start(file, node, self.application, &cluster, &(Arc::clone(authority) as _))?;
+        self.open(&mut service, &**authority)?;
+        self.say(Stage::Serving, &**authority)?;
+        point_here!(node.index, Serving);
+        info!(%node, "serving");
+        let mut watch = Watch {
+            authority: &**authority,
+            epoch: FIRST_EPOCH,
+            answered: true,
+            silent: Vec::new(),
+            lost: Vec::new(),
+        };
+        let mut turned_away = TurnedAway::default();
+        while !self.stop.is_told() {
+            if !cluster.is_serving() {
+                error!(%node, "expelled");
+                let in_words = node.in_words();
+                return Err(Early::Failed(format!(
+                    "{in_words} was expelled: the others took it for dead. Start it again"
+                )));
+            }
+            watch.look();
+            watch.look_at_memory(&cluster, index);
+            service.look(&**authority);
+            turned_away.look(counts(), self.env.now());
+            wait_until(&self.env, LOOK_AROUND, || self.stop.is_told());
+        }
+        if self.record.at(Stage::Ending).write(node, &**authority).is_err() {
+            warn!("the authority does not answer");
+        }
+        if !watch.silent.is_empty() {
+            // Transactions that have begun wait for the memory nodes, perhaps for ever.
+            warn!("transactions are cut short: a memory node does not answer");
+            std::mem::forget((service, cluster));
+            return Ok(());
+        }
+        service.stop()?;
+        Ok(end(cluster)?)
+    }
+}
+
+/// Ends this node's part once its transactions have ended.
+fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
+    if let Err(error) = cluster.settle() {
+        warn!(%error, "not settled");
+    }
+    // If a connection is still being closed, the cluster stops when it drops its handle.
+    let stopped = Arc::into_inner(cluster).map_or(Ok(()), Cluster::stop);
+    stopped.map_err(|error| sentence(&error))
+}
+
+/// Logs changes of the other nodes.
+struct Watch<'a> {
+    authority: &'a dyn Authority,
+    epoch: lotus_fabric::ids::Epoch,
+    answered: bool,
+    /// Memory nodes that do not answer.
+    silent: Vec<usize>,
+    /// Memory nodes that are lost.
+    lost: Vec<usize>,
+}
+
+impl Watch<'_> {
+    /// Logs which memory nodes do not answer any more, or answer again.
+    fn look_at_memory<M: Machines>(&mut self, cluster: &Cluster<M>, compute_node: usize) {
+        if !self.silent.is_empty() {
+            cluster.look_for_memory();
+        }
+        let MemoryStatus { nodes, .. } = cluster.memory_known(compute_node);
+        let lost: Vec<usize> =
+            (0..nodes.len()).filter(|node| nodes[*node] == MemoryStanding::Lost).collect();
+        for node in lost.iter().filter(|node| !self.lost.contains(node)) {
+            error!("memory node {node} is lost: all goes on without it, with fewer copies");
+        }
+        for node in self.lost.iter().filter(|node| !lost.contains(node)) {
+            info!("memory node {node} is back, and is given what it missed");
+        }
+        let silent = cluster.silent_memory(compute_node);
+        for node in silent.iter().filter(|node| !self.silent.contains(node)) {
+            error!("memory node {node} does not answer: nothing can be written without it");
+        }
+        let kept = self.silent.iter().filter(|node| !lost.contains(node));
+        for node in kept.filter(|node| !silent.contains(node)) {
+            info!("memory node {node} answers again");
+        }
+        (self.silent, self.lost) = (silent, lost);
+    }
+
+    fn look(&mut self) {
+        let members = membership::read(self.authority);
+        if members.is_ok() != self.answered {
+            self.answered = members.is_ok();
+            match self.answered {
+                true => info!("the authority answers again"),
+                false => warn!("the authority does not answer"),
+            }
+        }
+        let Ok(now) = members else { return };
+        if now.epoch() > self.epoch {
+            self.epoch = now.epoch();
+            let expelled: Vec<u16> = now.expelled().map(|(member, _)| member.node.0).collect();
+            let lost: Vec<u16> = now.lost_memory().iter().map(|lost| lost.node.0).collect();
+            warn!(epoch = self.epoch.0, ?expelled, ?lost, "the membership has changed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lotus_router::testing::TestAuthority;
+
+    use super::*;
+    use crate::application::Tables;
+
+    const FILE: &str = "fabric = \"shm\"\nmemory = \"64M\"\n[[memory_node]]\n[[compute_node]]\n\
+                        [snapshots]\ndirectory = \"d\"\n";
+
+    fn file() -> ClusterFile {
+        ClusterFile::parse(Path::new("/etc/c.toml"), FILE, None).expect("sound")
+    }
+
+    fn daemon<'a>(file: &'a ClusterFile, application: &'a Tables) -> Daemon<'a, Tables> {
+        let record = Record::of_this_process(Stage::Starting).expect("there is /proc");
+        let (env, stop) = (Env::real(0), Stop::default());
+        Daemon { file, node: NodeName::compute(0), application, env, stop, record }
+    }
+
+    /// A lost request once ended the process of a node that was a member already.
+    #[test]
+    fn a_node_begins_to_serve_whichever_answers_are_lost() {
+        let (file, authority) = (file(), TestAuthority::lossy());
+        let tables = Tables::default();
+        let daemon = daemon(&file, &tables);
+        let stage = || Record::read(daemon.node, authority.values()).expect("it answers");
+        for said in [Stage::Starting, Stage::Serving] {
+            daemon.say(said, &authority).expect("it answers, sooner or later");
+            assert_eq!(stage().map(|record| record.stage), Some(said));
+        }
+        assert_eq!(daemon.told_to_rest(&authority).expect("it answers"), None);
+        assert_eq!(stage().map(|record| record.stage), Some(Stage::Opening));
+        // Requests and answers, for its record and for the rest.
+        assert_eq!(authority.lost(), 2 + 2 + 2);
+        let said = Rest::begin(&authority, 7).expect("it answers");
+        assert_eq!(daemon.told_to_rest(&authority).expect("it answers"), Some(said));
+    }
+
+    #[test]
+    fn a_node_that_is_told_to_end_asks_a_silent_authority_no_more() {
+        let (file, tables) = (file(), Tables::default());
+        let daemon = daemon(&file, &tables);
+        let mut asked = 0;
+        let ended = daemon.ask(|| {
+            asked += 1;
+            if asked == 2 {
+                daemon.stop.tell(signal_hook::consts::SIGTERM);
+            }
+            Err::<(), _>(AuthorityError::Unavailable)
+        });
+        assert!(matches!(ended, Err(Early::Told)) && asked == 2, "{ended:?}, {asked}");
+    }
+}

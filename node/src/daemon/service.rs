@@ -1,0 +1,136 @@
+//! Services of a compute node: stored transactions, for clients, and metrics.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use lotus::{Authority, Cluster, Machines};
+use lotus_server::{Config, Gauge, Registry, Server};
+
+use super::memory::bind;
+use crate::agree::alive::Alive;
+use crate::agree::look::Look;
+use crate::agree::rest::Rest;
+use crate::application::{Application, Opened};
+use crate::config::file::{ClusterFile, Net};
+use crate::config::name::NodeName;
+use crate::host::sockets::local_door;
+use crate::requests::copier::{Copier, Door};
+use crate::requests::operator::Operator;
+
+/// Services that run beside a compute node. Dropping it stops them.
+pub struct Service {
+    /// Server for applications; `None` where the file names no address.
+    door: Option<Rc<RefCell<Door>>>,
+    /// Parts that answer other requests: of operators, snapshots, the application.
+    others: Vec<Box<dyn Look>>,
+}
+
+impl Service {
+    /// Prepares the services of a compute node whose cluster has been loaded. Applications are let
+    /// in by [`Self::open`].
+    ///
+    /// # Errors
+    /// A sentence: the application cannot be opened.
+    pub fn start<M>(
+        file: &ClusterFile,
+        node: NodeName,
+        application: &impl Application,
+        cluster: &Arc<Cluster<M>>,
+        authority: &Arc<dyn Authority>,
+    ) -> Result<Self, String>
+    where
+        M: Machines + 'static,
+        Cluster<M>: Send + Sync,
+    {
+        let mut others: Vec<Box<dyn Look>> = vec![Box::new(Operator::new(node, cluster))];
+        if file.authority.outlives_the_cluster() {
+            others.push(Box::new(Alive::new(node)));
+        }
+        let Opened { procedures, requests } = application.open(file, node, cluster)?;
+        others.extend(requests);
+        let door = file.serves_applications().then(|| {
+            let (file, cluster) = (file.clone(), Arc::clone(cluster));
+            Door::closed(Box::new(move || serve(&file, node, &cluster, procedures.clone())))
+        });
+        let door = door.map(|door| Rc::new(RefCell::new(door)));
+        if let Some(snapshots) = &file.snapshots {
+            let copier = Copier::new(
+                node,
+                cluster,
+                authority,
+                snapshots,
+                application.notes(),
+                door.as_ref(),
+            );
+            others.push(Box::new(copier));
+        }
+        Ok(Self { door, others })
+    }
+
+    /// Lets applications in.
+    ///
+    /// # Errors
+    /// A sentence: a port is taken, or a key cannot be read.
+    pub fn open(&self) -> Result<(), String> {
+        self.door.as_ref().map_or(Ok(()), |door| door.borrow_mut().open())
+    }
+
+    /// Keeps applications out until `rest` is over, which all nodes were told of.
+    pub fn find(&mut self, rest: Rest) {
+        self.others.iter_mut().for_each(|other| other.find(rest));
+    }
+
+    /// Answers requests of operators, snapshots and the application.
+    pub fn look(&mut self, authority: &dyn Authority) {
+        self.others.iter_mut().for_each(|other| other.look(authority));
+    }
+
+    /// Stops taking calls, and answers those in flight.
+    ///
+    /// # Errors
+    /// The server's thread has panicked.
+    pub fn stop(self) -> Result<(), String> {
+        self.door.map_or(Ok(()), |door| door.borrow_mut().close())
+    }
+}
+
+fn serve<M>(
+    file: &ClusterFile,
+    node: NodeName,
+    cluster: &Arc<Cluster<M>>,
+    registry: Registry,
+) -> Result<Server, String>
+where
+    M: Machines + 'static,
+    Cluster<M>: Send + Sync,
+{
+    let index = usize::from(node.index);
+    let own = &file.compute_nodes[index];
+    let client = own.client.as_ref().ok_or("this node serves no applications")?;
+    let all = file.compute_nodes.iter().filter_map(|node| node.client.as_ref());
+    let addresses = all.map(|client| client.address.to_string()).collect();
+    let mut config = Config::new(bind(client.listens(), "applications")?, addresses);
+    if let Net::Shm { directory } = &file.net {
+        let door = local_door(directory, index, file.compute_nodes.len());
+        let why = |error| format!("cannot serve applications of this host: {error}");
+        config.local = Some(door.map_err(why)?);
+    }
+    config.metrics = own.metrics.as_ref().map(|address| bind(address, "metrics")).transpose()?;
+    if let Some(snapshots) = file.snapshots.clone() {
+        let env = cluster.machines().outside();
+        let age = move || snapshots.newest_age(env.now()).map(|age| age.as_secs_f64());
+        config.gauges.push(Gauge {
+            name: "snapshot_age_seconds",
+            help: "How long ago the newest snapshot on this host was taken",
+            label: None,
+            read: Box::new(age),
+        });
+    }
+    config.call_records = file.calls;
+    config.security = file.clients.security().map_err(|error| error.to_string())?;
+    // One coroutine is left for interactive transactions, and one for the engine's own work.
+    config.workers = Some(file.settings.coroutines - 2);
+    let server = Server::start(Arc::clone(cluster), index, registry, config);
+    server.map_err(|error| error.to_string())
+}

@@ -1,0 +1,40 @@
+//! Sockets of a cluster's nodes in a directory of this host.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use lotus_client::stream::LOCAL;
+use lotus_fabric::shm;
+use lotus_router::remote::listen_unix;
+use lotus_server::LocalDoor;
+
+/// The door of compute node `node`, one of `nodes` on this host, for clients on this host.
+///
+/// # Errors
+/// The path is too long, or another process listens there.
+pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<LocalDoor> {
+    Ok(LocalDoor {
+        listener: listen_unix(&directory.join(client_socket(node)))?,
+        nodes: (0..nodes).map(|node| local_address(directory, node)).collect(),
+    })
+}
+
+/// Address at which clients on this host reach compute node `node`.
+pub fn local_address(directory: &Path, node: usize) -> String {
+    format!("{LOCAL}{}", directory.join(client_socket(node)).display())
+}
+
+/// Removes what a cluster leaves in its directory, and the directory if that was all.
+pub fn remove_sockets(directory: &Path, nodes: u16) {
+    for node in 0..nodes {
+        // A missing file is no error.
+        let _ = fs::remove_file(directory.join(client_socket(node.into())));
+    }
+    shm::remove_sockets(directory, nodes);
+}
+
+/// Name of the socket at which compute node `index` serves applications of this host.
+fn client_socket(index: usize) -> String {
+    format!("client-{index}.sock")
+}

@@ -1,0 +1,115 @@
+//! A node as its program describes it.
+
+use std::path::Path;
+
+use lotus::TableSpec;
+use lotus_server::Registry;
+
+use crate::application::{Application, TableIds, Tables};
+use crate::config::error::FileError;
+use crate::config::file::ClusterFile;
+use crate::config::name::NodeName;
+use crate::daemon;
+
+/// One node of a cluster, with the application that it serves. The crate's page has an example.
+pub struct Node<A = Tables> {
+    file: ClusterFile,
+    name: NodeName,
+    application: A,
+}
+
+/// Reason why a node does not run, or not any longer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The cluster file is invalid, or a file that it names.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The node could not start or go on; the text names the cause.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Node {
+    /// Reads the description of the cluster of which this process is the node `name`. Tables and
+    /// stored transactions are added by [`Self::tables`] and [`Self::procedures`].
+    ///
+    /// # Errors
+    /// [`NodeError::File`]: the file cannot be read, has an invalid line, or loads a workload of
+    /// `lotus bench`, which only the `lotus` command serves.
+    pub fn from_file(path: impl AsRef<Path>, name: NodeName) -> Result<Self, NodeError> {
+        let file = ClusterFile::read(path.as_ref(), None)?;
+        if let Some(load) = &file.load {
+            let why = "this program has tables of its own, and [load] is for lotus bench";
+            return Err(load.wrong(why).into());
+        }
+        Ok(Self::new(file, name, Tables::default()))
+    }
+
+    /// Adds tables, which the first compute node creates when it makes the cluster. All compute
+    /// nodes of a cluster have the same.
+    #[must_use]
+    pub fn tables(mut self, specs: impl IntoIterator<Item = TableSpec>) -> Self {
+        self.application.specs.extend(specs);
+        self
+    }
+
+    /// Sets the stored transactions, given the numbers of the tables. All compute nodes of a
+    /// cluster have the same.
+    #[must_use]
+    pub fn procedures(
+        mut self,
+        registry: impl Fn(&TableIds) -> Registry + Send + Sync + 'static,
+    ) -> Self {
+        self.application.procedures = Box::new(registry);
+        self
+    }
+}
+
+impl<A: Application> Node<A> {
+    /// A node of the cluster that `file` describes, with an application of any kind.
+    pub fn new(file: ClusterFile, name: NodeName, application: A) -> Self {
+        Self { file, name, application }
+    }
+
+    /// Runs the node until SIGTERM or SIGINT, and logs to standard error unless the program has set
+    /// a `tracing` subscriber. Nodes start in any order: each waits for those that it needs.
+    ///
+    /// # Errors
+    /// [`NodeError::Failed`]: the file describes no such node, an address or its memory is taken,
+    /// other nodes do not answer in time, a table of the application is missing, or this node was
+    /// expelled.
+    pub fn run(self) -> Result<(), NodeError> {
+        daemon::run(&self.file, self.name, &self.application).map_err(NodeError::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "fabric = \"shm\"\nmemory = \"64M\"\n[[memory_node]]\n[[compute_node]]\n";
+
+    fn node(text: &str, name: &str) -> Result<Node, NodeError> {
+        let directory = tempfile::tempdir().expect("there is room");
+        let path = directory.path().join("orders.toml");
+        std::fs::write(&path, text).expect("there is room");
+        Node::from_file(&path, name.parse().expect("a name"))
+    }
+
+    #[test]
+    fn a_load_of_the_benchmarks_is_refused_with_its_line() {
+        let error = node(&format!("{FILE}[load.kvs]\nkeys = 5\n"), "cn-0").err();
+        let error = error.expect("it is not ours").to_string();
+        assert!(
+            error.contains("orders.toml, line 5: this program has tables of its own"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_node_that_the_file_does_not_describe_does_not_run() {
+        let error = node(FILE, "cn-7").expect("the file is sound").run().expect_err("no such node");
+        assert!(error.to_string().contains("describes no compute node 7: there are 1"), "{error}");
+    }
+}

@@ -1,0 +1,384 @@
+//! Snapshots of a running cluster, and bringing it to rest before it is ended: the requests of
+//! `lotus cluster snapshot` and `down` to compute nodes, and the nodes' side. They go through a
+//! [`Mailbox`].
+//!
+//! A node at rest takes no calls of applications and has answered all it had taken. It serves again
+//! when the order to rest is taken back ([`Rest`]).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lotus::{Authority, Cluster, ClusterError, Data, Machines};
+use lotus_fabric::env::{Env, Nanos};
+use lotus_points::point_here;
+use lotus_router::AuthorityError;
+use lotus_router::authority::Version;
+use lotus_server::Server;
+use serde::{Deserialize, Serialize};
+use tracing::{error, info};
+
+use crate::agree::look::Look;
+use crate::agree::mailbox::Mailbox;
+use crate::agree::records::{Record, Stage};
+use crate::agree::rest::{Next, Rest};
+use crate::application::Notes;
+use crate::config::file::ClusterFile;
+use crate::config::name::{NodeKind, NodeName};
+use crate::config::snapshots::Snapshots;
+use crate::snapshots::Snapshot;
+
+/// Time for which a node rests beyond the patience of the command that ordered it.
+const LONGER: Duration = Duration::from_secs(60);
+/// Time that a node may take to come to rest.
+const RESTING_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Request to a node.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Question {
+    /// Take a snapshot.
+    Take,
+    /// Rest for this number of seconds, by the [`Rest`] with this version.
+    Rest { secs: u64, version: u64 },
+    /// Check at once whether it may serve again.
+    Look,
+}
+
+/// Answer of a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Answer {
+    Taken(Snapshot),
+    Resting,
+    Serving,
+    Failed(String),
+}
+
+fn mailbox(node: NodeName) -> Mailbox {
+    Mailbox::new("snapshot", node)
+}
+
+/// The server for applications, which can be stopped and started.
+pub struct Door {
+    open: Box<dyn Fn() -> Result<Server, String>>,
+    server: Option<Server>,
+}
+
+impl Door {
+    /// Creates a door that is closed; `open` starts the server.
+    pub fn closed(open: Box<dyn Fn() -> Result<Server, String>>) -> Self {
+        Self { open, server: None }
+    }
+
+    /// Stops taking calls, and answers those in flight.
+    ///
+    /// # Errors
+    /// The server's thread has panicked.
+    pub fn close(&mut self) -> Result<(), String> {
+        let stop = |server: Server| server.stop().map_err(|error| error.to_string());
+        self.server.take().map_or(Ok(()), stop)
+    }
+
+    /// Starts the server, if it is stopped.
+    ///
+    /// # Errors
+    /// A sentence: a port is taken, or a key cannot be read.
+    pub fn open(&mut self) -> Result<(), String> {
+        if self.server.is_none() {
+            self.server = Some((self.open)()?);
+        }
+        Ok(())
+    }
+}
+
+/// The node's side: answers the requests in its mailbox.
+pub struct Copier<M: Machines> {
+    mailbox: Mailbox,
+    index: usize,
+    cluster: Arc<Cluster<M>>,
+    authority: Arc<dyn Authority>,
+    snapshots: Snapshots,
+    notes: Arc<dyn Notes>,
+    door: Option<Rc<RefCell<Door>>>,
+    env: Env,
+    /// Order that the node rests for, and when it expires; `None` for good.
+    resting: Option<(Rest, Option<Nanos>)>,
+    under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
+}
+
+impl<M: Machines + 'static> Copier<M>
+where
+    Cluster<M>: Send + Sync,
+{
+    /// Creates the copier of compute node `node`; `cluster` is the node's part of the cluster.
+    pub fn new(
+        node: NodeName,
+        cluster: &Arc<Cluster<M>>,
+        authority: &Arc<dyn Authority>,
+        snapshots: &Snapshots,
+        notes: Arc<dyn Notes>,
+        door: Option<&Rc<RefCell<Door>>>,
+    ) -> Self {
+        Self {
+            mailbox: mailbox(node),
+            index: usize::from(node.index),
+            cluster: Arc::clone(cluster),
+            authority: Arc::clone(authority),
+            snapshots: snapshots.clone(),
+            notes,
+            door: door.map(Rc::clone),
+            env: cluster.machines().outside(),
+            resting: None,
+            under_way: None,
+        }
+    }
+
+    /// Starts a snapshot on a thread of its own: the daemon has other things to poll meanwhile.
+    fn take(&self) -> Result<JoinHandle<Result<Snapshot, String>>, String> {
+        let (cluster, authority) = (Arc::clone(&self.cluster), Arc::clone(&self.authority));
+        let (snapshots, notes) = (self.snapshots.clone(), Arc::clone(&self.notes));
+        let taking = self
+            .env
+            .spawn("lotus-snapshot", move || snapshots.take(&cluster, &*authority, &*notes));
+        taking.map_err(|error| format!("could not start a thread: {error}"))
+    }
+
+    fn until(&self, rest: Rest) -> (Rest, Option<Nanos>) {
+        (rest, rest.secs.map(|secs| self.env.now().after(Duration::from_secs(secs))))
+    }
+
+    /// Serves again once the order to rest is taken back; takes it back itself when the ordered
+    /// time is over. Rests on while the authority does not answer.
+    fn look_for_the_end(&mut self, authority: &dyn Authority) {
+        let Some((rest, until)) = self.resting else { return };
+        let Ok(said) = Rest::read(authority) else { return };
+        let is_late = until.is_some_and(|until| self.env.now() >= until);
+        let serves = match rest.next(said, is_late) {
+            Next::Wait => false,
+            Next::RestFor(said) => {
+                self.resting = Some(self.until(said));
+                false
+            }
+            Next::TakeBack => rest.end(authority).is_ok(),
+            Next::Serve => true,
+        };
+        if serves && let Err(why) = self.serve() {
+            error!("{why}");
+        }
+    }
+
+    fn rest(&mut self, rest: Rest) -> Result<Answer, String> {
+        // Calls in flight would wait for the memory node, and block the daemon's loop here.
+        if let Some(silent) = self.cluster.silent_memory(self.index).first() {
+            return Err(format!("memory node {silent} does not answer"));
+        }
+        if let Some(door) = &self.door {
+            door.borrow_mut().close()?;
+        }
+        self.resting = Some(self.until(rest));
+        info!("resting: nothing is taken from applications");
+        self.cluster.settle().map_err(|error| error.to_string())?;
+        point_here!(self.index as u16, Rested);
+        Ok(Answer::Resting)
+    }
+
+    fn serve(&mut self) -> Result<(), String> {
+        // If the door cannot be opened, the node still rests and tries again at the next look.
+        if let Some(door) = &self.door {
+            door.borrow_mut().open()?;
+        }
+        if self.resting.take().is_some() {
+            info!("serving again");
+        }
+        Ok(())
+    }
+}
+
+impl<M: Machines + 'static> Look for Copier<M>
+where
+    Cluster<M>: Send + Sync,
+{
+    fn find(&mut self, rest: Rest) {
+        self.resting = Some(self.until(rest));
+    }
+
+    fn look(&mut self, authority: &dyn Authority) {
+        if let Some((version, taking)) = self.under_way.take_if(|(_, taking)| taking.is_finished())
+        {
+            let panicked = Err("it panicked while it took a snapshot".to_owned());
+            let taken = taking.join().unwrap_or(panicked);
+            match &taken {
+                Ok(snapshot) => info!("a snapshot {}", snapshot.in_words()),
+                Err(why) => error!("{why}"),
+            }
+            self.mailbox.answer(
+                authority,
+                version,
+                &taken.map_or_else(Answer::Failed, Answer::Taken),
+            );
+            point_here!(self.index as u16, SnapshotReported);
+        }
+        self.look_for_the_end(authority);
+        if self.under_way.is_some() {
+            return;
+        }
+        let Some((version, question)) = self.mailbox.next(authority) else { return };
+        let answer = match question {
+            Question::Take => match self.take() {
+                Ok(taking) => return self.under_way = Some((version, taking)),
+                Err(why) => Err(why),
+            },
+            Question::Rest { secs, version } => self.rest(Rest::told(version, secs)),
+            Question::Look => {
+                self.look_for_the_end(authority);
+                Ok(if self.resting.is_some() { Answer::Resting } else { Answer::Serving })
+            }
+        };
+        self.mailbox.answer(authority, version, &answer.unwrap_or_else(Answer::Failed));
+    }
+}
+
+impl<M: Machines> Drop for Copier<M> {
+    fn drop(&mut self) {
+        if let Some((_, taking)) = self.under_way.take() {
+            // The result is not needed, but the thread uses the cluster.
+            let _ = taking.join();
+        }
+    }
+}
+
+fn ask(
+    authority: &dyn Authority,
+    node: NodeName,
+    question: Question,
+    patience: Duration,
+) -> Result<Answer, String> {
+    let asked = mailbox(node).put(authority, &question, patience);
+    match asked.map_err(|error| error.to_string())?.wait(authority, patience)? {
+        Answer::Failed(why) => Err(format!("{}: {why}", node.in_words())),
+        answer => Ok(answer),
+    }
+}
+
+/// Refuses while not all data is there: a snapshot of a part would pass for the whole.
+fn check_data(authority: &dyn Authority) -> Result<(), String> {
+    match Data::read(authority).map_err(|error| error.to_string())? {
+        Data::Loaded => Ok(()),
+        Data::Loading { rows, .. } => {
+            Err(format!("the cluster has not loaded its data yet ({rows} rows so far)"))
+        }
+        Data::CutShort { why } => Err(ClusterError::CutShort { why }.to_string()),
+    }
+}
+
+/// Compute nodes that serve, at least one, once all data is there.
+///
+/// # Errors
+/// A sentence.
+pub fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<NodeName>, String> {
+    check_data(authority)?;
+    let serves = |node: &NodeName| {
+        let record = Record::read(*node, authority).ok().flatten();
+        record.is_some_and(|record| matches!(record.stage, Stage::Opening | Stage::Serving))
+    };
+    let compute = NodeName::all(file).filter(|node| node.kind == NodeKind::Compute);
+    let serving: Vec<NodeName> = compute.filter(serves).collect();
+    let members = lotus_recovery::membership::read(authority);
+    let is_live = |node: &NodeName| members.as_ref().is_ok_and(|now| now.is_live(node.id(file)));
+    let serving: Vec<NodeName> = serving.into_iter().filter(is_live).collect();
+    match serving.is_empty() {
+        true => Err("no compute node serves, or the authority does not answer".to_owned()),
+        false => Ok(serving),
+    }
+}
+
+/// Has the first compute node that serves take a snapshot.
+///
+/// # Errors
+/// A sentence.
+pub fn take(
+    file: &ClusterFile,
+    authority: &dyn Authority,
+    patience: Duration,
+) -> Result<(NodeName, Snapshot), String> {
+    if file.snapshots.is_none() {
+        return Err(format!("{} has no [snapshots] directory", file.path.display()));
+    }
+    let node = serving(file, authority)?[0];
+    match ask(authority, node, Question::Take, patience)? {
+        Answer::Taken(snapshot) => Ok((node, snapshot)),
+        answer => Err(format!("{} answers {answer:?}", node.in_words())),
+    }
+}
+
+/// Brings all compute nodes that serve to rest, and has one take a snapshot, after which nothing is
+/// committed: nodes rest until they are ended, or another command lets them serve. If any of it
+/// fails, they serve again.
+///
+/// # Errors
+/// A sentence.
+pub fn take_last(
+    file: &ClusterFile,
+    authority: &dyn Authority,
+    patience: Duration,
+) -> Result<(NodeName, Snapshot), String> {
+    check_data(authority)?;
+    let secs = (patience + LONGER).as_secs();
+    let unanswered = |error: AuthorityError| error.to_string();
+    let said = Rest::begin(authority, secs).map_err(unanswered)?;
+    point_here!(0, RestAgreed);
+    let nodes = serving(file, authority);
+    let taken = nodes.clone().and_then(|nodes| {
+        bring_to_rest(&nodes, secs, said, authority)?;
+        point_here!(0, RestTold);
+        take(file, authority, patience)
+    });
+    let Ok(taken) = taken else {
+        // If this fails too, a node takes the order back when the ordered time is over.
+        let _ = said.end_patiently(authority);
+        for node in nodes.unwrap_or_default() {
+            // A node that this does not reach serves again by itself.
+            let _ = ask(authority, node, Question::Look, RESTING_PATIENCE);
+        }
+        return taken;
+    };
+    match said.for_good(authority) {
+        Ok(_) => Ok(taken),
+        Err(AuthorityError::Conflict { .. }) => {
+            let why = "it took longer than the compute nodes rest, or another command has said \
+                       otherwise, and they may serve again";
+            Err(format!("a snapshot {}, but {why}", taken.1.in_words()))
+        }
+        Err(error) => Err(unanswered(error)),
+    }
+}
+
+fn bring_to_rest(
+    nodes: &[NodeName],
+    secs: u64,
+    said: Rest,
+    authority: &dyn Authority,
+) -> Result<(), String> {
+    let question = Question::Rest { secs, version: said.version() };
+    let rest = |node: &NodeName| ask(authority, *node, question, RESTING_PATIENCE).map(drop);
+    nodes.iter().try_for_each(rest)
+}
+
+/// Takes back an order to rest for good, of a command that has not ended all nodes. Returns whether
+/// there was one.
+///
+/// # Errors
+/// A sentence: the authority does not answer, or another command is at work.
+pub fn let_serve(authority: &dyn Authority) -> Result<bool, String> {
+    let unanswered = |error: AuthorityError| error.to_string();
+    match Rest::read(authority).map_err(unanswered)? {
+        Some(said) if said.secs.is_none() => match said.end_patiently(authority) {
+            Err(AuthorityError::Conflict { .. }) => {
+                Err("another command ends this cluster, or lets it serve".to_owned())
+            }
+            outcome => outcome.map(|()| true).map_err(unanswered),
+        },
+        _ => Ok(false),
+    }
+}

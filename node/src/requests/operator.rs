@@ -1,0 +1,407 @@
+//! An operator's questions to a running compute node, and the node's answers: shard owners,
+//! figures, memory, moving shards. They go through a [`Mailbox`].
+//!
+//! Any node can be asked: it answers from the memory pool, and passes orders on to the owners of
+//! the shards. It does not block: unfinished work is polled the next time that the daemon looks
+//! around.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus::{
+    Balancing, Cluster, CoordinatorFigures, GroupMemory, Machines, MemoryFigures, MoveCounters,
+    MoveError, Moved, Moving, Seat, ShardId, Submitted,
+};
+use lotus_router::Authority;
+use lotus_router::authority::Version;
+use serde::{Deserialize, Serialize};
+
+use crate::agree::look::Look;
+use crate::agree::mailbox::{self, Mailbox};
+use crate::config::name::{NodeKind, NodeName};
+
+/// Timeout of a node's answer.
+pub const ANSWERING: Duration = Duration::from_secs(5);
+/// Maximum number of shards in one order.
+const MOST_AT_ONCE: usize = 128;
+
+/// Question to a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// Figures of the node.
+    Figures,
+    /// Memory in use.
+    Memory,
+    /// Owner of every shard.
+    Owners,
+    /// Move these shards to that compute node.
+    Move {
+        /// Numbers of the shards.
+        shards: Vec<u16>,
+        /// Index of the compute node.
+        to: u16,
+    },
+    /// Turn load balancing on or off.
+    Balance(Switch),
+}
+
+/// State of load balancing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// Load balancing is on.
+    On,
+    /// An operator has turned it off.
+    Paused,
+    /// The cluster was made without it.
+    Never,
+}
+
+/// Answer of a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Figures of the node.
+    Figures(Figures),
+    /// Memory in use, by group of memory nodes.
+    Memory(Vec<Group>),
+    /// Owner of every shard.
+    Owners(Owners),
+    /// Outcome of a move.
+    Moved(Outcome),
+    /// State of load balancing now.
+    Switched(Switch),
+    /// The question could not be answered; the text says why.
+    Failed(String),
+}
+
+/// Locks that a compute node has taken, and shards that it has given away (LOTUS §4.3).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Ownership {
+    /// Locks that its transactions have taken.
+    pub locks: u64,
+    /// Those among them that it granted itself.
+    pub own_locks: u64,
+    /// Batches of shards that it gave away.
+    pub hand_overs: u64,
+    /// Shards in those batches.
+    pub shards: u64,
+    /// Longest time in which no owner granted the locks of moving shards.
+    pub longest: Duration,
+    /// A shard that takes most of its time and would take as much on any other node, if there is
+    /// one.
+    pub too_hot: Option<u16>,
+}
+
+/// Figures of a compute node.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// Number of shards that it owns.
+    pub shards_owned: usize,
+    /// Locks by where they were granted, and counters of hand-overs.
+    pub ownership: Ownership,
+    /// Bit mask of the memory nodes that do not answer it.
+    pub silent: u64,
+    /// Whether it gives shards away by itself.
+    pub balancing: Switch,
+}
+
+/// The memory of one replica of a group, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Bytes for rows and indexes.
+    pub limit: u64,
+    /// Bytes of slabs that were handed out.
+    pub allocated: u64,
+    /// Allocated bytes that are free at the node that answers.
+    pub free: u64,
+}
+
+/// Owners of all shards.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Owners {
+    /// Every shard, in order.
+    pub shards: Vec<Shard>,
+    /// Name of each table, and the number of shards, from the first on, that its rows are in.
+    pub tables: Vec<(String, u32)>,
+}
+
+/// Ownership of one shard.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Shard {
+    /// The place of the compute node that grants its locks, if one does.
+    pub owner: Option<u16>,
+    /// Shard epoch since which it owns the shard.
+    pub epoch: u32,
+    /// Lock requests for it in the last interval of load balancing.
+    pub requests: u64,
+}
+
+/// Result of moving shards.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Number of shards that are where they were to go.
+    pub moved: usize,
+    /// Longest time for which locks of a moved shard were not granted, in microseconds.
+    pub longest_us: u64,
+    /// Shards that were not moved.
+    pub refused: Vec<Refused>,
+}
+
+/// Shards that were not moved, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refused {
+    /// Numbers of the shards.
+    pub shards: Vec<u16>,
+    /// Reason, in words.
+    pub why: String,
+    /// Whether some of them had changed owner meanwhile: try again.
+    pub outrun: bool,
+}
+
+/// Mailbox for an operator's questions to `node`.
+pub fn mailbox(node: NodeName) -> Mailbox {
+    Mailbox::new("operator", node)
+}
+
+/// Figures of compute nodes; `None` for a node that does not answer.
+pub fn figures(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Figures>> {
+    let figures = |answer| match answer {
+        Answer::Figures(figures) => Some(figures),
+        _ => None,
+    };
+    ask_each(authority, nodes, &Question::Figures, figures)
+}
+
+/// Memory of all groups, as each of these compute nodes sees it.
+pub fn memory(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Vec<Group>>> {
+    let memory = |answer| match answer {
+        Answer::Memory(groups) => Some(groups),
+        _ => None,
+    };
+    ask_each(authority, nodes, &Question::Memory, memory)
+}
+
+/// Asks all nodes before it waits for the first.
+fn ask_each<T>(
+    authority: &dyn Authority,
+    nodes: &[NodeName],
+    question: &Question,
+    wanted: impl Fn(Answer) -> Option<T>,
+) -> Vec<Option<T>> {
+    let ask = |node: &NodeName| mailbox(*node).put(authority, question, ANSWERING).ok();
+    let asked: Vec<_> = nodes.iter().map(ask).collect();
+    let answer =
+        |asked: Option<mailbox::Pending>| wanted(asked?.wait::<Answer>(authority, ANSWERING).ok()?);
+    asked.into_iter().map(answer).collect()
+}
+
+/// First memory node that does not answer some of these compute nodes, as they report.
+pub fn silent_memory(authority: &dyn Authority, nodes: &[NodeName]) -> Option<NodeName> {
+    let silent = figures(authority, nodes).into_iter().flatten().map(|said| said.silent);
+    let silent = silent.fold(0, |all, one| all | one);
+    let index = (silent != 0).then(|| silent.trailing_zeros() as u16)?;
+    Some(NodeName { kind: NodeKind::Memory, index })
+}
+
+/// The node's side: answers the questions in its mailbox.
+pub struct Operator<M: Machines> {
+    mailbox: Mailbox,
+    index: usize,
+    cluster: Arc<Cluster<M>>,
+    /// The question that is not answered yet.
+    pending: Option<(Version, Pending)>,
+}
+
+enum Pending {
+    Figures(Vec<Submitted<CoordinatorFigures>>),
+    Memory(Submitted<MemoryFigures>),
+    Move(Vec<(Vec<u16>, Progress)>),
+}
+
+/// State of an order to move shards.
+enum Progress {
+    UnderWay(Moving),
+    Over(Result<Moved, MoveError>),
+}
+
+impl<M: Machines> Operator<M> {
+    /// Creates the operator of compute node `node`; `cluster` is the node's part of the cluster.
+    pub fn new(node: NodeName, cluster: &Arc<Cluster<M>>) -> Self {
+        let (index, cluster) = (usize::from(node.index), Arc::clone(cluster));
+        Self { mailbox: mailbox(node), index, cluster, pending: None }
+    }
+
+    /// Starts to answer a question; `Err` holds an answer that is ready at once.
+    fn begin(&self, question: Question) -> Result<Pending, Answer> {
+        match question {
+            Question::Figures => {
+                let mine = self.cluster.seats().filter(|seat| seat.compute_node == self.index);
+                let ask = |seat: Seat| self.cluster.coordinator_figures(seat);
+                Ok(Pending::Figures(mine.map(ask).collect()))
+            }
+            Question::Memory => Ok(Pending::Memory(self.cluster.memory_figures(self.index))),
+            Question::Owners => Err(self.owners().map_or_else(Answer::Failed, Answer::Owners)),
+            Question::Move { shards, to } => match self.order(&shards, usize::from(to)) {
+                Ok(orders) => Ok(Pending::Move(orders)),
+                Err(why) => Err(Answer::Failed(why)),
+            },
+            Question::Balance(switch) => {
+                self.cluster.set_balancing(match switch {
+                    Switch::On => Balancing::On,
+                    Switch::Paused | Switch::Never => Balancing::Paused,
+                });
+                let now = self.cluster.node_figures(self.index).balancing;
+                Err(Answer::Switched(now.into()))
+            }
+        }
+    }
+
+    fn owners(&self) -> Result<Owners, String> {
+        let shards = self.cluster.shards().map_err(|error| error.to_string())?;
+        let shard = |status: lotus::ShardStatus| Shard {
+            owner: status.owner.map(|owner| owner as u16),
+            epoch: status.epoch.0,
+            requests: status.requests,
+        };
+        let tables = self.cluster.tables().into_iter();
+        let tables = tables.map(|(_, spec)| (spec.name.into_owned(), spec.shards)).collect();
+        Ok(Owners { shards: shards.into_iter().map(shard).collect(), tables })
+    }
+
+    /// Orders the moves, for each owner in orders of at most [`MOST_AT_ONCE`] shards.
+    fn order(&self, shards: &[u16], to: usize) -> Result<Vec<(Vec<u16>, Progress)>, String> {
+        self.check_memory()?;
+        let owners = self.owners()?.shards;
+        let mut of: BTreeMap<Option<u16>, Vec<u16>> = BTreeMap::new();
+        for shard in shards {
+            let known = owners.get(usize::from(*shard)).ok_or("there is no such shard")?;
+            of.entry(known.owner).or_default().push(*shard);
+        }
+        let order = |some: &[u16]| {
+            let ids: Vec<_> =
+                some.iter().map(|one| ShardId::from_low_bits((*one).into())).collect();
+            let started = self.cluster.start_move_by(self.index, &ids, to);
+            let progress = started.map_or_else(|why| Progress::Over(Err(why)), Progress::UnderWay);
+            (some.to_vec(), progress)
+        };
+        Ok(of.values().flat_map(|shards| shards.chunks(MOST_AT_ONCE)).map(order).collect())
+    }
+
+    /// Fails if a memory node is silent: ownership is written to all replicas, so a hand-over would
+    /// wait for it.
+    fn check_memory(&self) -> Result<(), String> {
+        let silent = self.cluster.silent_memory(self.index);
+        let why = |node| Err(format!("memory node {node} does not answer"));
+        silent.first().map_or(Ok(()), why)
+    }
+
+    fn figures(&self, coordinators: Vec<CoordinatorFigures>) -> Figures {
+        let figures = self.cluster.node_figures(self.index);
+        let MoveCounters { hand_overs, shards, longest, .. } = figures.moves;
+        let locks = || coordinators.iter().map(|counted| counted.caches.locks);
+        Figures {
+            shards_owned: figures.shards_owned,
+            ownership: Ownership {
+                locks: locks().map(|locks| locks.lookups).sum(),
+                own_locks: locks().map(|locks| locks.hits).sum(),
+                hand_overs,
+                shards,
+                longest,
+                too_hot: figures.too_hot.map(ShardId::raw),
+            },
+            silent: self.cluster.silent_memory(self.index).iter().map(|node| 1 << node).sum(),
+            balancing: figures.balancing.into(),
+        }
+    }
+}
+
+impl Pending {
+    /// Polls what is under way; returns whether all of it is over.
+    fn is_over(&mut self) -> bool {
+        match self {
+            Self::Figures(asked) => asked.iter().all(Submitted::is_finished),
+            Self::Memory(asked) => asked.is_finished(),
+            Self::Move(orders) => {
+                for (_, progress) in orders.iter_mut() {
+                    if let Progress::UnderWay(moving) = progress
+                        && let Some(outcome) = moving.outcome()
+                    {
+                        *progress = Progress::Over(outcome);
+                    }
+                }
+                orders.iter().all(|(_, progress)| matches!(progress, Progress::Over(_)))
+            }
+        }
+    }
+}
+
+impl Group {
+    fn of(memory: &GroupMemory) -> Self {
+        let GroupMemory { allocated_bytes, limit_bytes, free_here_bytes } = *memory;
+        Self { limit: limit_bytes, allocated: allocated_bytes, free: free_here_bytes }
+    }
+}
+
+/// Sums up the results of all orders.
+fn sum_up(orders: Vec<(Vec<u16>, Progress)>) -> Outcome {
+    let mut all = Outcome::default();
+    for (shards, progress) in orders {
+        match progress {
+            Progress::Over(Ok(moved)) => {
+                all.moved += shards.len();
+                all.longest_us = all.longest_us.max(moved.interruption.as_micros() as u64);
+            }
+            Progress::Over(Err(error)) => {
+                let outrun = matches!(error, MoveError::NotOwner(_));
+                all.refused.push(Refused { shards, why: error.to_string(), outrun });
+            }
+            Progress::UnderWay(_) => {}
+        }
+    }
+    all
+}
+
+impl From<Balancing> for Switch {
+    fn from(balancing: Balancing) -> Self {
+        match balancing {
+            Balancing::On => Self::On,
+            Balancing::Paused => Self::Paused,
+            Balancing::Never => Self::Never,
+        }
+    }
+}
+
+impl<M: Machines + 'static> Look for Operator<M>
+where
+    Cluster<M>: Send + Sync,
+{
+    fn look(&mut self, authority: &dyn Authority) {
+        if self.pending.is_none() {
+            let Some((version, question)) = self.mailbox.next(authority) else { return };
+            match self.begin(question) {
+                Ok(pending) => self.pending = Some((version, pending)),
+                Err(answer) => return self.mailbox.answer(authority, version, &answer),
+            }
+        }
+        let Some((version, mut pending)) = self.pending.take() else { return };
+        let is_over = pending.is_over();
+        let answer = match pending {
+            pending if !is_over => match (&pending, self.check_memory()) {
+                (Pending::Move(_) | Pending::Memory(_), Err(why)) => Answer::Failed(why),
+                _ => return self.pending = Some((version, pending)),
+            },
+            Pending::Move(orders) => Answer::Moved(sum_up(orders)),
+            Pending::Memory(asked) => match self.cluster.wait(asked) {
+                Ok(memory) => Answer::Memory(memory.groups.iter().map(Group::of).collect()),
+                Err(error) => Answer::Failed(error.to_string()),
+            },
+            Pending::Figures(asked) => {
+                // The counts of a coordinator that has failed do not matter any more.
+                let counted = asked.into_iter().filter_map(|one| self.cluster.wait(one).ok());
+                Answer::Figures(self.figures(counted.collect()))
+            }
+        };
+        self.mailbox.answer(authority, version, &answer);
+    }
+}

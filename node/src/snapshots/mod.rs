@@ -1,0 +1,286 @@
+//! The snapshots of a cluster: files in a directory; the cluster begins with the newest of them.
+//!
+//! # What it is
+//! A new snapshot is written beside the others under a temporary name, and gets its final name last
+//! ([`lotus_files`]); then the oldest are removed, until as many whole ones are left as the
+//! cluster's file says ([`kept`]). Each also holds the application's values at the authority
+//! ([`Notes`]).
+//!
+//! # Which one is the newest
+//! The snapshot with the highest sequence number. The number is drawn when the snapshot's timestamp
+//! is, from a counter at the authority: within a life the order of numbers is that of timestamps. A
+//! cluster that begins with a snapshot counts on from the highest number in the directory. Neither
+//! a timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock
+//! may be set back.
+//!
+//! # What it is not
+//! A transfer between hosts. A snapshot is on the host of the compute node that took it, and is
+//! restored from that of compute node 0.
+
+mod digest;
+pub mod kept;
+mod struck;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lotus::{
+    Authority, Cluster, ClusterError, Machines, SnapshotError, SnapshotInfo, SnapshotLabel,
+    Timestamp,
+};
+use lotus_fabric::env::{Env, Nanos};
+use lotus_files::{Existing, Files, Part, Readers, make_directory};
+use lotus_points::point_here;
+use lotus_router::AuthorityError;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tracing::warn;
+
+use crate::agree::records;
+use crate::application::Notes;
+use crate::config::snapshots::{IfDamaged, Snapshots};
+pub use digest::Digest;
+use struck::Struck;
+
+/// Prefix of the name of a snapshot that is being written.
+const UNFINISHED: &str = "next-";
+/// Key of the snapshot that the cluster has begun with.
+const RESTORED: &str = "snapshots/restored";
+/// Time for which an authority that does not answer is asked again.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Key of the snapshot that was begun last ([`Last`]).
+const LAST: &str = "snapshots/last";
+
+/// A snapshot that was taken or restored.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Sequence number among the snapshots of the cluster, across its lives.
+    pub sequence: u64,
+    /// Snapshot timestamp: commits up to it are in the snapshot. May be ahead of the clock.
+    pub timestamp: u64,
+    /// Date, by the clock, at which it was begun.
+    pub time: String,
+    /// Number of tables.
+    pub tables: u32,
+    /// Number of rows of all tables.
+    pub rows: u64,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Newer files that the cluster did not begin with, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+}
+
+/// Number and timestamp of the snapshot of this life that was begun last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Last {
+    /// Sequence number.
+    pub sequence: u64,
+    /// Snapshot timestamp.
+    pub timestamp: u64,
+}
+
+impl Last {
+    /// Next number, for this timestamp; `there` is the highest number in the directory. `None` if a
+    /// snapshot of a later timestamp was begun already, or numbers are used up. Two of the same
+    /// timestamp have the same rows.
+    pub fn next(self, there: u64, timestamp: u64) -> Option<Self> {
+        let sequence = self.sequence.max(there).checked_add(1)?;
+        (timestamp >= self.timestamp).then_some(Self { sequence, timestamp })
+    }
+}
+
+impl Snapshot {
+    fn new(path: PathBuf, info: &SnapshotInfo) -> Self {
+        let SnapshotInfo { head, tables, rows, bytes, .. } = *info;
+        let SnapshotLabel { sequence, taken } = head.label;
+        let (timestamp, time) = (head.timestamp.raw(), date(taken.0));
+        Self { path, sequence, timestamp, time, tables, rows, bytes, left_out: Vec::new() }
+    }
+
+    /// Summary for people.
+    pub fn in_words(&self) -> String {
+        let Self { path, time, tables, rows, bytes, .. } = self;
+        let path = path.display();
+        format!("of {time}: {rows} rows of {tables} tables, {bytes} bytes, in {path}")
+    }
+
+    /// Snapshot that the cluster has begun with, if any.
+    ///
+    /// # Errors
+    /// A sentence: the authority does not answer.
+    pub fn restored(authority: &dyn Authority) -> Result<Option<Self>, String> {
+        let read = records::read(authority, RESTORED);
+        read.map(|(_, found)| found).map_err(|error| error.to_string())
+    }
+}
+
+/// Formats nanoseconds since the Unix epoch as a date, to the second.
+fn date(nanos: u64) -> String {
+    let second = OffsetDateTime::from_unix_timestamp((nanos / 1_000_000_000) as i64);
+    let date = second.ok().and_then(|second| second.format(&Rfc3339).ok());
+    date.unwrap_or_else(|| format!("{nanos} ns"))
+}
+
+impl Snapshots {
+    /// Time since the newest snapshot on this host was taken, if there is one.
+    pub fn newest_age(&self, now: Nanos) -> Option<Duration> {
+        kept::newest_taken(&self.directory).map(|taken| now.since(taken))
+    }
+
+    /// Snapshot files of the directory, the newest first.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn paths(&self) -> io::Result<Vec<PathBuf>> {
+        kept::all(&self.directory)
+    }
+
+    /// Snapshot files of the directory, the newest first, each with its content or its error. One
+    /// that is removed meanwhile is left out.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn read_all(&self) -> io::Result<Vec<(PathBuf, Result<Snapshot, SnapshotError>)>> {
+        let read = |path: PathBuf| match kept::check(&path) {
+            Err(SnapshotError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
+            found => Some((path.clone(), found.map(|info| Snapshot::new(path, &info)))),
+        };
+        Ok(self.paths()?.into_iter().filter_map(read).collect())
+    }
+
+    /// Takes a snapshot of a running cluster, and removes those that are too old.
+    ///
+    /// # Errors
+    /// A sentence; the directory is then as it was.
+    pub fn take<M: Machines>(
+        &self,
+        cluster: &Cluster<M>,
+        authority: &dyn Authority,
+        notes: &dyn Notes,
+    ) -> Result<Snapshot, String> {
+        self.take_through(&Struck, cluster, authority, notes)
+    }
+
+    fn take_through<M: Machines>(
+        &self,
+        files: &dyn Files,
+        cluster: &Cluster<M>,
+        authority: &dyn Authority,
+        notes: &dyn Notes,
+    ) -> Result<Snapshot, String> {
+        make_directory(files, &self.directory)
+            .map_err(|error| format!("cannot make {}: {error}", self.directory.display()))?;
+        let before = notes.before(authority).map_err(|error| error.to_string())?;
+        let after = || notes.after(authority, &before);
+        let open = || Part::create(files, &self.directory, UNFINISHED, Readers::Owner);
+        let label = |timestamp| self.label(authority, timestamp);
+        let taken = cluster.snapshot_with(open, label, after).and_then(|(part, info)| {
+            let name = kept::name(info.head.label);
+            part.publish(&name, Existing::Kept)?;
+            Ok(Snapshot::new(self.directory.join(name), &info))
+        });
+        let taken = taken.map_err(|error| {
+            format!("no snapshot could be taken in {}: {error}", self.directory.display())
+        })?;
+        if let Err(error) = kept::prune(files, &self.directory, self.keep) {
+            warn!(%error, "old snapshots cannot be removed");
+        }
+        point_here!(0, SnapshotPruned);
+        Ok(taken)
+    }
+
+    /// Registers a snapshot of this timestamp as the last one, with the next number.
+    fn label(
+        &self,
+        authority: &dyn Authority,
+        timestamp: Timestamp,
+    ) -> Result<SnapshotLabel, SnapshotError> {
+        let there = kept::last_sequence(&self.directory)?;
+        let mut next = None;
+        let entered = records::update(authority, LAST, |last: &mut Last| {
+            next = last.next(there, timestamp.raw());
+            *last = next.unwrap_or(*last);
+        });
+        entered.map_err(io::Error::other)?;
+        let Last { sequence, .. } = next.ok_or(SnapshotError::Overtaken)?;
+        // Anchored now: the clock may have been set since the node was started.
+        Ok(SnapshotLabel { sequence, taken: Env::real(0).now() })
+    }
+
+    /// Fills a new cluster with the newest snapshot, if there are any, and publishes at the
+    /// authority which one it was.
+    ///
+    /// # Errors
+    /// A sentence: the newest is not whole, and no older one is to be used instead; none is whole;
+    /// or the cluster has no room for it.
+    pub fn restore<M: Machines>(
+        &self,
+        cluster: &Cluster<M>,
+        authority: &dyn Authority,
+        notes: &dyn Notes,
+    ) -> Result<Option<Snapshot>, String> {
+        let all = kept::all(&self.directory).map_err(|error| {
+            format!("cannot look for snapshots in {}: {error}", self.directory.display())
+        })?;
+        let mut left_out = Vec::new();
+        for path in &all {
+            match cluster.restore(path) {
+                Ok(info) => {
+                    let restored = Snapshot { left_out, ..Snapshot::new(path.clone(), &info) };
+                    let restore = || notes.restore(authority, &info.notes);
+                    let env = cluster.machines().outside();
+                    return self.begin_with(restored, restore, authority, &env).map(Some);
+                }
+                Err(error) if !error.is_of_the_file() || !cluster.tables().is_empty() => {
+                    let full =
+                        matches!(error, SnapshotError::Cluster(ClusterError::OutOfMemory { .. }));
+                    let cure = if full { "; raise memory in the cluster's file" } else { "" };
+                    return Err(format!("{} cannot be restored: {error}{cure}", path.display()));
+                }
+                Err(error) if self.if_damaged == IfDamaged::Stop => {
+                    return Err(kept::refusal(&all, &error));
+                }
+                Err(error) => {
+                    warn!(%error, path = %path.display(), "a snapshot is left out");
+                    left_out.push(format!("{}: {error}", path.display()));
+                }
+            }
+        }
+        match left_out.is_empty() {
+            true => Ok(None),
+            false => Err(format!(
+                "no snapshot is whole: move them away to begin without ({})",
+                left_out.join("; ")
+            )),
+        }
+    }
+
+    /// Publishes the snapshot that the cluster begins with, and the number to count on from.
+    fn begin_with(
+        &self,
+        restored: Snapshot,
+        restore_notes: impl Fn() -> Result<(), AuthorityError>,
+        authority: &dyn Authority,
+        env: &Env,
+    ) -> Result<Snapshot, String> {
+        let there = kept::last_sequence(&self.directory).map_err(|error| error.to_string())?;
+        let last = Last { sequence: there, timestamp: restored.timestamp };
+        let tell = || {
+            records::write(authority, LAST, &last)?;
+            restore_notes()?;
+            records::write(authority, RESTORED, &restored)
+        };
+        // Patient: giving up here would mean starting the whole cluster again and repeating the
+        // load.
+        let told = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), tell);
+        told.map(|_| restored).map_err(|error| error.to_string())
+    }
+}
