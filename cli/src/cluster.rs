@@ -5,19 +5,17 @@
 use std::time::Duration;
 
 use crate::apps::loaded::Loaded;
-use crate::args::{
-    BeginningArgs, ChaosArgs, ClusterArgs, ClusterTask, ComputeNodeArgs, NodeArgs, OnOff,
-    ShardsArgs, ShardsTask,
-};
+use crate::args::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
 use crate::chaos;
 use crate::config::{self, load::Load};
 use crate::operate::{commands, ranges, shards, status};
 use crate::show::Verdict;
+use lotus_node::Node;
 use lotus_node::agree::seat::Silent;
+use lotus_node::command_line::{ClusterPlace, NodeCommand};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::config::namespaces::Namespaces;
-use lotus_node::config::snapshots::IfDamaged;
 use lotus_node::requests::operator::Switch;
 
 /// `lotus cluster`.
@@ -31,11 +29,10 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         #[cfg(feature = "fault-points")]
         ClusterTask::Matrix(args) => return chaos::matrix::run(args),
     };
-    let file = config::read(&place.file, place.state.as_deref());
-    let mut file = file.map_err(|error| error.to_string())?;
+    let mut file = read(place)?;
     match args.task {
         ClusterTask::Up { wait_secs, beginning, .. } => {
-            begin(&mut file, beginning)?;
+            beginning.choose(&mut file)?;
             commands::up(&file, Duration::from_secs(wait_secs))
         }
         ClusterTask::Status { json, .. } => status::show(&file, json),
@@ -57,8 +54,7 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
 /// # Errors
 /// A sentence. Nothing of the cluster runs any more then.
 pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
-    let file = config::read(&args.place.file, args.place.state.as_deref());
-    let mut file = file.map_err(|error| error.to_string())?;
+    let mut file = read(&args.place)?;
     if let Some(name) = &args.namespaces {
         file.namespaces = Some(Namespaces::find(name, NodeName::all(&file))?);
     }
@@ -87,38 +83,22 @@ pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
     }
 }
 
-/// Applies the operator's choice about the snapshot that the cluster begins with.
-fn begin(file: &mut ClusterFile, beginning: BeginningArgs) -> Result<(), String> {
-    let BeginningArgs { older_snapshot } = beginning;
-    match &mut file.snapshots {
-        _ if !older_snapshot => {}
-        Some(snapshots) => snapshots.if_damaged = IfDamaged::UseOlder,
-        None => return Err(format!("{} has no [snapshots] directory", file.path.display())),
+/// `lotus mn` and `lotus cn`.
+///
+/// # Errors
+/// A sentence.
+pub fn serve(command: &NodeCommand) -> Result<(), String> {
+    let mut file = read(command.place())?;
+    command.beginning().choose(&mut file)?;
+    let name = command.name();
+    if let (NodeKind::Compute, Some(program)) = (name.kind, &file.program) {
+        let (path, program) = (file.path.display(), program.display());
+        return Err(format!("the compute nodes of {path} are run by {program}, not by lotus cn"));
     }
-    Ok(())
-}
-
-/// `lotus mn`.
-///
-/// # Errors
-/// A sentence.
-pub fn lend_memory(args: &NodeArgs) -> Result<(), String> {
-    serve(NodeKind::Memory, args, BeginningArgs { older_snapshot: false })
-}
-
-/// `lotus cn`.
-///
-/// # Errors
-/// A sentence.
-pub fn compute(args: &ComputeNodeArgs) -> Result<(), String> {
-    serve(NodeKind::Compute, &args.node, args.beginning)
-}
-
-fn serve(kind: NodeKind, args: &NodeArgs, beginning: BeginningArgs) -> Result<(), String> {
-    let file = config::read(&args.place.file, args.place.state.as_deref());
-    let mut file = file.map_err(|error| error.to_string())?;
-    begin(&mut file, beginning)?;
     let loaded = Loaded(Load::of(&file).map_err(|error| error.to_string())?);
-    let node = lotus_node::Node::new(file, NodeName { kind, index: args.node }, loaded);
-    node.run().map_err(|error| error.to_string())
+    Node::new(file, name, loaded).run().map_err(|error| error.to_string())
+}
+
+fn read(place: &ClusterPlace) -> Result<ClusterFile, String> {
+    config::read(&place.file, place.state.as_deref()).map_err(|error| error.to_string())
 }

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::apps::ledger::Ledger;
 use crate::apps::loaded::Kept;
+use crate::config::load::Load;
 use lotus_node::agree::records::Record;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::host::processes::Process;
@@ -20,10 +21,11 @@ use lotus_node::snapshots::{Last, Snapshot};
 
 pub use lotus::fuzzing::{catalogue, catalogue_sample, snapshot, snapshot_sample};
 
-/// Parses a cluster file. An invalid one must be refused with a sentence.
+/// Parses a cluster file and its load. An invalid one must be refused with a sentence.
 pub fn cluster_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    match ClusterFile::parse(Path::new("c.toml"), text, None) {
+    let file = ClusterFile::parse(Path::new("c.toml"), text, None);
+    match file.and_then(|file| Load::of(&file).map(|_| file)) {
         Ok(file) => {
             file.builder().node_count().expect("it was checked when the file was read");
         }

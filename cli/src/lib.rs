@@ -71,9 +71,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "tcp")]
         Command::Shards(args) => cluster::shards(args),
         #[cfg(feature = "tcp")]
-        Command::Mn(args) => cluster::lend_memory(args).map(|()| Verdict::Sound),
-        #[cfg(feature = "tcp")]
-        Command::Cn(args) => cluster::compute(args).map(|()| Verdict::Sound),
+        Command::Node(command) => cluster::serve(command).map(|()| Verdict::Sound),
         Command::Host(args) => bench::memory_nodes::serve(args).map(|()| Verdict::Sound),
     };
     match result {

@@ -3,8 +3,8 @@
 //!
 //! # What it is
 //! [`Node`] reads the description of a cluster (docs/operations.md), lends memory or runs
-//! transactions as one node of it, and ends when a signal says so. Every node of a cluster runs the
-//! same program with the same file.
+//! transactions as one node of it, and ends when a signal says so. All compute nodes of a cluster
+//! run the same program with the same file; `lotus cluster up` starts the one that the file names.
 //!
 //! ```no_run
 //! use lotus::{TableSpec, Transaction};
@@ -12,7 +12,7 @@
 //! use lotus_server::{Abort, Registry};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     Node::from_file("orders.toml", "cn-0".parse()?)?
+//!     Node::from_command_line()?
 //!         .tables([TableSpec::new("orders").record_bytes(16).capacity(10_000)])
 //!         .procedures(|tables| {
 //!             let orders = tables["orders"];
@@ -40,6 +40,7 @@
 //! # Floors
 //! A room imports only from rooms on lower floors:
 //! * `program`: [`Node`], from a file and an application to a running process;
+//! * `command_line`: the arguments of a program that runs nodes;
 //! * `daemon`: the process of a node, from its start to its end;
 //! * `requests`: what operators and snapshots ask of a node, each with the asking side;
 //! * `snapshots`: files of snapshots, which a cluster begins with;
@@ -52,6 +53,7 @@
 
 pub mod agree;
 pub mod application;
+pub mod command_line;
 pub mod config;
 pub mod daemon;
 pub mod host;

@@ -1,11 +1,14 @@
 //! A node as its program describes it.
 
+use std::fmt;
 use std::path::Path;
 
+use clap::Parser;
 use lotus::TableSpec;
 use lotus_server::Registry;
 
 use crate::application::{Application, TableIds, Tables};
+use crate::command_line::CommandLine;
 use crate::config::error::FileError;
 use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
@@ -19,7 +22,7 @@ pub struct Node<A = Tables> {
 }
 
 /// Reason why a node does not run, or not any longer.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
     /// The cluster file is invalid, or a file that it names.
@@ -30,7 +33,27 @@ pub enum NodeError {
     Failed(String),
 }
 
+/// The message, as `main` prints an error that it returns.
+impl fmt::Debug for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
 impl Node {
+    /// The node that the command line of this process names: `cn --file FILE --node N`, as
+    /// `lotus cluster up` starts it, or `mn` for a memory node. Ends the process with an
+    /// explanation if the command line is of another form.
+    ///
+    /// # Errors
+    /// As [`Self::from_file`].
+    pub fn from_command_line() -> Result<Self, NodeError> {
+        let CommandLine { node } = CommandLine::parse();
+        let mut file = node.place().read()?;
+        node.beginning().choose(&mut file).map_err(NodeError::Failed)?;
+        Self::of(file, node.name())
+    }
+
     /// Reads the description of the cluster of which this process is the node `name`. Tables and
     /// stored transactions are added by [`Self::tables`] and [`Self::procedures`].
     ///
@@ -38,7 +61,10 @@ impl Node {
     /// [`NodeError::File`]: the file cannot be read, has an invalid line, or loads a workload of
     /// `lotus bench`, which only the `lotus` command serves.
     pub fn from_file(path: impl AsRef<Path>, name: NodeName) -> Result<Self, NodeError> {
-        let file = ClusterFile::read(path.as_ref(), None)?;
+        Self::of(ClusterFile::read(path.as_ref(), None)?, name)
+    }
+
+    fn of(file: ClusterFile, name: NodeName) -> Result<Self, NodeError> {
         if let Some(load) = &file.load {
             let why = "this program has tables of its own, and [load] is for lotus bench";
             return Err(load.wrong(why).into());

@@ -1,8 +1,9 @@
-//! Arguments of `lotus cluster`, `lotus chaos`, `lotus shards`, `lotus mn` and `lotus cn`.
+//! Arguments of `lotus cluster`, `lotus chaos` and `lotus shards`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use lotus_node::command_line::{BeginningArgs, ClusterPlace};
 
 use super::values::positive_secs;
 
@@ -82,27 +83,6 @@ pub struct ClusterMatrixArgs {
     pub at_once: std::num::NonZeroU8,
 }
 
-/// Choice of the data that a cluster starts with.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct BeginningArgs {
-    /// If the newest snapshot is damaged, begins with the newest that is whole; what was committed
-    /// later is lost.
-    #[arg(long)]
-    pub older_snapshot: bool,
-}
-
-/// A cluster's description, and its state on this host.
-#[derive(Debug, Args)]
-pub struct ClusterPlace {
-    /// Description of the cluster.
-    #[arg(long, value_name = "FILE")]
-    pub file: PathBuf,
-    /// Directory of process ids, logs and sockets on this host
-    /// [default: beside the file, ending in .state].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub state: Option<PathBuf>,
-}
-
 #[derive(Debug, Args)]
 pub struct ChaosArgs {
     #[command(flatten)]
@@ -137,23 +117,6 @@ pub struct ChaosArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub struct NodeArgs {
-    #[command(flatten)]
-    pub place: ClusterPlace,
-    /// Index among the nodes of its kind, from 0.
-    #[arg(long, value_name = "N")]
-    pub node: u16,
-}
-
-#[derive(Debug, Args)]
-pub struct ComputeNodeArgs {
-    #[command(flatten)]
-    pub node: NodeArgs,
-    #[command(flatten)]
-    pub beginning: BeginningArgs,
 }
 
 #[derive(Debug, Args)]

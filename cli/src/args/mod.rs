@@ -17,11 +17,10 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 #[cfg(all(feature = "tcp", feature = "fault-points"))]
 pub use cluster::ClusterMatrixArgs;
 #[cfg(feature = "tcp")]
-pub use cluster::{
-    BeginningArgs, ChaosArgs, ClusterArgs, ClusterTask, ComputeNodeArgs, NodeArgs, OnOff,
-    ShardsArgs, ShardsTask,
-};
+pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
 pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
+#[cfg(feature = "tcp")]
+use lotus_node::command_line::NodeCommand;
 use values::count;
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs};
 
@@ -88,12 +87,9 @@ pub enum Command {
     #[cfg(feature = "tcp")]
     #[command(arg_required_else_help = true)]
     Chaos(ChaosArgs),
-    /// Runs a memory node of a cluster until a signal ends it.
     #[cfg(feature = "tcp")]
-    Mn(NodeArgs),
-    /// Runs a compute node of a cluster until a signal ends it.
-    #[cfg(feature = "tcp")]
-    Cn(ComputeNodeArgs),
+    #[command(flatten)]
+    Node(NodeCommand),
     /// Hosts a memory node of a benchmark until the standard input ends.
     #[command(hide = true)]
     Host(HostArgs),

@@ -277,8 +277,14 @@ pub fn start_one(file: &ClusterFile, state: &State, node: NodeName) -> Result<Ch
     if node.kind == NodeKind::Compute && file.snapshots.as_ref().is_some_and(uses_older) {
         arguments.push("--older-snapshot".as_ref());
     }
-    let child = state.start(node, &arguments);
-    child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))
+    let this = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let program = match node.kind {
+        NodeKind::Compute => file.program.as_ref().unwrap_or(&this),
+        NodeKind::Memory => &this,
+    };
+    state.start(node, program, &arguments).map_err(|error| {
+        format!("cannot start {} by {}: {error}", node.in_words(), program.display())
+    })
 }
 
 /// Life of the cluster that the authority knew before nodes were started.

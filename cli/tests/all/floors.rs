@@ -44,7 +44,17 @@ const FLOORS: [(&str, &[&str]); 6] = [
     ),
     (
         "node",
-        &["program", "daemon", "requests", "snapshots", "application", "agree", "host", "config"],
+        &[
+            "program",
+            "command_line",
+            "daemon",
+            "requests",
+            "snapshots",
+            "application",
+            "agree",
+            "host",
+            "config",
+        ],
     ),
 ];
 

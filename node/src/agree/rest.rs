@@ -77,7 +77,7 @@ impl Rest {
     /// Writes a new order, whatever was there before.
     ///
     /// # Errors
-    /// [`AuthorityError::Unavailable`], after [`PATIENCE`].
+    /// [`AuthorityError::Unavailable`], after 20 seconds.
     pub fn begin(authority: &dyn Authority, secs: u64) -> Result<Self, AuthorityError> {
         let env = Env::real(0);
         let name = || records::write(authority, NAMES, &());
@@ -125,7 +125,7 @@ impl Rest {
     /// back or replaced.
     ///
     /// # Errors
-    /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`], after [`PATIENCE`].
+    /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`], after 20 seconds.
     pub fn for_good(self, authority: &dyn Authority) -> Result<Self, AuthorityError> {
         let said = Said::ForGood { name: self.name };
         let replace = || self.replace(said, authority);
@@ -141,10 +141,10 @@ impl Rest {
         self.replace(Said::Over, authority).map(drop)
     }
 
-    /// As [`Self::end`], but asks a silent authority again for up to [`PATIENCE`].
+    /// As [`Self::end`], but asks a silent authority again for up to 20 seconds.
     ///
     /// # Errors
-    /// As [`Self::end`], after [`PATIENCE`].
+    /// As [`Self::end`], after 20 seconds.
     pub fn end_patiently(self, authority: &dyn Authority) -> Result<(), AuthorityError> {
         until_answered(&Env::real(0), PATIENCE, go_on, || self.end(authority))
     }

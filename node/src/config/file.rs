@@ -56,6 +56,7 @@ const CALL_VERSIONS: u64 = 2;
 #[serde(deny_unknown_fields)]
 struct Written {
     fabric: Spanned<FabricName>,
+    program: Option<PathBuf>,
     directory: Option<Spanned<PathBuf>>,
     key_file: Option<Spanned<PathBuf>>,
     client_key_file: Option<PathBuf>,
@@ -157,6 +158,8 @@ pub struct ClusterFile {
     pub path: PathBuf,
     /// Directory in which this host keeps process ids, logs and, for `shm`, sockets.
     pub state: PathBuf,
+    /// Program that runs the compute nodes, in place of `lotus cn`.
+    pub program: Option<PathBuf>,
     /// Transport between the nodes.
     pub net: Net,
     /// The memory nodes.
@@ -225,10 +228,12 @@ impl ClusterFile {
         let snapshots = reader.snapshots(&written)?;
         let calls = reader.calls(&written, &settings)?;
         let load = written.load.map(|load| Section::new(path, text, load.span().start));
+        let program = written.program.map(|program| reader.home().join(program));
         let path = path.to_owned();
         let file = Self {
             path,
             state,
+            program,
             net,
             memory_nodes,
             compute_nodes,

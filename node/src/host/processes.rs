@@ -124,17 +124,16 @@ impl State {
         Process::parse(&text).is_some_and(|process| process.runs() && process.is_killed())
     }
 
-    /// Starts a node with these arguments, in a process group of its own, and records it. Its
-    /// output goes to its log; the log of its last life is kept.
+    /// Runs `program` as a node with these arguments, in a process group of its own, and records
+    /// it. Its output goes to its log; the log of its last life is kept.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn start(&self, node: NodeName, arguments: &[&Path]) -> io::Result<Child> {
+    pub fn start(&self, node: NodeName, program: &Path, arguments: &[&Path]) -> io::Result<Child> {
         self.keep_log(node)?;
         let log = File::create(self.log(node))?;
-        let program = std::env::current_exe()?;
         let mut command = match &self.namespaces {
-            Some(namespaces) => namespaces.enter(node, &program),
+            Some(namespaces) => namespaces.enter(node, program),
             None => Command::new(program),
         };
         let mut child = command
@@ -200,8 +199,11 @@ impl State {
     /// Last line of a node's log that is an error.
     pub fn complaint(&self, node: NodeName) -> Option<String> {
         let log = fs::read_to_string(self.log(node)).ok()?;
-        let complaint = log.lines().rev().find_map(|line| line.strip_prefix("error: "));
-        complaint.map(str::to_owned)
+        // `lotus` writes it in small letters, a `main` that returns an error with a capital.
+        log.lines().rev().find_map(|line| {
+            let complaint = ["error: ", "Error: "].iter().find_map(|word| line.strip_prefix(word));
+            complaint.map(str::to_owned)
+        })
     }
 
     fn pid_file(&self, node: NodeName) -> PathBuf {

@@ -33,7 +33,7 @@ pub(super) fn name(label: SnapshotLabel) -> String {
     format!("{:010}-{}.{EXTENSION}", label.sequence, date(label.taken.0).replace(':', ""))
 }
 
-/// Rank by file name: one of [`name`], or a timestamp alone, the old name of snapshots without a
+/// Rank by file name: one of `name`, or a timestamp alone, the old name of snapshots without a
 /// label. `None` for any other.
 pub fn rank_by_name(path: &Path) -> Option<Rank> {
     let stem = path.file_stem()?.to_str()?;

@@ -630,3 +630,18 @@ fn descriptions_that_make_no_sense_are_named_with_their_line() {
     let refused = refusal(&lotus(&["cluster", "up", "--file", "/nowhere/c.toml"]));
     assert!(refused.contains("cannot read /nowhere/c.toml"), "{refused}");
 }
+
+/// A cluster that was made by `lotus cn` would lack the program's tables.
+#[test]
+fn the_compute_nodes_of_a_program_are_run_by_nothing_else() {
+    let described = Described::shm("program");
+    let file = fs::read_to_string(described.file()).expect("it was written");
+    fs::write(described.file(), format!("program = \"no-such-program\"\n{file}"))
+        .expect("it is ours");
+    let refused = refusal(&lotus(&["cn", "--file", &described.file(), "--node", "0"]));
+    assert!(refused.contains("no-such-program, not by lotus cn"), "{refused}");
+    let refused = refusal(&described.cluster(&["up"]));
+    assert!(refused.contains("cannot start compute node 0 by"), "{refused}");
+    assert!(refused.contains("no-such-program: No such file"), "{refused}");
+    assert_eq!(described.status()["healthy"], false, "memory nodes have ended as well");
+}
