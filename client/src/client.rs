@@ -18,11 +18,11 @@ use serde::de::DeserializeOwned;
 use crate::config::Config;
 use crate::connection::{Connection, Unanswered};
 use crate::error::{CallError, ConnectError, Rejection};
-use crate::frame;
 use crate::map::{Choice, Map, Route};
-use crate::protocol::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, decode};
 use crate::retry::{Next, Repetition, Tried, Tries};
 use crate::transaction::Transaction;
+use lotus_protocol::frame;
+use lotus_protocol::messages::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, decode};
 
 /// Least time that a call waits for an answer beyond its time-out before its outcome counts as
 /// unknown: the server answers when the time is up, and the answer has to travel.
@@ -210,7 +210,7 @@ impl<R: DeserializeOwned> Call<R> {
             None => Repetition::Harmful,
         };
         let op = |shard, timeout_us| {
-            Op::Call(protocol::Call {
+            Op::Call(messages::Call {
                 procedure: &self.procedure,
                 arguments: Bytes(&arguments),
                 timeout_us,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lotus_fabric::tcp::Security;
+use lotus_security::Security;
 
 /// Settings of a client.
 #[derive(Clone, Debug)]

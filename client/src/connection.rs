@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 use crate::config::Config;
 use crate::error::ConnectError;
-use crate::link::{self, Bounds, Outbox, Patience, Receiver};
-use crate::protocol::{self, ANSWER_BYTES, Directory, Garbage, Op};
-use crate::stream::{Obstacle, Stream};
+use lotus_protocol::link::{self, Bounds, Outbox, Patience, Receiver};
+use lotus_protocol::messages::{self, ANSWER_BYTES, Directory, Garbage, Op};
+use lotus_protocol::stream::{Obstacle, Stream};
 
 /// Request number for messages that need no answer.
 const UNASKED: u32 = u32::MAX;
@@ -121,7 +121,7 @@ impl Connection {
         };
         // `Answers::receive` gives it back with the answer.
         permit.forget();
-        if self.outbox.push(|out| protocol::send(out, number, op)).is_err() {
+        if self.outbox.push(|out| messages::send(out, number, op)).is_err() {
             return Err(Unanswered::NotSent);
         }
         let lost = |_| if env.now() < until { Unanswered::Lost } else { Unanswered::Late };
@@ -131,7 +131,7 @@ impl Connection {
     /// Sends a request and ignores its answer.
     pub(crate) fn tell(&self, op: &Op<'_>) {
         // If the connection is lost the server notices by itself.
-        let _ = self.outbox.push(|out| protocol::send(out, UNASKED, op));
+        let _ = self.outbox.push(|out| messages::send(out, UNASKED, op));
     }
 
     /// Writes what is queued, then closes the connection.
@@ -165,7 +165,7 @@ struct Answers<'c>(&'c Connection);
 
 impl Receiver for Answers<'_> {
     fn receive(&mut self, frame: &[u8]) -> Result<(), Garbage> {
-        let (number, message) = protocol::split(frame)?;
+        let (number, message) = messages::split(frame)?;
         if number == UNASKED {
             return Ok(());
         }

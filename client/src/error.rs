@@ -2,21 +2,9 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::handshake::Refusal;
-use crate::protocol::Failure;
-
-/// Effect of a request that ended with an error.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effect {
-    /// Nothing, for certain, now or later. It may be repeated.
-    Nothing,
-    /// All that it was to change, for certain: it has committed. Do not repeat it.
-    Committed,
-    /// Everything or nothing, and it may yet happen. Ask
-    /// [`Client::outcome`](crate::Client::outcome) if the call has an id, or repeat it with the
-    /// same id; never repeat it without one.
-    Unknown,
-}
+use lotus_protocol::effect::Effect;
+use lotus_protocol::handshake::Refusal;
+use lotus_protocol::messages::Failure;
 
 /// Failure of a call or of an interactive transaction. [`CallError::effect`] says what it has
 /// changed.
@@ -112,45 +100,8 @@ pub enum ConnectError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Excess, Room};
 
-    /// A sample of each variant in turn. A new variant does not compile before it has a place here.
-    impl Failure {
-        pub(crate) fn first() -> Self {
-            Self::WrongOwner { shard: 0, owner: None, epoch: 0 }
-        }
-
-        pub(crate) fn after(&self) -> Option<Self> {
-            let words = String::new;
-            Some(match self {
-                Self::WrongOwner { .. } => Self::Leaving,
-                Self::Leaving => Self::Busy(Room::Transactions),
-                Self::Busy(Room::Transactions) => Self::Busy(Room::CallIds),
-                Self::Busy(Room::CallIds) => Self::Busy(Room::Answers),
-                Self::Busy(Room::Answers) => Self::UnknownProcedure,
-                Self::UnknownProcedure => Self::Arguments(words()),
-                Self::Arguments(_) => Self::Result(words()),
-                Self::Result(_) => Self::Timeout,
-                Self::Timeout => Self::Conflict(words()),
-                Self::Conflict(_) => Self::Unknown,
-                Self::Unknown => Self::IdTaken,
-                Self::IdTaken => Self::GivenUp,
-                Self::GivenUp => Self::HeldTooLong { limit_ms: 1 },
-                Self::HeldTooLong { .. } => Self::NoTransaction,
-                Self::NoTransaction => Self::NotFound(words()),
-                Self::NotFound(_) => Self::AlreadyExists(words()),
-                Self::AlreadyExists(_) => Self::Refused(words()),
-                Self::Refused(_) => Self::Panicked,
-                Self::Panicked => Self::TooLarge { excess: Excess::Rows, limit: 1 },
-                Self::TooLarge { excess: Excess::Rows, .. } => {
-                    Self::TooLarge { excess: Excess::AnswerBytes, limit: 1 }
-                }
-                Self::TooLarge { excess: Excess::AnswerBytes, .. } => return None,
-            })
-        }
-    }
-
-    fn after(error: &CallError) -> Option<CallError> {
+    fn after(error: &CallError, failures: &mut impl Iterator<Item = Failure>) -> Option<CallError> {
         Some(match error {
             CallError::Rejected(_) => CallError::Unreachable(String::new()),
             CallError::Unreachable(_) => CallError::Request(String::new()),
@@ -158,15 +109,15 @@ mod tests {
             CallError::Result(_) => CallError::Unknown,
             CallError::Unknown => CallError::Protocol,
             CallError::Protocol => CallError::Unsettled(Box::new(CallError::Unknown)),
-            CallError::Unsettled(_) => CallError::Failed(Failure::first()),
-            CallError::Failed(failure) => CallError::Failed(failure.after()?),
+            CallError::Unsettled(_) | CallError::Failed(_) => CallError::Failed(failures.next()?),
         })
     }
 
     #[test]
     fn every_error_says_what_was_changed() {
         let first = CallError::Rejected(Rejection(Box::default()));
-        for error in std::iter::successors(Some(first), after) {
+        let mut failures = Failure::samples();
+        for error in std::iter::successors(Some(first), |error| after(error, &mut failures)) {
             let expected = match &error {
                 // The server ran nothing, or aborted it before its commit could take effect.
                 CallError::Rejected(_) | CallError::Unreachable(_) | CallError::Request(_) => {

@@ -2,9 +2,7 @@
 //!
 //! # What it is
 //! [`Client`], with which an application calls stored transactions by name and runs interactive
-//! ones, over one connection to each compute node; and the protocol that both ends speak
-//! ([`protocol`], [`handshake`], [`frame`], [`stream`], [`link`]), which `lotus-server` uses as
-//! well.
+//! ones, over one connection to each compute node. Both ends speak `lotus-protocol`.
 //!
 //! # What it is not
 //! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
@@ -26,20 +24,16 @@ mod client;
 mod config;
 mod connection;
 mod error;
-pub mod frame;
-pub mod handshake;
-pub mod link;
 mod map;
-pub mod protocol;
 mod retry;
-pub mod stream;
 mod transaction;
 
 pub use client::{Call, Client};
 pub use config::Config;
-pub use error::{CallError, ConnectError, Effect, Rejection};
+pub use error::{CallError, ConnectError, Rejection};
 pub use lotus_fabric::ids::TableId;
-pub use lotus_fabric::tcp::{Key, Security, WeakKey};
 pub use lotus_mvcc::PrimaryKey;
-pub use protocol::{CallId, Failure, Kind};
+pub use lotus_protocol::effect::Effect;
+pub use lotus_protocol::messages::{CallId, Failure, Kind};
+pub use lotus_security::{Key, Security, WeakKey};
 pub use transaction::{Item, Transaction};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
 
-use crate::protocol::{Directory, Kind, Owner, Table};
+use lotus_protocol::messages::{Directory, Kind, Owner, Table};
 
 /// Node number of a shard that has no owner.
 const NOBODY: u16 = u16::MAX;

@@ -1,7 +1,7 @@
 //! Decides what to do after one try of a request. Pure.
 
 use crate::error::CallError;
-use crate::protocol::{Answer, Failure};
+use lotus_protocol::messages::{Answer, Failure};
 
 /// Result of one try.
 #[derive(Debug)]
@@ -106,8 +106,8 @@ impl Tries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Effect;
-    use crate::protocol::{Bytes, Room};
+    use lotus_protocol::effect::Effect;
+    use lotus_protocol::messages::{Bytes, Room};
 
     fn name(next: &Next) -> &'static str {
         match next {
@@ -186,8 +186,7 @@ mod tests {
 
     #[test]
     fn nothing_is_repeated_that_may_have_an_effect_twice() {
-        let failures = std::iter::successors(Some(Failure::first()), Failure::after);
-        for failure in failures {
+        for failure in Failure::samples() {
             let effect = failure.effect();
             let answer = Answer::Failed(failure);
             let next = Tries::of(Repetition::Harmful).next(&Tried::Answered(&answer));

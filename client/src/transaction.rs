@@ -12,8 +12,10 @@ use lotus_mvcc::PrimaryKey;
 use crate::client::{Shared, Target};
 use crate::connection::Connection;
 use crate::error::CallError;
-use crate::protocol::{Action, Answer, Begin, Bytes, Failure, Kind, Op, Step, StepEnd, decode};
 use crate::retry::Repetition;
+use lotus_protocol::messages::{
+    Action, Answer, Begin, Bytes, Failure, Kind, Op, Step, StepEnd, decode,
+};
 
 /// One row of one transaction, by the order in which rows were added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

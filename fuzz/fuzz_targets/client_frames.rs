@@ -4,10 +4,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lotus_client::frame::{self, Incoming};
-use lotus_client::handshake::{Doorkeeper, Guest};
-use lotus_client::protocol::{Answer, Op, REQUEST_BYTES, decode, split};
-use lotus_client::Key;
+use lotus_protocol::frame::{self, Incoming};
+use lotus_protocol::handshake::{Doorkeeper, Guest};
+use lotus_protocol::messages::{Answer, Op, REQUEST_BYTES, decode, split};
+use lotus_security::Key;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((cut, bytes)) = bytes.split_first() else { return };

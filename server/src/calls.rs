@@ -14,7 +14,7 @@
 //! This module holds the format of a row, and the decisions on it; all of it is pure.
 
 use lotus::PrimaryKey;
-use lotus_client::protocol::{Bytes, CallId};
+use lotus_protocol::messages::{Bytes, CallId};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -121,7 +121,7 @@ pub(crate) fn remember(
         result: entry.result.map(Bytes),
     });
     let mut bytes = Vec::new();
-    lotus_client::frame::write(&mut bytes, &records);
+    lotus_protocol::frame::write(&mut bytes, &records);
     let room = if entry.result.is_some() { room_for_results(row_bytes) } else { row_bytes };
     match bytes.len() {
         len if len <= room => Ok(bytes),

@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use lotus_client::link::Patience;
-use lotus_client::protocol::REQUEST_BYTES;
-use lotus_fabric::tcp::Security;
+use lotus_protocol::link::Patience;
+use lotus_protocol::messages::REQUEST_BYTES;
+use lotus_security::Security;
 
 /// Settings of a server: one for each compute node.
 #[derive(Debug)]
@@ -59,8 +59,9 @@ pub struct Limits {
     /// Longest request, in bytes; 256 KiB.
     pub request_bytes: usize,
     /// Bytes that one connection may hold: requests that are not answered, and answers that the
-    /// client has not taken. It is not read while it holds more, and no call of it is begun while
-    /// answers alone take as much ([`Failure::Busy`](lotus_client::Failure::Busy)); 1 MiB.
+    /// client has not taken; 1 MiB. It is not read while it holds more, and no call of it is begun
+    /// while answers alone take as much
+    /// ([`Failure::Busy`](lotus_protocol::messages::Failure::Busy)).
     pub held_bytes: usize,
     /// The same for all connections together. While they hold more, those that hold more than
     /// 16 KiB wait; 64 MiB.

@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lotus_client::frame::Incoming;
-use lotus_client::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
-use lotus_client::link::{self, Bounds, End, Patience, Receiver, Wire};
-use lotus_client::protocol::{self, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
-use lotus_client::stream::Stream;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, Socket};
-use lotus_fabric::tcp::{Key, NO_TLS};
+use lotus_protocol::frame::Incoming;
+use lotus_protocol::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
+use lotus_protocol::link::{self, Bounds, End, Patience, Receiver, Wire};
+use lotus_protocol::messages::{self, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
+use lotus_protocol::stream::Stream;
+use lotus_security::{Key, NO_TLS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::calls;
@@ -273,7 +273,7 @@ struct Desk<'n> {
 
 impl Receiver for Desk<'_> {
     fn receive(&mut self, frame: &[u8]) -> Result<(), Garbage> {
-        let (number, message) = protocol::split(frame)?;
+        let (number, message) = messages::split(frame)?;
         let op = decode(message)?;
         if let Op::Abandon { txn } = op {
             // The client expects no answer.
@@ -323,7 +323,7 @@ impl Desk<'_> {
         };
         let Bytes(arguments) = call.arguments;
         // A read-only call needs no record.
-        let id = call.id.filter(|_| stored.kind != protocol::Kind::ReadOnly);
+        let id = call.id.filter(|_| stored.kind != messages::Kind::ReadOnly);
         let identity = id
             .map(|id| Identity { id, fingerprint: calls::fingerprint(call.procedure, arguments) });
         let stored = Arc::clone(stored);

@@ -1,7 +1,7 @@
 //! The engine's errors, as clients get them.
 
 use lotus::TxnError;
-use lotus_client::protocol::Failure;
+use lotus_protocol::messages::Failure;
 
 /// Failure that a caller gets for an attempt's last error.
 pub(crate) fn of(error: TxnError) -> Failure {

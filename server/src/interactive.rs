@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_channel::{Receiver, Sender};
 use lotus::{Item, Nanos, PrimaryKey, Seat, Session, TableId, Transaction, TxnError};
-use lotus_client::protocol::{
+use lotus_protocol::messages::{
     Action, Answer, Bytes, Excess, Failure, Kind, Op, RESULT_BYTES, ROW_BYTES, Step, StepEnd,
     decode,
 };

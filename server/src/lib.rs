@@ -43,8 +43,8 @@ mod worker;
 
 pub use config::{CallRecords, Config, Limits, LocalDoor, StartError};
 pub use exposition::Gauge;
-pub use lotus_client::protocol::Kind;
-pub use lotus_fabric::tcp::{Key, Security};
+pub use lotus_protocol::messages::Kind;
+pub use lotus_security::{Key, Security};
 pub use registry::{Abort, Registry};
 pub use server::Server;
 pub use shown::Metrics;

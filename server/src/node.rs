@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lotus::{CriticalField, Seat, ShardId, TableId};
-use lotus_client::frame;
-use lotus_client::link::Budget;
-use lotus_client::protocol::{self, Answer, Directory, Failure, Owner, Procedure};
 use lotus_fabric::env::{Env, Nanos};
+use lotus_protocol::frame;
+use lotus_protocol::link::Budget;
+use lotus_protocol::messages::{self, Answer, Directory, Failure, Owner, Procedure};
 
 use crate::calls;
 use crate::config::{CallRecords, Limits};
@@ -162,7 +162,7 @@ impl Node {
     /// The directory for a client of this origin.
     pub(crate) fn directory(&self, client: Origin) -> Box<Directory> {
         let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
-        let tables = tables.map(|(id, spec)| protocol::Table {
+        let tables = tables.map(|(id, spec)| messages::Table {
             name: spec.name.into_owned(),
             id: id.0,
             critical_field: match spec.critical_field {

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use lotus::{Transaction, TxnError};
-use lotus_client::frame;
-use lotus_client::protocol::Kind;
+use lotus_protocol::frame;
+use lotus_protocol::messages::Kind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus::{Cluster, ClusterError, Machines, TableId, TableSpec};
-use lotus_client::handshake::Refusal;
-use lotus_client::stream::Stream;
 use lotus_fabric::env::Env;
-use lotus_fabric::tcp::Security;
+use lotus_protocol::handshake::Refusal;
+use lotus_protocol::stream::Stream;
+use lotus_security::Security;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lotus_client::frame;
-use lotus_client::link::{Budget, Outbox};
-use lotus_client::protocol::{self, Answer, Failure};
+use lotus_protocol::frame;
+use lotus_protocol::link::{Budget, Outbox};
+use lotus_protocol::messages::{self, Answer, Failure};
 
 /// Bytes that a connection may hold when the budget that it shares is spent: enough to be served
 /// on, so that clients that do not read keep no others waiting.
@@ -107,7 +107,7 @@ impl Ticket {
     }
 
     fn send(&mut self, answer: &Answer<'_>) {
-        self.push(|out, number| protocol::send(out, number, answer));
+        self.push(|out, number| messages::send(out, number, answer));
     }
 
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>, u32)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{Isolation, Nanos, Receipt, Session, TableId, Transaction, TxnError};
-use lotus_client::protocol::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
+use lotus_protocol::messages::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
 
 use crate::calls::{self, Entry, Full, Memory};
 use crate::connection::{Newcomer, attend};

@@ -200,8 +200,8 @@ fn rdma_machines(
 /// a key that only this process has: other users of the machine reach the ports, too.
 #[cfg(feature = "tcp")]
 fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
-    let key = tcp::Key::random().map_err(|error| refused(&error))?;
-    let security = tcp::Security::SharedKey(key);
+    let key = lotus_security::Key::random().map_err(|error| refused(&error))?;
+    let security = lotus_security::Security::SharedKey(key);
     let config = tcp::Config { security, ..tcp::Config::loopback(nodes) };
     let env = Env::real(seed);
     let fabric = TcpFabric::start(config, env.clone()).map_err(|error| refused(&error))?;

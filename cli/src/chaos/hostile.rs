@@ -8,12 +8,12 @@ use std::io;
 use std::time::Duration;
 
 use lotus_client::Security;
-use lotus_client::frame::{self, HEADER_BYTES, Incoming};
-use lotus_client::protocol::{
+use lotus_fabric::env::{Env, Nanos};
+use lotus_protocol::frame::{self, HEADER_BYTES, Incoming};
+use lotus_protocol::messages::{
     self, ANSWER_BYTES, Action, Answer, Begin, Bytes, Directory, Kind, Op, Step, StepEnd, decode,
 };
-use lotus_client::stream::Stream;
-use lotus_fabric::env::{Env, Nanos};
+use lotus_protocol::stream::Stream;
 use rand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -168,7 +168,7 @@ impl Hostile {
 /// A batch of requests that are answered at once.
 fn batch() -> Vec<u8> {
     let mut batch = Vec::new();
-    (0..BATCH).for_each(|number| protocol::send(&mut batch, number, &Op::Directory));
+    (0..BATCH).for_each(|number| messages::send(&mut batch, number, &Op::Directory));
     batch
 }
 
@@ -244,11 +244,11 @@ async fn ask_for_too_much(
         let actions = (0..ROWS).map(|_| read()).collect();
         let step = Step { txn, begin, actions, end: StepEnd::Execute };
         let mut request = Vec::new();
-        protocol::send(&mut request, txn, &Op::Step(step));
+        messages::send(&mut request, txn, &Op::Step(step));
         stream.write_all(&request).await?;
         loop {
             if let Some(frame) = incoming.take_frame().map_err(io::Error::other)? {
-                let answer = protocol::split(frame).and_then(|(_, message)| decode(message));
+                let answer = messages::split(frame).and_then(|(_, message)| decode(message));
                 *granted += u64::from(matches!(answer, Ok(Answer::Executed(_))));
                 break;
             }

@@ -138,21 +138,6 @@ impl Env {
     }
 }
 
-/// Fills `bytes` with unpredictable randomness that no seed repeats. For secrets and their nonces
-/// only: anything else would make a run impossible to repeat.
-///
-/// # Errors
-/// The operating system has no randomness to give.
-#[cfg(feature = "tcp")]
-pub(crate) fn unforeseeable(bytes: &mut [u8]) -> std::io::Result<()> {
-    use rustix::rand::{GetRandomFlags, getrandom};
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
-    }
-    Ok(())
-}
-
 /// Number of different call numbers.
 const COUNTED: u64 = 1 << 50;
 const SPLITMIX_INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;

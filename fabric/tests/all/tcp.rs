@@ -17,9 +17,10 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::region::Rights;
-use lotus_fabric::tcp::{Config, Key, Limits, Security, TcpFabric};
+use lotus_fabric::tcp::{Config, Limits, TcpFabric};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_fabric::verbs::VerbError;
+use lotus_security::{Key, Security};
 
 const MEMORY: [NodeId; 2] = [NodeId(0), NodeId(1)];
 const CLIENTS: [NodeId; 2] = [NodeId(2), NodeId(3)];

@@ -2,9 +2,6 @@
 
 use std::path::PathBuf;
 
-#[cfg(feature = "tls")]
-use lotus_fabric::tcp;
-
 use super::address::Unknown;
 use super::key::KeyError;
 
@@ -36,7 +33,7 @@ pub enum FileError {
     /// The TLS files are unusable.
     #[cfg(feature = "tls")]
     #[error(transparent)]
-    Tls(#[from] tcp::TlsError),
+    Tls(#[from] lotus_security::TlsError),
     /// This build lacks the feature `tls`.
     #[cfg(not(feature = "tls"))]
     #[error("TLS is not available in this build")]

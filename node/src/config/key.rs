@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use lotus_fabric::tcp::{Key, WeakKey, nonce};
 use lotus_files::{Disk, Existing, Files, Readers, write_whole};
+use lotus_security::{Key, WeakKey, nonce};
 
 /// Reason why there is no key.
 #[derive(Debug, thiserror::Error)]

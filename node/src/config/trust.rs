@@ -85,7 +85,7 @@ impl Trust {
             Self::KeyFile(path) => Ok(Security::SharedKey(key::read(path)?)),
             #[cfg(feature = "tls")]
             Self::Tls(Identity { ca, certificate, key, cluster }) => {
-                let tls = lotus_fabric::tcp::Tls::from_files(ca, certificate, key, cluster)?;
+                let tls = lotus_security::Tls::from_files(ca, certificate, key, cluster)?;
                 Ok(Security::Tls(tls))
             }
             #[cfg(not(feature = "tls"))]

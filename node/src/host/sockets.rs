@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use lotus_client::stream::LOCAL;
 use lotus_fabric::shm;
+use lotus_protocol::stream::LOCAL;
 use lotus_router::remote::listen_unix;
 use lotus_server::LocalDoor;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use lotus_fabric::tcp::nonce;
+use lotus_security::nonce;
 
 use super::server::{CLIENT, SERVER};
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};

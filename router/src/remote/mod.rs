@@ -31,8 +31,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use client::{ConnectError, RemoteAuthority};
-use lotus_fabric::tcp::{self, Caller};
-pub use lotus_fabric::tcp::{Key, Security};
+use lotus_security::Caller;
+pub use lotus_security::{Key, Security};
 pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
 
@@ -72,9 +72,11 @@ impl Listener {
     fn accept(&self, security: &Security) -> io::Result<Stream> {
         Ok(match self {
             Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
-            Self::Tcp(listener) => {
-                Stream::Tcp(tcp::Stream::incoming(listener.accept()?.0, security, Caller::Node)?)
-            }
+            Self::Tcp(listener) => Stream::Tcp(lotus_security::Stream::incoming(
+                listener.accept()?.0,
+                security,
+                Caller::Node,
+            )?),
         })
     }
 }
@@ -82,7 +84,7 @@ impl Listener {
 /// A connection of either kind.
 enum Stream {
     Unix(UnixStream),
-    Tcp(tcp::Stream),
+    Tcp(lotus_security::Stream),
 }
 
 /// Second handle of a connection, to end it from another thread.
@@ -97,7 +99,7 @@ impl Stream {
             Address::Unix(path) => Self::Unix(UnixStream::connect(path)?),
             Address::Tcp(address) => {
                 let socket = TcpStream::connect_timeout(address, patience)?;
-                Self::Tcp(tcp::Stream::outgoing(socket, security)?)
+                Self::Tcp(lotus_security::Stream::outgoing(socket, security)?)
             }
         })
     }

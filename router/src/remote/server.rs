@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
-use lotus_fabric::tcp::{NO_TLS, nonce};
+use lotus_security::{NO_TLS, nonce};
 
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
 use super::{Address, Handle, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::common::raw::{PATIENCE, Raw, blob};
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
-use lotus_client::frame;
-use lotus_client::handshake::{Guest, Refusal};
-use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Op, decode};
 use lotus_client::{Client, ConnectError};
+use lotus_protocol::frame;
+use lotus_protocol::handshake::{Guest, Refusal};
+use lotus_protocol::messages::{self, Answer, Bytes, Call, Failure, Op, decode};
 use lotus_server::{Key, Security};
 
 /// Asserts that other clients are served.
@@ -34,7 +34,7 @@ fn noise_at_the_door_is_refused() {
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", Refusal::Garbage),
         (&[0xFF; 64], Refusal::Garbage),
         (&[0; 4], Refusal::Garbage),
-        (&newer, Refusal::Version { server: protocol::VERSION }),
+        (&newer, Refusal::Version { server: messages::VERSION }),
         (&secured, Refusal::Security),
     ];
     for (noise, refusal) in cases {
@@ -77,7 +77,7 @@ fn half_a_request_harms_nobody() {
     raw.stream.write_all(first).unwrap();
     raw.stream.write_all(second).unwrap();
     let frame = raw.next().expect("an answer");
-    let (number, answer) = protocol::split(&frame).unwrap();
+    let (number, answer) = messages::split(&frame).unwrap();
     assert_eq!(number, 1);
     assert!(matches!(decode(answer), Ok(Answer::Done(Bytes(bytes))) if bytes.len() == 11));
     assert_serves(&bank);
@@ -97,10 +97,10 @@ fn the_wrong_server_names_the_right_one() {
             id: None,
         };
         let mut out = Vec::new();
-        protocol::send(&mut out, 9, &Op::Call(call));
+        messages::send(&mut out, 9, &Op::Call(call));
         raw.stream.write_all(&out).unwrap();
         let frame = raw.next().expect("an answer");
-        let (_, answer) = protocol::split(&frame).unwrap();
+        let (_, answer) = messages::split(&frame).unwrap();
         let owner = Some(1 - node as u16);
         let expected = Failure::WrongOwner { shard, owner, epoch: 1 };
         assert_eq!(decode(answer), Ok(Answer::Failed(expected)));

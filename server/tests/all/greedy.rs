@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::common::raw::{PATIENCE, Raw, blob};
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, get, run, value};
 use lotus::Cluster;
-use lotus_client::protocol::{self, Answer, Excess, Op, RESULT_BYTES, Room, decode};
 use lotus_client::{CallError, Effect, Failure, Kind};
 use lotus_fabric::env::Env;
+use lotus_protocol::messages::{self, Answer, Excess, Op, RESULT_BYTES, Room, decode};
 
 /// Lease of the compute nodes: longer than a loaded machine makes them silent.
 const LEASE: Duration = Duration::from_secs(4);
@@ -22,7 +22,7 @@ const GREED: Duration = Duration::from_secs(6);
 /// Requests for the directory, tens of thousands of them.
 fn directories() -> Vec<u8> {
     let mut requests = Vec::new();
-    (0..8_000).for_each(|number| protocol::send(&mut requests, number, &Op::Directory));
+    (0..8_000).for_each(|number| messages::send(&mut requests, number, &Op::Directory));
     requests
 }
 
@@ -191,7 +191,7 @@ fn a_client_that_has_not_read_is_told_to_come_back_and_nothing_is_lost() {
         }
         for _ in 0..CALLS {
             let frame = raw.next().expect("an answer to each");
-            match decode(protocol::split(&frame).unwrap().1).unwrap() {
+            match decode(messages::split(&frame).unwrap().1).unwrap() {
                 Answer::Done(_) => done += 1,
                 Answer::Failed(Failure::Busy(Room::Answers)) => busy += 1,
                 other => panic!("{other:?}"),

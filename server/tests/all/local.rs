@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, get, run};
-use lotus_client::stream::LOCAL;
 use lotus_client::{Client, Kind};
+use lotus_protocol::stream::LOCAL;
 use lotus_server::{Config, Key, LocalDoor, Security};
 
 /// A directory for the doors of two compute nodes.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
 use lotus::Cluster;
-use lotus_client::stream::LOCAL;
 use lotus_client::{Client, ConnectError, Kind};
-use lotus_fabric::tcp::{APPLICATIONS, Tls};
+use lotus_protocol::stream::LOCAL;
+use lotus_security::{APPLICATIONS, Tls};
 use lotus_server::{Config, Key, LocalDoor, Registry, Security, Server, StartError};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 

@@ -7,8 +7,8 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use super::limits::Limits;
-use super::security::Security;
 use crate::contract::ids::NodeId;
+use lotus_security::Security;
 
 /// Largest number of nodes in a fabric.
 pub const MAX_NODES: u16 = 128;

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use super::handshake::{Hello, Initiator, Refusal, push_frame};
 use super::limits::{GUEST_WORDS, Limits};
-use super::security::Security;
 use super::serve::RegisterError;
 use super::socket::{Fill, Input, Output};
-use super::stream::Stream;
 use super::target::Shared;
 use super::wire::{self, Frame, Kind, WireError};
 use crate::contract::ids::{Epoch, NodeId, RegionId};
 use crate::contract::region::Rights;
+use lotus_security::Security;
+use lotus_security::Stream;
 
 /// A control request to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use super::handshake::{Hello, Initiator, Refusal};
 use super::limits::GUEST_WORDS;
-use super::security::Security;
 use super::socket::{self, Fill, Input, Interest, Output};
-use super::stream::Stream;
 use super::wire::{self, WireError};
 use crate::run::env::Nanos;
+use lotus_security::Security;
+use lotus_security::Stream;
 
 /// Reason why a connection failed.
 #[derive(Debug, thiserror::Error)]

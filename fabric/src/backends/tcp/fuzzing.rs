@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use super::handshake::{Greeter, Key};
+use lotus_security::Key;
+
+use super::handshake::Greeter;
 use super::limits::GUEST_WORDS;
 use super::serve::{Regions, Served};
 use super::wire::{self, Kind, MAX_FRAME_WORDS};

@@ -1,5 +1,7 @@
 //! Admission: both sides of the handshake, without a socket.
 
+use lotus_security::{Key, MIN_KEY_BYTES, WeakKey};
+
 use super::handshake::*;
 use super::wire::decode;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};

@@ -10,12 +10,12 @@ use super::config::Waiting;
 use super::control::{self, CallError, Request};
 use super::handshake::{Hello, Purpose};
 use super::limits::Limits;
-use super::security::Security;
 use super::target::Shared;
 use super::targets::Targets;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::contract::transport::FabricError;
 use crate::run::env::Env;
+use lotus_security::Security;
 
 /// State of a fabric.
 pub(super) struct Inner {

@@ -19,12 +19,12 @@ use super::dial::{Dial, DialError};
 use super::handshake::{Hello, Purpose, Refusal};
 use super::limits::{INPUT_WORDS, OUTPUT_WORDS};
 use super::socket::{Fill, Input, Interest, Output, Tag};
-use super::stream::Stream;
 use super::wire::{self, Frame, Header, Kind, MAX_BODY_WORDS, MAX_FRAME_WORDS, WireError};
 use crate::contract::ids::{Endpoint, LaneId, NodeId};
 use crate::contract::transport::Token;
 use crate::contract::verbs::{Op, VerbError};
 use crate::run::env::Nanos;
+use lotus_security::Stream;
 
 /// A lane's connection to one node.
 pub(super) struct Link {

@@ -15,12 +15,12 @@ use super::dial::Dial;
 use super::handshake::{Hello, Purpose};
 use super::limits::{PEER_WORDS, VISITOR_WORDS, VISITORS};
 use super::socket::{Fill, Input, Interest, Output, Tag};
-use super::stream::Stream;
 use super::target::Visitor;
 use super::wire::{self, WireError};
 use crate::contract::ids::Endpoint;
 use crate::contract::transport::Sink;
 use crate::run::env::Nanos;
+use lotus_security::Stream;
 
 /// First tag of connections to peers, then of connections from peers. Smaller tags are links.
 const PEERS: Tag = 1 << 32;

@@ -10,8 +10,8 @@
 //! * target: `targets` (the start of threads), `worker` (one thread), `control` (registering and
 //!   fencing), `target` (state that workers share), `serve` (verbs on memory);
 //! * both: `inner` (state of a fabric), `config`, `wire` (frames), `handshake` (authentication),
-//!   `security`, `stream` and `tls` (plain or encrypted bytes), `socket` (non-blocking sockets),
-//!   `limits`.
+//!   `socket` (non-blocking sockets), `limits`. Keys, TLS and streams are those of
+//!   `lotus_security`.
 //!
 //! No async runtime: a thread owns its sockets, and carries frames out where they were received
 //! (docs/decisions/0018-own-event-loop-for-tcp.md). The threat model is in docs/security.md.
@@ -29,14 +29,10 @@ mod lane;
 mod limits;
 mod link;
 mod mail;
-mod security;
 mod serve;
 mod socket;
-mod stream;
 mod target;
 mod targets;
-#[cfg(feature = "tls")]
-mod tls;
 mod wire;
 mod worker;
 
@@ -46,12 +42,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use config::{Config, MAX_NODES, StartError, Waiting};
-pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, Words4, nonce, nonce_bytes};
+pub use handshake::{Refusal, VERSION};
 pub use limits::{Limits, TargetCounters};
-pub use security::Security;
-pub use stream::{Caller, NO_TLS, Stream};
-#[cfg(feature = "tls")]
-pub use tls::{APPLICATIONS, Sealed, Tls, TlsError};
 
 use control::{Failure, Request};
 use inner::Inner;
@@ -164,7 +156,7 @@ impl Fabric for TcpFabric {
         let target = self.inner.target(at.node).ok_or(FabricError::Elsewhere(at.node))?;
         let system = FabricError::System;
         let watch = socket::Watch::new(self.inner.waiting.lane_spin()).map_err(system)?;
-        let [session, ..] = nonce().map_err(system)?;
+        let [session, ..] = lotus_security::nonce().map_err(system)?;
         let inbox = target.open(at.lane, wake).ok_or(FabricError::LaneTaken(at))?;
         Ok(Box::new(TcpLane::new(Arc::clone(&self.inner), at, epoch, session, inbox, watch)))
     }

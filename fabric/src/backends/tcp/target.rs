@@ -15,13 +15,13 @@ use crossbeam_channel::{Receiver, Sender};
 use super::config::{Config, Waiting};
 use super::handshake::Hello;
 use super::limits::{Counting, Limits};
-use super::security::Security;
 use super::serve::Regions;
 use super::socket::Watch;
-use super::stream::Stream;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::contract::transport::Wake;
 use crate::run::env::Env;
+use lotus_security::Security;
+use lotus_security::Stream;
 
 /// State of one node, shared by the workers.
 pub(super) struct Shared {

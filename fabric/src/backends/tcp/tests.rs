@@ -6,6 +6,8 @@ use std::net::TcpStream;
 use std::num::NonZero;
 use std::time::Duration;
 
+use lotus_security::{Key, Security};
+
 use super::handshake::{Hello, Purpose};
 use super::*;
 use crate::conformance::{self, Harness};

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use super::stream::Stream;
 use super::tests::{Tcp, start};
 use super::*;
 use crate::conformance;
+use lotus_security::{Caller, Key, Security, Stream, Tls};
 
 const NAME: &str = "orders.lotus";
 

@@ -20,12 +20,12 @@ use super::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusa
 use super::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
 use super::serve::{Served, push_failure};
 use super::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
-use super::stream::{self, Caller, Stream};
 use super::target::{FenceOrder, Order, Post, Shared, Visitor};
 use super::wire::{self, Kind, MAX_FRAME_WORDS, WireError};
 use crate::contract::ids::{Endpoint, Epoch};
 use crate::contract::verbs::VerbError;
 use crate::run::env::Nanos;
+use lotus_security::{Caller, NO_TLS, Stream};
 
 /// First tag of listeners; smaller tags are connections.
 const LISTENERS: Tag = 1 << 32;
@@ -456,7 +456,7 @@ impl Connection {
         match error.kind() {
             // TLS has told the peer that it is not admitted.
             io::ErrorKind::InvalidData => self.shared.counting.refused.add(1),
-            stream::NO_TLS => refuse(&self.shared, &mut self.stream.socket(), Refusal::Security),
+            NO_TLS => refuse(&self.shared, &mut self.stream.socket(), Refusal::Security),
             _ => {}
         }
         Verdict::Close

@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use lotus_client::frame::{self, Incoming};
-use lotus_client::handshake::{Greeting, Guest, Refusal};
-use lotus_client::protocol::{self, Bytes, Call, Op, decode};
+use lotus_protocol::frame::{self, Incoming};
+use lotus_protocol::handshake::{Greeting, Guest, Refusal};
+use lotus_protocol::messages::{self, Bytes, Call, Op, decode};
 
 /// Longest wait; after that it would be for ever.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -79,6 +79,6 @@ pub fn blob(bytes: u64) -> Vec<u8> {
         shard: None,
         id: None,
     };
-    protocol::send(&mut out, 1, &Op::Call(call));
+    messages::send(&mut out, 1, &Op::Call(call));
     out
 }

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::security::Security;
+use super::policy::Security;
 #[cfg(feature = "tls")]
 use super::tls::Sealed;
 
@@ -69,7 +69,7 @@ impl Stream {
     /// Whether bytes may be buffered here that have left the socket, so that a watch on the socket
     /// does not report them. Reading until a read does not fill its buffer takes them all.
     #[inline]
-    pub(super) fn hides_input(&self) -> bool {
+    pub fn hides_input(&self) -> bool {
         match self {
             Self::Plain(_) => false,
             #[cfg(feature = "tls")]

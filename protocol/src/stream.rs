@@ -1,21 +1,22 @@
 //! Byte stream between a client and a server: TCP, plain or within TLS, or a Unix socket.
 //!
-//! TLS is that of the nodes (`lotus_fabric::tcp::Stream`), which reads and writes without waiting;
-//! this module adds the waiting for `tokio`. TLS may hold bytes that the socket no longer has; they
-//! are read before waiting, because only a read that finds nothing makes `tokio` poll the socket.
+//! TLS is that of the nodes (`lotus_fabric::security::Stream`), which reads and writes without
+//! waiting; this module adds the waiting for `tokio`. TLS may hold bytes that the socket no longer
+//! has; they are read before waiting, because only a read that finds nothing makes `tokio` poll the
+//! socket.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use lotus_fabric::tcp::{self, Caller, Security};
+use lotus_security::{self as security, Caller, Security};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::frame::Incoming;
 use crate::handshake::{Guest, Refusal};
-use crate::protocol::{ANSWER_BYTES, Directory};
+use crate::messages::{ANSWER_BYTES, Directory};
 
 /// Most bytes read from TLS with one call: a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
@@ -96,7 +97,7 @@ impl Stream {
     /// # Errors
     /// The system refuses, or TLS cannot begin.
     pub fn outgoing(socket: TcpStream, security: &Security) -> io::Result<Self> {
-        Self::over(socket, security, |socket| tcp::Stream::outgoing(socket, security))
+        Self::over(socket, security, |socket| security::Stream::outgoing(socket, security))
     }
 
     /// The stream over a socket that an application has connected.
@@ -104,14 +105,14 @@ impl Stream {
     /// # Errors
     /// The system refuses, or TLS cannot begin.
     pub fn incoming(socket: TcpStream, security: &Security) -> io::Result<Self> {
-        let sealed = |socket| tcp::Stream::incoming(socket, security, Caller::Application);
+        let sealed = |socket| security::Stream::incoming(socket, security, Caller::Application);
         Self::over(socket, security, sealed)
     }
 
     fn over(
         socket: TcpStream,
         security: &Security,
-        sealed: impl FnOnce(std::net::TcpStream) -> io::Result<tcp::Stream>,
+        sealed: impl FnOnce(std::net::TcpStream) -> io::Result<security::Stream>,
     ) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         if !security.seals() {
@@ -135,7 +136,7 @@ impl Stream {
     }
 
     /// Same as [`Self::try_write`], bypassing TLS: for a peer that does not speak it
-    /// ([`tcp::NO_TLS`]).
+    /// ([`security::NO_TLS`]).
     ///
     /// # Errors
     /// Same as [`Self::try_write`].
@@ -202,7 +203,7 @@ impl AsyncWrite for Stream {
 pub struct Sealed {
     /// A second handle of the socket, by which `tokio` watches it.
     watch: TcpStream,
-    stream: tcp::Stream,
+    stream: security::Stream,
 }
 
 /// Keys are not shown.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use lotus_mvcc::CriticalField;
 
-use crate::error::Effect;
+use crate::effect::Effect;
 
 /// The protocol's version. Both ends must have the same.
 pub const VERSION: u16 = 2;

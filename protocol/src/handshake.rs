@@ -12,11 +12,11 @@
 //! another port of the cluster. What follows the handshake is neither hidden nor sealed; with TLS,
 //! which replaces the shared key, all of it is (docs/security.md).
 
-use lotus_fabric::tcp::{Key, nonce_bytes};
+use lotus_security::{Key, nonce_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::frame;
-use crate::protocol::{Directory, VERSION, decode};
+use crate::messages::{Directory, VERSION, decode};
 
 /// Longest frame of a handshake except the welcome, in bytes.
 pub const HANDSHAKE_BYTES: usize = 128;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::handshake::Key;
+use super::key::Key;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 

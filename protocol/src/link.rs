@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use crate::frame::{Incoming, KEPT_BYTES, Oversized};
-use crate::protocol::Garbage;
+use crate::messages::Garbage;
 use crate::stream::Stream;
 
 pub use outbox::{Budget, Closed, Outbox};
