@@ -1,7 +1,7 @@
 //! Clusters of processes that agree in etcd: a real server, which is killed and started again
 //! (Debian's `etcd-server`).
 
-#[path = "../../router/tests/common/mod.rs"]
+#[path = "../../authority/tests/common/mod.rs"]
 mod etcd;
 
 use std::fs;

@@ -68,13 +68,14 @@ pub use cluster::memory_status::{MemoryReturn, MemoryStanding, MemoryStatus};
 pub use cluster::part::Wait;
 pub use cluster::row_counts::TableRows;
 pub use cluster::shards::{Balancing, Moving, ShardStatus};
+pub use lotus_authority::Authority;
 pub use lotus_fabric::counters::VerbCounters;
 pub use lotus_fabric::env::Nanos;
 pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
 pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec, Timestamp};
-pub use lotus_router::{Authority, Intent, ShardEpoch};
+pub use lotus_router::{Intent, ShardEpoch};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,
     read_snapshot, read_snapshot_head,

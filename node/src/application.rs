@@ -9,7 +9,7 @@ use std::ops::Index;
 use std::sync::Arc;
 
 use lotus::{Authority, Cluster, Machines, TableId, TableSpec};
-use lotus_router::AuthorityError;
+use lotus_authority::AuthorityError;
 use lotus_server::Registry;
 
 use crate::agree::look::Look;

@@ -42,9 +42,9 @@
 //! It detects no failures ([`crate::detector`] does), fences no node and moves no shard; the engine
 //! does.
 
+use lotus_authority::{Authority, AuthorityError, Version, Versioned};
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
 use lotus_router::Placement;
-use lotus_router::authority::{Authority, AuthorityError, Version, Versioned};
 use lotus_sabotage::{Rule, broken};
 
 use self::returns::Return;

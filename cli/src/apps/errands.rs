@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{Cluster, Machines};
+use lotus_authority::Authority;
 use lotus_benchmarks::audit::{Check, Effects};
 use lotus_benchmarks::deployment::{Deployment, Ownership, Traffic};
 use lotus_benchmarks::lotus::Embedded;
 use lotus_benchmarks::workload::Workload;
-use lotus_router::Authority;
 use serde::{Deserialize, Serialize};
 
 use crate::apps::load::{AbortCounts, Aborts};

@@ -9,9 +9,9 @@
 //! Benchmarks' calls have ids, and the table that remembers ids has room for a limited number in a
 //! period ([`CallRecords`]): their use is recorded here as well.
 
+use lotus_authority::{Authority, AuthorityError};
 use lotus_benchmarks::audit::Effects;
 use lotus_fabric::env::Nanos;
-use lotus_router::{Authority, AuthorityError};
 use lotus_server::CallRecords;
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +128,7 @@ pub fn close(authority: &dyn Authority, effects: &Effects) -> Result<Ledger, Aut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lotus_router::EmbeddedAuthority;
+    use lotus_authority::EmbeddedAuthority;
 
     fn effect(committed: i128) -> Effects {
         Effects { committed, ..Effects::default() }

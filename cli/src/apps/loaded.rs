@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use lotus::{Authority, Cluster, ClusterError, Machines};
+use lotus_authority::AuthorityError;
 use lotus_benchmarks::workload::Workload;
 use lotus_node::application::{Application, Notes, Opened};
 use lotus_node::{ClusterFile, NodeName};
-use lotus_router::AuthorityError;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
@@ -125,7 +125,7 @@ fn decode(bytes: &[u8]) -> Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lotus_router::EmbeddedAuthority;
+    use lotus_authority::EmbeddedAuthority;
 
     #[test]
     fn a_benchmark_that_begins_during_a_snapshot_is_open_in_it() {

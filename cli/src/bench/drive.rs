@@ -15,6 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_authority::Authority;
 use lotus_benchmarks::audit::{Audit, Check};
 use lotus_benchmarks::deployment::{Caches, Ownership, Traffic};
 use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome};
@@ -23,7 +24,6 @@ use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::{Env, Nanos};
 use lotus_recovery::membership;
-use lotus_router::Authority;
 
 use crate::apps::connect::{attach, connect};
 use crate::apps::errands::{self, AUDITING, Counted, Done, Errand, ask};

@@ -1,11 +1,11 @@
 //! Judges a cluster when load and strikes have ended: nodes that are out must have been recovered,
 //! and all others audit all data.
 
+use lotus_authority::Authority;
 use lotus_benchmarks::audit::{Check, Effects};
 use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
-use lotus_router::Authority;
 
 use super::callers::Seen;
 use super::hostile::Met;

@@ -4,12 +4,13 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use lotus_authority::Authority;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{NodeId, ShardId};
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
 use lotus_recovery::membership::returns::{Return, Stage as Filling, shards_on};
-use lotus_router::{Authority, Placement};
+use lotus_router::Placement;
 use rustix::process::Signal;
 
 use super::copies::{Copies, Copying};

@@ -8,9 +8,9 @@ use std::process::Child;
 use std::time::Duration;
 
 use lotus::Data;
+use lotus_authority::Version;
 use lotus_fabric::env::Env;
 use lotus_points::point_here;
-use lotus_router::authority::Version;
 use rustix::process::Signal;
 
 use super::status::{self, Addresses, Status, Survey};

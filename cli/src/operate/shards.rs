@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::Table;
+use lotus_authority::Authority;
 use lotus_recovery::membership;
-use lotus_router::Authority;
 use serde::Serialize;
 
 use super::ranges;

@@ -1,5 +1,6 @@
 //! Errors, and what the caller may do about them: one enum per family of operations.
 
+use lotus_authority::{AuthorityError, IncarnationError};
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_fabric::transport::FabricError;
 use lotus_locktable::LockTableError;
@@ -8,7 +9,6 @@ use lotus_mvcc::table::{SizeError, SpecError};
 use lotus_recovery::log::GeometryError;
 use lotus_recovery::membership::MembershipError;
 use lotus_router::TopologyError;
-use lotus_router::authority::{AuthorityError, IncarnationError};
 
 use crate::api::path_error::PathError;
 use lotus_fabric::lane::BatchError;

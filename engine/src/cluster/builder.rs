@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_authority::Authority;
 use lotus_fabric::machines::{Machines, Threads};
-use lotus_router::Authority;
 
 use crate::api::config::{
     Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,

@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_channel::Sender;
+use lotus_authority::AuthorityError;
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::TableId;
@@ -23,7 +24,7 @@ use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
 use lotus_points::point_here;
 use lotus_recovery::Beat;
-use lotus_router::{AuthorityError, Intent, Placement};
+use lotus_router::{Intent, Placement};
 
 use crate::api::cache_counters::CacheCounters;
 use crate::api::config::Config;

@@ -30,6 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use lotus_authority::Version;
+use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::NodeId;
@@ -37,8 +39,6 @@ use lotus_fabric::machines::Machines;
 use lotus_points::point_here;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
-use lotus_router::authority::Version;
-use lotus_router::{Authority, AuthorityError};
 
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;

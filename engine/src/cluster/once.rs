@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
+use lotus_authority::{Authority, AuthorityError};
+use lotus_authority::{IncarnationError, Version};
 use lotus_recovery::membership::MembershipError;
-use lotus_router::authority::{IncarnationError, Version};
-use lotus_router::{Authority, AuthorityError};
 
 use crate::api::error::ClusterError;
 use crate::node::control::Control;

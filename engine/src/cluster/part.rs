@@ -34,13 +34,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_authority::{Authority, AuthorityError, EmbeddedAuthority, allocate_incarnation};
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 use lotus_points::point_here;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
-use lotus_router::{
-    Authority, AuthorityError, EmbeddedAuthority, Owner, Placement, allocate_incarnation,
-};
+use lotus_router::{Owner, Placement};
 
 use crate::api::config::{Config, TimestampKind};
 use crate::api::error::ClusterError;

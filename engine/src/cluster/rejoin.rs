@@ -25,13 +25,14 @@
 //! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end the
 //! previous life: the other nodes do, when that is silent for a lease.
 
+use lotus_authority::Authority;
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
 use lotus_points::point_here;
 use lotus_recovery::membership::{self, ChangeOutcome};
 use lotus_recovery::{Beat, Membership};
-use lotus_router::{Authority, Owner, Placement};
+use lotus_router::{Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
 use crate::api::error::{ClusterError, unreachable_nodes};

@@ -13,9 +13,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lotus_authority::Authority;
 use lotus_fabric::env::Nanos;
 use lotus_recovery::Beat;
-use lotus_router::Authority;
 use lotus_sabotage::{Rule, broken};
 
 use crate::membership::members::Heard;

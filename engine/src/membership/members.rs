@@ -47,6 +47,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_authority::Authority;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RemoteAddr, ShardId};
 use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
@@ -55,7 +56,7 @@ use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_points::point;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
-use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
+use lotus_router::{GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
 use crate::membership::absent::Absent;

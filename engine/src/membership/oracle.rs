@@ -33,13 +33,13 @@
 
 use std::rc::Rc;
 
+use lotus_authority::Version;
+use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::ids::NodeId;
 use lotus_mvcc::Timestamp;
 use lotus_points::point;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::FIRST_EPOCH;
-use lotus_router::authority::Version;
-use lotus_router::{Authority, AuthorityError};
 use lotus_sabotage::{Rule, broken};
 
 use crate::api::config::TimestampKind;

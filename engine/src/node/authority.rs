@@ -1,9 +1,9 @@
 //! Requests of a coordinator to the authority.
 
 use crate::node::coordinator::Coordinator;
+use lotus_authority::{Authority, AuthorityError};
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, ChangeOutcome, ChangeStep, MembershipError};
-use lotus_router::{Authority, AuthorityError};
 
 impl Coordinator {
     /// Reads the membership, as the authority has it at some moment from now on.

@@ -10,11 +10,11 @@
 //! Memory is taken before the table is entered here. A process that dies in between, or that then
 //! finds its table's name taken, leaks the slabs.
 
+use lotus_authority::Version;
+use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::layout::LINE_BYTES;
 use lotus_mvcc::{CriticalField, TableDef, TableSpec};
-use lotus_router::authority::Version;
-use lotus_router::{Authority, AuthorityError};
 
 use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
@@ -192,7 +192,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lotus_router::EmbeddedAuthority;
+    use lotus_authority::EmbeddedAuthority;
 
     #[test]
     fn what_is_stored_is_read_back_and_every_cut_is_refused() {

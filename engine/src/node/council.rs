@@ -15,12 +15,12 @@ use std::io;
 use std::sync::Arc;
 
 use async_channel::Sender;
+use lotus_authority::{Authority, AuthorityError};
+use lotus_authority::{Version, Versioned};
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Handle;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Courier, Errand};
-use lotus_router::authority::{Version, Versioned};
-use lotus_router::{Authority, AuthorityError};
 
 /// Work for the thread that may block.
 type Work = Box<dyn FnOnce() + Send>;

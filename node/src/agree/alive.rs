@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::Env;
 use lotus_recovery::membership::{self, MembershipError};
-use lotus_router::{Authority, AuthorityError};
 
 use super::look::Look;
 use super::mailbox::{Mailbox, Pending};
@@ -121,9 +121,9 @@ mod tests {
     use std::cell::RefCell;
     use std::path::Path;
 
+    use lotus_authority::EmbeddedAuthority;
     use lotus_fabric::ids::Incarnation;
     use lotus_recovery::membership::Membership;
-    use lotus_router::EmbeddedAuthority;
 
     use super::*;
     use crate::host::processes::Process;

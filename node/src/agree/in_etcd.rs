@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lotus_router::authority::{Version, Versioned};
-use lotus_router::etcd::{ConnectError, EtcdAuthority, Options};
-use lotus_router::{Authority, AuthorityError};
+use lotus_authority::etcd::{ConnectError, EtcdAuthority, Options};
+use lotus_authority::{Authority, AuthorityError};
+use lotus_authority::{Version, Versioned};
 use tracing::error;
 
 use super::seat::Unreached;

@@ -1,6 +1,6 @@
 //! The nodes' side of a mailbox, as a daemon polls it.
 
-use lotus_router::Authority;
+use lotus_authority::Authority;
 
 use super::rest::Rest;
 

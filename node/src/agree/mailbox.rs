@@ -19,9 +19,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lotus_authority::Version;
+use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::Env;
-use lotus_router::authority::Version;
-use lotus_router::{Authority, AuthorityError};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
@@ -262,8 +262,8 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use lotus_router::EmbeddedAuthority;
-    use lotus_router::testing::{Fate, TestAuthority};
+    use lotus_authority::EmbeddedAuthority;
+    use lotus_authority::testing::{Fate, TestAuthority};
 
     use super::*;
 

@@ -6,9 +6,9 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use lotus_authority::Version;
+use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::Env;
-use lotus_router::authority::Version;
-use lotus_router::{Authority, AuthorityError};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
@@ -193,7 +193,7 @@ pub fn update<T: Serialize + DeserializeOwned + Default>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lotus_router::EmbeddedAuthority;
+    use lotus_authority::EmbeddedAuthority;
 
     #[test]
     fn the_end_of_a_process_does_not_hide_the_one_that_came_after_it() {

@@ -23,9 +23,9 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use lotus_authority::Version;
+use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::Env;
-use lotus_router::authority::Version;
-use lotus_router::{Authority, AuthorityError};
 use serde::{Deserialize, Serialize};
 
 use super::records::{self, until_answered};
@@ -188,8 +188,8 @@ pub enum Next {
 
 #[cfg(test)]
 mod tests {
-    use lotus_router::EmbeddedAuthority;
-    use lotus_router::testing::TestAuthority;
+    use lotus_authority::EmbeddedAuthority;
+    use lotus_authority::testing::TestAuthority;
 
     use super::*;
 

@@ -12,10 +12,10 @@
 
 use std::time::Duration;
 
+use lotus_authority::remote::{AuthorityServer, ConnectError, RemoteAuthority};
+use lotus_authority::{Authority, AuthorityError};
+use lotus_authority::{Version, Versioned};
 use lotus_fabric::env::Env;
-use lotus_router::authority::{Version, Versioned};
-use lotus_router::remote::{AuthorityServer, ConnectError, RemoteAuthority};
-use lotus_router::{Authority, AuthorityError};
 
 #[cfg(feature = "etcd")]
 use super::alive::{self, Others};

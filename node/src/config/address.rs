@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use lotus_router::remote::Address;
+use lotus_authority::remote::Address;
 use serde::{Deserialize, Serialize};
 
 /// A host and a port. Two are equal if their texts are.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[cfg(feature = "etcd")]
-use lotus_router::etcd::{Options, Tls};
+use lotus_authority::etcd::{Options, Tls};
 use serde::Deserialize;
 
 use super::address::Hosted;

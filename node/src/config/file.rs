@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lotus::ClusterBuilder;
+use lotus_authority::remote::Security;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::tcp;
-use lotus_router::remote::Security;
 use lotus_server::CallRecords;
 use serde::Deserialize;
 use toml::Spanned;

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lotus_router::remote::Security;
+use lotus_authority::remote::Security;
 use serde::Deserialize;
 
 use super::error::FileError;

@@ -10,13 +10,13 @@ use lotus::{
     Authority, Cluster, ClusterError, Data, LoadWatch, Machines, MemoryStanding, MemoryStatus,
     Threads, Wait,
 };
+use lotus_authority::AuthorityError;
 use lotus_fabric::env::Env;
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
 use lotus_points::point_here;
 use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
-use lotus_router::AuthorityError;
 use tracing::{error, info, warn};
 
 use super::log;
@@ -480,7 +480,7 @@ impl Watch<'_> {
 mod tests {
     use std::path::Path;
 
-    use lotus_router::testing::TestAuthority;
+    use lotus_authority::testing::TestAuthority;
 
     use super::*;
     use crate::application::Tables;

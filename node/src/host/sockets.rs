@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use lotus_authority::remote::listen_unix;
 use lotus_fabric::shm;
 use lotus_protocol::stream::LOCAL;
-use lotus_router::remote::listen_unix;
 use lotus_server::LocalDoor;
 
 /// The door of compute node `node`, one of `nodes` on this host, for clients on this host.

@@ -12,10 +12,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus::{Authority, Cluster, ClusterError, Data, Machines};
+use lotus_authority::AuthorityError;
+use lotus_authority::Version;
 use lotus_fabric::env::{Env, Nanos};
 use lotus_points::point_here;
-use lotus_router::AuthorityError;
-use lotus_router::authority::Version;
 use lotus_server::Server;
 use serde::{Deserialize, Serialize};
 use tracing::{error, info};

@@ -13,8 +13,8 @@ use lotus::{
     Balancing, Cluster, CoordinatorFigures, GroupMemory, Machines, MemoryFigures, MoveCounters,
     MoveError, Moved, Moving, Seat, ShardId, Submitted,
 };
-use lotus_router::Authority;
-use lotus_router::authority::Version;
+use lotus_authority::Authority;
+use lotus_authority::Version;
 use serde::{Deserialize, Serialize};
 
 use crate::agree::look::Look;

@@ -32,10 +32,10 @@ use lotus::{
     Authority, Cluster, ClusterError, Machines, SnapshotError, SnapshotInfo, SnapshotLabel,
     Timestamp,
 };
+use lotus_authority::AuthorityError;
 use lotus_fabric::env::{Env, Nanos};
 use lotus_files::{Existing, Files, Part, Readers, make_directory};
 use lotus_points::point_here;
-use lotus_router::AuthorityError;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use lotus::{Nanos, TableSpec};
+use lotus_authority::EmbeddedAuthority;
+use lotus_authority::testing::TestAuthority;
 use lotus_files::Disk;
 use lotus_files::faults::{Fault, Faulty, Names, Op};
-use lotus_router::EmbeddedAuthority;
-use lotus_router::testing::TestAuthority;
 use tempfile::TempDir;
 
 use super::*;

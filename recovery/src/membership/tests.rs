@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use lotus_router::{EmbeddedAuthority, GroupId};
+use lotus_authority::EmbeddedAuthority;
+use lotus_router::GroupId;
 use proptest::prelude::*;
 
 use super::returns::{Life, Stage, shards_on};

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::common::{ACCOUNTS, INITIAL, balance, get, load, procedures, run};
 use lotus::{Authority, Cluster, Threads, TimestampKind};
+use lotus_authority::EmbeddedAuthority;
 use lotus_client::Client;
 use lotus_fabric::env::Env;
 use lotus_fabric::local::LocalFabric;
-use lotus_router::EmbeddedAuthority;
 use lotus_server::{Config, Registry, Server, StartError};
 
 const MEMORY_NODES: u16 = 1;

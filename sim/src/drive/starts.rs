@@ -28,10 +28,10 @@ use lotus::{
     Authority, Cluster, ClusterBuilder, ClusterError, Data, LoadWatch, PrimaryKey, TableId,
     TableSpec, TimestampKind,
 };
+use lotus_authority::{AuthorityError, EmbeddedAuthority};
+use lotus_authority::{Version, Versioned};
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Config, Interleaving, Limits, Profile, SimMachines, World};
-use lotus_router::authority::{Version, Versioned};
-use lotus_router::{AuthorityError, EmbeddedAuthority};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -1,8 +1,8 @@
 //! Tests of when a load ends, and which process ends it.
 
+use lotus_authority::EmbeddedAuthority;
+use lotus_authority::testing::{Fate, TestAuthority};
 use lotus_fabric::ids::Incarnation;
-use lotus_router::EmbeddedAuthority;
-use lotus_router::testing::{Fate, TestAuthority};
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lotus::{Authority, Cluster, ClusterBuilder};
-use lotus_router::testing::{Fate, Question, TestAuthority};
+use lotus_authority::testing::{Fate, Question, TestAuthority};
 
 /// Builds a cluster of one compute node that asks `authority` as if it were far away.
 pub fn alone(authority: Arc<dyn Authority>) -> ClusterBuilder {

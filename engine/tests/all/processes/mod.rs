@@ -20,14 +20,14 @@ use lotus::{
     Cluster, ClusterBuilder, ClusterError, Isolation, Machines, PrimaryKey, TableId, TableSpec,
     Threads, TimestampKind, TxnError, Wait,
 };
+use lotus_authority::remote::{Address, AuthorityServer, RemoteAuthority, Security};
+use lotus_authority::testing::TestAuthority;
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::{Host, ShmFabric};
 use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_recovery::membership;
-use lotus_router::remote::{Address, AuthorityServer, RemoteAuthority, Security};
-use lotus_router::testing::TestAuthority;
 
 use children::{Child, Role};
 

@@ -10,11 +10,11 @@ use lotus::{
     Authority, Cluster, ClusterBuilder, ClusterError, Isolation, Seat, ShardId, TableId, Threads,
     TimestampKind,
 };
+use lotus_authority::EmbeddedAuthority;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::local::LocalFabric;
 use lotus_recovery::membership;
-use lotus_router::EmbeddedAuthority;
 
 use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, owner_of, sound_total, transfer};
 use super::{row_of, wait_until};

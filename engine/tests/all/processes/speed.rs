@@ -12,8 +12,8 @@ use lotus::{
     Cluster, Isolation, MemoryStanding, PrimaryKey, Seat, Session, TableId, TableSpec, Threads,
     TxnError,
 };
+use lotus_authority::remote::{AuthorityServer, Security};
 use lotus_fabric::env::Env;
-use lotus_router::remote::{AuthorityServer, Security};
 
 use super::children::{Child, Role};
 use super::{

@@ -10,13 +10,13 @@ use lotus::{
     Authority, Cluster, ClusterBuilder, ClusterError, Data, LoadWatch, PrimaryKey, SnapshotError,
     Threads,
 };
+use lotus_authority::EmbeddedAuthority;
+use lotus_authority::Version;
+use lotus_authority::testing::TestAuthority;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::local::LocalFabric;
 use lotus_recovery::membership;
-use lotus_router::EmbeddedAuthority;
-use lotus_router::authority::Version;
-use lotus_router::testing::TestAuthority;
 
 use super::parts::{COMPUTE_NODES, MEMORY_NODES, builder};
 use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, load_rows, sound_total};

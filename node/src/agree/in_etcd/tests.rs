@@ -1,6 +1,6 @@
 //! Tests against a real server (Debian's `etcd-server`).
 
-#[path = "../../../../router/tests/common/mod.rs"]
+#[path = "../../../../authority/tests/common/mod.rs"]
 mod common;
 
 use super::*;

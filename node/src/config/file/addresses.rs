@@ -1,6 +1,6 @@
 //! Checks of the addresses in a file: where they may be written, and their values.
 
-use lotus_router::remote::Security;
+use lotus_authority::remote::Security;
 use toml::Spanned;
 
 use super::{FabricName, Reader, Written};

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::authority::{Authority, AuthorityError, EmbeddedAuthority, Version, Versioned};
+use crate::{Authority, AuthorityError, EmbeddedAuthority, Version, Versioned};
 
 /// Outcome of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

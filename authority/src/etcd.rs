@@ -30,8 +30,8 @@ use etcd_client::{
 };
 use tokio::runtime::Runtime;
 
-use crate::authority::{Authority, AuthorityError, Version, Versioned};
 use crate::lineage::{Broken, Lineage};
+use crate::{Authority, AuthorityError, Version, Versioned};
 
 /// Address of etcd, key prefix and credentials.
 #[derive(Clone)]

@@ -5,7 +5,7 @@
 
 use std::thread;
 
-use crate::authority::{Authority, AuthorityError, Version, Versioned};
+use crate::{Authority, AuthorityError, Version, Versioned};
 
 /// Number of threads that compete for one key, and number of wins of each.
 const RIVALS: u64 = 4;

@@ -7,7 +7,7 @@
 use std::io::{self, Read, Write};
 
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Stream};
-use crate::authority::{Version, Versioned};
+use crate::{Version, Versioned};
 
 /// Longest frame after the handshake, in bytes.
 pub(super) const MAX_FRAME_BYTES: usize = MAX_VALUE_BYTES + MAX_KEY_BYTES + 32;

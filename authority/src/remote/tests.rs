@@ -6,8 +6,8 @@ use lotus_fabric::env::Env;
 
 use super::wire::{Hello, Reply, Request};
 use super::*;
-use crate::authority::{Authority, AuthorityError, Version, allocate_incarnation};
 use crate::conformance;
+use crate::{Authority, AuthorityError, Version, allocate_incarnation};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 

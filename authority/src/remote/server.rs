@@ -16,7 +16,7 @@ use lotus_security::{NO_TLS, nonce};
 
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
 use super::{Address, Handle, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};
-use crate::authority::{Authority, AuthorityError, EmbeddedAuthority};
+use crate::{Authority, AuthorityError, EmbeddedAuthority};
 
 /// Longest silence during a handshake.
 const GUEST_PATIENCE: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use lotus_security::nonce;
 use super::server::{CLIENT, SERVER};
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
 use super::{Address, MAX_KEY_BYTES, MAX_VALUE_BYTES, Security, Stream, VERSION};
-use crate::authority::{Authority, AuthorityError, Version, Versioned};
+use crate::{Authority, AuthorityError, Version, Versioned};
 
 /// Reason why a connection failed.
 #[derive(Debug, thiserror::Error)]

@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use common::{Server, eventually};
-use lotus_router::authority::{Authority, AuthorityError, Version, allocate_incarnation};
-use lotus_router::conformance;
-use lotus_router::etcd::{ConnectError, EtcdAuthority, Options};
+use lotus_authority::conformance;
+use lotus_authority::etcd::{ConnectError, EtcdAuthority, Options};
+use lotus_authority::{Authority, AuthorityError, Version, allocate_incarnation};
 
 fn options(server: &Server) -> Options {
     Options::new(vec![server.endpoint()], "/lotus/test/")

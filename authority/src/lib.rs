@@ -1,0 +1,29 @@
+//! What a cluster agrees on: small versioned values, changed by compare-and-swap.
+//!
+//! # What it is
+//! [`Authority`], the contract: values by key, each with a version, read and swapped. It is carried
+//! out in this process ([`EmbeddedAuthority`]), in another one (`remote`, a feature), or in an etcd
+//! cluster (`etcd`, a feature). [`conformance`] checks any other implementation, and [`testing`]
+//! loses questions and answers.
+//!
+//! # What it is not
+//! Membership, tables or settings: those are values here, and their meaning is the engine's and
+//! `lotus-recovery`'s. No transaction asks the authority; it is the control path.
+
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+mod contract;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(any(feature = "etcd", test))]
+mod lineage;
+#[cfg(feature = "remote")]
+pub mod remote;
+#[doc(hidden)]
+pub mod testing;
+
+pub use contract::{
+    Authority, AuthorityError, EmbeddedAuthority, IncarnationError, Version, Versioned,
+    allocate_incarnation,
+};
