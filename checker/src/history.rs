@@ -9,15 +9,16 @@
 //! [`Builder`] numbers rows and refuses malformed attempts; a [`History`] never changes.
 
 use std::collections::HashMap;
-use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
+use ahash::AHasher;
+
 use crate::error::{HistoryError, Problem};
 
-/// Hasher with the same result in every run: the standard one without its random keys.
-type Fixed = BuildHasherDefault<DefaultHasher>;
+/// Hasher with the same result in every run.
+type Fixed = BuildHasherDefault<AHasher>;
 
 /// Isolation level that an attempt asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

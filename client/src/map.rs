@@ -3,13 +3,18 @@
 //! Pure, except for one word per shard that is renewed when a server knows better. An old view does
 //! no harm: the server that is asked says so, and the request takes a detour.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ahash::AHasher;
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
 
 use lotus_protocol::messages::{Directory, Kind, Owner, Table};
+
+/// Hasher of names and numbers that are looked up for each request.
+type Fixed = BuildHasherDefault<AHasher>;
 
 /// Node number of a shard that has no owner.
 const NOBODY: u16 = u16::MAX;
@@ -18,8 +23,8 @@ const NOBODY: u16 = u16::MAX;
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) nodes: Vec<String>,
-    tables: BTreeMap<u16, Table>,
-    procedures: BTreeMap<String, Kind>,
+    tables: HashMap<u16, Table, Fixed>,
+    procedures: HashMap<String, Kind, Fixed>,
     /// One word per shard: epoch above, owner in the low 16 bits, so that the larger word is newer.
     owners: Box<[AtomicU64]>,
 }

@@ -6,7 +6,6 @@
 //! connection within TLS stays on the server's thread: the work of opening and sealing would hold
 //! up a coordinator's transactions.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -30,11 +29,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::calls;
 use crate::interactive::{self, Open};
 use crate::node::Node;
+use crate::numbered::Numbered;
 use crate::ticket::{Peer, Ticket};
 use crate::worker::{Errand, Identity, Request, Work};
 
-/// Most ended transactions that a connection remembers, to say why they ended.
-const MOST_ENDED: usize = 256;
 /// Most turns of a busy coordinator for which answers gather before they leave together: about as
 /// long as it takes to serve two dozen requests.
 const GATHERING_TURNS: u32 = 32;
@@ -210,7 +208,7 @@ pub(crate) async fn serve(
         idle_here: None,
         next: home,
         origin: *client,
-        open: BTreeMap::new(),
+        open: Numbered::new(),
     };
     // Dropping the desk ends the transactions that are open.
     let end = link::run(wire, &peer.outbox, &mut incoming, &mut desk, bounds).await;
@@ -268,7 +266,7 @@ struct Desk<'n> {
     next: usize,
     origin: Origin,
     /// Interactive transactions, by the client's numbers.
-    open: BTreeMap<u32, Open>,
+    open: Numbered<Open>,
 }
 
 impl Receiver for Desk<'_> {
@@ -277,7 +275,7 @@ impl Receiver for Desk<'_> {
         let op = decode(message)?;
         if let Op::Abandon { txn } = op {
             // The client expects no answer.
-            self.open.remove(&txn);
+            self.open.end(txn);
             return Ok(());
         }
         let ticket = Ticket::new(self.peer, number, frame.len());
@@ -342,7 +340,7 @@ impl Desk<'_> {
     fn step(&mut self, ticket: Ticket, step: &Step<'_>, message: &[u8]) {
         let hold_ms = self.node.limits.hold.as_millis() as u32;
         let Some(begin) = step.begin else {
-            match self.open.get(&step.txn) {
+            match self.open.get(step.txn) {
                 Some(open) => open.step(ticket, message, hold_ms),
                 None => ticket.fail(Failure::NoTransaction),
             }
@@ -351,18 +349,13 @@ impl Desk<'_> {
         if let Err(failure) = self.node.check(begin.shard) {
             return ticket.fail(failure);
         }
-        self.open.retain(|_, open| !open.is_over());
-        if self.open.len() >= MOST_ENDED {
-            // Forgets those that have expired; there are not as many others.
-            self.open.retain(|_, open| !open.has_ended());
-        }
         let Some(place) = self.node.take_place(self.home) else {
             return ticket.fail(Failure::Busy(Room::Transactions));
         };
         let open = interactive::begin(self.node, place, begin.kind);
         open.step(ticket, message, hold_ms);
         // If the number is in use, the transaction that had it ends.
-        self.open.insert(step.txn, open);
+        self.open.begin(step.txn, open, Open::standing);
     }
 
     /// The coordinator of the next request: `home`, where a hand-over costs nothing, while workers

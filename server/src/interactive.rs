@@ -15,6 +15,7 @@ use lotus_protocol::messages::{
 use crate::counters::Ending;
 use crate::failure;
 use crate::node::{Node, Place};
+use crate::numbered::Standing;
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, within};
 use crate::worker;
@@ -44,14 +45,13 @@ impl Open {
         }
     }
 
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.steps.is_closed()
-    }
-
-    /// Whether it has ended, and not by expiring, which later steps have to be told.
-    pub(crate) fn is_over(&self) -> bool {
-        self.steps.is_closed() && !self.expired.load(Ordering::Relaxed)
+    /// Whether it goes on, and if not, whether it has expired.
+    pub(crate) fn standing(&self) -> Standing {
+        match (self.steps.is_closed(), self.expired.load(Ordering::Relaxed)) {
+            (false, _) => Standing::Open,
+            (true, true) => Standing::Expired,
+            (true, false) => Standing::Over,
+        }
     }
 }
 

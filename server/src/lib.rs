@@ -32,6 +32,7 @@ mod http;
 mod interactive;
 mod metrics;
 mod node;
+mod numbered;
 mod queue;
 mod registry;
 mod server;

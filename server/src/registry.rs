@@ -1,10 +1,12 @@
 //! Stored transactions: functions by name, with arguments and results that can be encoded.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use ahash::AHasher;
 use lotus::{Transaction, TxnError};
 use lotus_protocol::frame;
 use lotus_protocol::messages::Kind;
@@ -85,7 +87,7 @@ pub(crate) struct Stored {
 /// ```
 #[derive(Clone, Default)]
 pub struct Registry {
-    procedures: BTreeMap<Box<str>, Arc<Stored>>,
+    procedures: HashMap<Box<str>, Arc<Stored>, BuildHasherDefault<AHasher>>,
 }
 
 impl Registry {
@@ -149,7 +151,10 @@ impl Registry {
 
     /// All stored transactions, sorted by name.
     pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = (&str, &Stored)> {
-        self.procedures.iter().map(|(name, stored)| (&**name, &**stored))
+        let all = self.procedures.iter().map(|(name, stored)| (&**name, &**stored));
+        let mut all: Vec<(&str, &Stored)> = all.collect();
+        all.sort_unstable_by_key(|(name, _)| *name);
+        all.into_iter()
     }
 }
 
