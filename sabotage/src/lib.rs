@@ -23,13 +23,21 @@ mod rule;
 
 pub use rule::Rule;
 #[cfg(feature = "enabled")]
-pub use switch::{Guard, break_rule, break_rules, broken};
+pub use switch::{Guard, any_broken, break_rule, break_rules, broken};
 
 /// Whether to break `rule`: never, in this build.
 #[cfg(not(feature = "enabled"))]
 #[inline(always)]
 pub const fn broken(rule: Rule) -> bool {
     let _ = rule;
+    false
+}
+
+/// Whether to break any rule: never, in this build. Assertions of what follows from many rules
+/// leave those runs to the checkers.
+#[cfg(not(feature = "enabled"))]
+#[inline(always)]
+pub const fn any_broken() -> bool {
     false
 }
 
@@ -61,6 +69,13 @@ mod switch {
     #[inline]
     pub fn broken(rule: Rule) -> bool {
         BROKEN.get() & bit(rule) != 0
+    }
+
+    /// Whether any rule is broken on this thread. Assertions of what follows from many rules leave
+    /// such runs to the checkers.
+    #[inline]
+    pub fn any_broken() -> bool {
+        BROKEN.get() != 0
     }
 
     /// Breaks `rule` on this thread, and no other rule, until the guard is dropped.

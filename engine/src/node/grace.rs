@@ -37,6 +37,7 @@ impl Grace {
     #[inline]
     pub(crate) fn leave(&self, entered: Entered) {
         let count = &self.under_way[entered.0];
+        debug_assert!(count.get() > 0, "I71: a commit leaves the period that it has entered, once");
         count.set(count.get() - 1);
     }
 

@@ -135,6 +135,10 @@ impl Coordinator {
     /// Changes the owners of shards, all at once. Returns for each whether it has changed as
     /// wanted, now or before. The node learns the outcome.
     pub(crate) async fn give(&self, transfers: &[Transfer]) -> Result<Vec<bool>, Fenced> {
+        debug_assert!(
+            transfers.iter().all(|one| one.from.epoch < one.to.epoch),
+            "I46: a shard's epoch rises with every owner"
+        );
         let mut given = Vec::new();
         for some in transfers.chunks(SWAPS_AT_ONCE) {
             let wanted: Vec<_> = some.iter().map(|one| (*one, one.from)).collect();

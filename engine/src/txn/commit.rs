@@ -40,7 +40,7 @@ use lotus_points::{cut, point, posted};
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{Replica, ReplicaSet};
-use lotus_sabotage::{Rule, broken};
+use lotus_sabotage::{Rule, any_broken, broken};
 
 use crate::api::config::VisibleOrder;
 use crate::api::error::TxnError;
@@ -127,6 +127,7 @@ impl<'a> Commit<'a> {
             return Ok(());
         }
         let commit_ts = self.draw_timestamp().await?;
+        body.check_timestamp(commit_ts);
         let shown = self.show_on_backups(body, commit_ts).await?;
         self.show_on_primaries(body, commit_ts, shown).await?;
         self.reply(body, commit_ts);
@@ -209,6 +210,7 @@ impl<'a> Commit<'a> {
     #[inline]
     async fn unlock(&self, body: &mut Body, commit_ts: Timestamp) {
         let coordinator = self.coordinator();
+        debug_assert!(self.slot.is_decided(), "I14: the caller is told before the locks go");
         point!(coordinator.node.id.0, Reply);
         body.renew_cached(coordinator, self.txn, commit_ts);
         for row in body.rows.iter().filter(|row| row.change == Change::Delete) {
@@ -386,6 +388,39 @@ impl Body {
                 record: grown.bucket,
             });
         }
+        self.check_plan();
+    }
+
+    /// Asserts that the log will name each write once, and that every slot taken has its cell.
+    #[inline]
+    fn check_plan(&self) {
+        let plan = &self.plan;
+        let (logged, written) = (plan.logged.len(), plan.writes.len() + plan.links.len());
+        debug_assert_eq!(logged, written, "I11: the log names the whole write set");
+        debug_assert!(
+            self.rows.iter().all(|row| row.reserved.is_none()),
+            "I20: a slot that was taken belongs to a cell of the plan"
+        );
+        debug_assert!(
+            plan.writes.iter().enumerate().all(|(index, write)| {
+                let cell = |write: &PlannedWrite| (write.group, write.version_word());
+                plan.writes[..index].iter().all(|other| cell(other) != cell(write))
+            }) || any_broken(),
+            "I12: no two writes of a commit take one cell"
+        );
+    }
+
+    /// Asserts that a commit is later than all that it has read.
+    #[inline]
+    fn check_timestamp(&self, commit_ts: Timestamp) {
+        debug_assert!(
+            self.snapshot.is_none_or(|snapshot| snapshot < commit_ts) || any_broken(),
+            "I2: a timestamp drawn later than a snapshot is larger"
+        );
+        debug_assert!(
+            self.plan.writes.iter().all(|write| write.target.previous < commit_ts) || any_broken(),
+            "I3: a version is later than the one that it follows"
+        );
     }
 
     /// Retires the slots of displaced versions, which no copy names any more.
@@ -401,13 +436,18 @@ impl Body {
         }
     }
 
+    /// Bytes of a record slot of the row's table.
+    fn slot_bytes(&self, row: &Row) -> u64 {
+        let tables = self.tables.as_ref().expect("a row was added");
+        tables[usize::from(row.table.0)].def.slot_bytes()
+    }
+
     /// Notes a row for trimming, if its group is full: it has one slot more than before.
     #[cold]
     fn note_trim(&self, coordinator: &Coordinator, row: &Row, commit_ts: Timestamp) {
         let slots = row.records();
         if coordinator.node.slots.is_full(slots.group) {
-            let tables = self.tables.as_ref().expect("a row was added");
-            let bytes = tables[usize::from(row.table.0)].def.slot_bytes();
+            let bytes = self.slot_bytes(row);
             let (key, successor) = (row.primary_key, commit_ts);
             coordinator.trims.note(Noted { slots, bytes, key, successor });
         }
@@ -422,6 +462,8 @@ impl Body {
         batch: &mut Batch,
     ) -> Buffer {
         let count = if broken(Rule::LogNamesAll) { 1 } else { self.plan.logged.len() };
+        let room = usize::from(coordinator.shared.log.max_writes());
+        debug_assert!(count <= room, "I12: {count} writes in a log entry for {room}");
         let log = batch.stage(entry_words(count) * WORD_BYTES);
         let logged = self.plan.logged[..count].iter().copied();
         LogEntry::encode(batch.words_mut(log), commit.txn, coordinator.node.epoch, logged);
@@ -494,8 +536,21 @@ impl Body {
             _ => None,
         };
         let target = write.target;
+        debug_assert!(
+            value.is_none() || write.record != 0,
+            "I12: a value is written into a slot that was reserved"
+        );
+        debug_assert!(
+            write.record.is_multiple_of(WORD_BYTES as u64)
+                && target.cvt.is_multiple_of(WORD_BYTES as u64),
+            "I20: records and version tables begin at a word"
+        );
         let record_buffer = (write.record != 0).then(|| {
             let words = record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len));
+            debug_assert!(
+                (words * WORD_BYTES) as u64 <= self.slot_bytes(row),
+                "I12: a record fits the slot that was reserved for it"
+            );
             let buffer = batch.stage(words * WORD_BYTES);
             let header = RecordHeader {
                 writer: Some(txn),

@@ -42,6 +42,19 @@ impl Body {
     /// Takes a record slot for every write that needs one, so that no write can fail for want of
     /// memory once the first remote write is posted.
     pub(crate) async fn reserve(&mut self, slot: &Slot) -> Result<(), TxnError> {
+        self.take_slots(slot).await?;
+        debug_assert!(
+            self.rows.iter().all(|row| {
+                let writes_value = matches!(row.change, Change::Put(_));
+                let target = row.target.filter(|_| writes_value);
+                target.is_none_or(|target| row.reserved.is_some() || target.cell.record != 0)
+            }),
+            "I12: every value has a slot before anything is written"
+        );
+        Ok(())
+    }
+
+    async fn take_slots(&mut self, slot: &Slot) -> Result<(), TxnError> {
         let coordinator = &slot.coordinator;
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
@@ -118,6 +131,7 @@ pub(crate) async fn allocate(
     }
     loop {
         if let Some(slot) = coordinator.take_slot(wanted, purpose, bytes) {
+            debug_assert!(slot != 0, "I201: no slot begins where a region does");
             return Ok(slot);
         }
         // Boxed, because it happens once in thousands of times.

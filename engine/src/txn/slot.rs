@@ -168,7 +168,8 @@ impl Slot {
             counts.count_transaction(now.0.saturating_sub(self.began.get().0));
         }
         self.coordinator.snapshots.borrow_mut().finish(self.index);
-        *self.spare.borrow_mut() = Some(body);
+        let before = self.spare.replace(Some(body));
+        debug_assert!(before.is_none(), "I16: the slot has one transaction's buffers");
     }
 
     /// Ends an attempt: releases its locks and all that it has reserved.
@@ -256,6 +257,10 @@ impl Slot {
 
     /// Driver only: ends an execution.
     fn end_execution(&self, body: Box<Body>, outcome: Result<(), TxnError>) {
+        debug_assert!(
+            matches!(*self.errand.borrow(), Errand::Running(Operation::Execute(_))),
+            "I16: what ends is the execution that was asked for"
+        );
         let next = match outcome {
             Ok(()) if !self.abandoned.get() && self.attempts.has_yielded(body.held.txn()) => {
                 // Rows read since then may have been read without the locks.
@@ -282,6 +287,12 @@ impl Slot {
         self.awaited.borrow().contains(&txn)
     }
 
+    /// Whether the commit under way has a verdict.
+    #[inline]
+    pub(crate) fn is_decided(&self) -> bool {
+        self.decided.get()
+    }
+
     /// Driver only: delivers the verdict on `txn`. The first one counts.
     pub(crate) fn decide(&self, txn: TxnId, verdict: Result<Receipt, TxnError>) {
         if !self.decided.replace(true) && self.awaits(txn) {
@@ -292,6 +303,10 @@ impl Slot {
     /// Driver only: ends a commit, with all writes visible and unlocked. The log entry may be
     /// reused.
     pub(crate) fn finish(&self, body: Box<Body>) {
+        debug_assert!(
+            self.is_decided() || broken(Rule::CommitsOutliveCallers),
+            "I15: a commit that has ended has a verdict"
+        );
         self.coordinator.grace.leave(self.entered.get());
         self.attempts.commits.set(0);
         self.give_back(body);
