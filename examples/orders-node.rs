@@ -2,7 +2,7 @@
 //! processes.
 //!
 //! ```text
-//! cargo build --release
+//! cargo build --release --bins --examples
 //! lotus cluster up --file examples/orders.toml
 //! cargo run --release --example orders-client
 //! lotus cluster down --file examples/orders.toml
