@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 80;
 const MAX_FILE_LINES: usize = 700;
+/// Lines of the engine, without its tests, for each assertion that names an invariant.
+const MAX_LINES_PER_ASSERTION: usize = 170;
 
 // In two halves, so that this file does not break the rules that it states.
 const UNSAFE: &str = concat!("un", "safe");
@@ -162,6 +164,36 @@ fn nothing_is_left_unfinished() {
         }
     }
     assert_none(&broken, "what is there works");
+}
+
+#[test]
+fn the_engine_asserts_its_invariants() {
+    let (mut lines, mut assertions) = (0, 0);
+    let mut broken = Vec::new();
+    let list = sources("md").into_iter().find(|source| source.path == "docs/invariants.md");
+    let list = list.expect("the list of invariants").text;
+    let is_engine = |source: &Source| {
+        source.path.starts_with("engine/src/") && !source.path.ends_with("tests.rs")
+    };
+    for source in sources("rs").into_iter().filter(is_engine) {
+        let code = source.text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        lines += code.lines().count();
+        for assertion in code.split("debug_assert").skip(1) {
+            let text = assertion.split(';').next().unwrap_or_default();
+            let Some((_, named)) = text.split_once("\"I") else { continue };
+            let number = named.split(|letter: char| !letter.is_ascii_digit()).next();
+            match number.filter(|number| list.contains(&format!("\n| I{number} |"))) {
+                Some(_) => assertions += 1,
+                None => broken.push(format!("{}: \"I{named}", source.path)),
+            }
+        }
+    }
+    assert_none(&broken, "assertions name an invariant of docs/invariants.md");
+    assert!(
+        lines <= assertions * MAX_LINES_PER_ASSERTION,
+        "the engine has {lines} lines and {assertions} assertions that name an invariant: one in \
+         {MAX_LINES_PER_ASSERTION} lines at least"
+    );
 }
 
 #[test]

@@ -177,6 +177,11 @@ impl<M: Machines> Cluster<M> {
                 Some(bases) => self.name_slabs(&taking.placement, &shape, bases, id)?,
                 None => bases.insert(self.take_index(&taking.placement, &shape, id)?),
             };
+            debug_assert_eq!(
+                bases.len(),
+                shared.placement.group_count(),
+                "I87: a table has a place in every group"
+            );
             let table = TableDef::new(id, spec.clone(), bases.clone())?;
             ours = Some(table.clone());
             match catalogue.enter(table, shared.council.authority()) {

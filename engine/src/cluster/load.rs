@@ -111,6 +111,7 @@ impl<'a> Writer<'a> {
     async fn load_shard(&mut self, rows: &[(Key, u64)]) -> Result<(), ClusterError> {
         let loader = self.loader;
         let table = &*loader.table;
+        debug_assert!(!rows.is_empty(), "I243: a shard that is loaded has rows");
         let shard = rows[0].0.shard();
         let replicas = *loader.placement.replicas(loader.placement.group_of(shard));
         let mut image = ShardImage::new(table, shard);
@@ -166,6 +167,7 @@ impl<'a> Writer<'a> {
                 SlabError::Full => ClusterError::OutOfMemory { table, needed: bytes },
                 SlabError::Fabric(error) => ClusterError::Unreachable(error.to_string()),
             })?;
+            debug_assert!(bytes <= SLAB_BYTES, "I20: a slot fits a slab");
             self.slabs.add_slab(purpose, offset, SLAB_BYTES);
         }
     }
@@ -194,6 +196,10 @@ impl<'a> Writer<'a> {
             self.run_at = offset;
         }
         let start = self.run.len();
+        debug_assert!(
+            offset == self.run_at + (start * WORD_BYTES) as u64,
+            "I243: records of a run lie side by side"
+        );
         self.run.resize(start + slot_words, 0);
         let table = self.loader.table.id();
         let header =

@@ -198,6 +198,10 @@ impl Part {
             let take = || allocate_incarnation(authority);
             let taken = peers.iter().map(|_| self.ask(control, take));
             let incarnations = taken.collect::<Result<Vec<Incarnation>, _>>()?;
+            debug_assert!(
+                incarnations.windows(2).all(|pair| pair[0] < pair[1]),
+                "I48: an incarnation is handed out once"
+            );
             let ids = peers.iter().map(|peer| peer.id);
             return Ok(Arrival::Founder(Membership::new(ids.zip(incarnations))));
         }

@@ -179,6 +179,10 @@ impl Admission<'_> {
         let Self { config, compute_nodes, members, .. } = self;
         let id = compute_nodes[index];
         let member = members.member(id).ok_or(ClusterError::Damaged)?;
+        debug_assert!(
+            self.owners.is_empty() || self.owners.len() == usize::from(ShardId::COUNT),
+            "I147: a life learns the owner of every shard"
+        );
         let shards = ShardMap::even(compute_nodes)?;
         for (shard, owner) in ShardId::all().zip(self.owners) {
             shards.learn(shard, *owner);

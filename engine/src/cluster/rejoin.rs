@@ -71,6 +71,10 @@ pub(crate) fn attempt(
     let taken_in = membership::change(authority, decide);
     match taken_in? {
         ChangeOutcome::Changed(members) => {
+            debug_assert!(
+                members.epoch() > now.epoch(),
+                "I144: a life is taken in at a later epoch"
+            );
             point_here!(ids[0].0, TakenIn);
             Ok(Some(Life { members, owners }))
         }

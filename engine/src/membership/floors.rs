@@ -53,6 +53,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         }
         let issued = coordinator.timestamps.issued();
         let floor = coordinator.snapshots.borrow().floor(issued);
+        debug_assert!(floor <= issued, "I61: a floor is a time that was issued");
         coordinator.node.horizon.set_floor(coordinator.thread, floor);
         if coordinator.thread == 0 {
             let changes = exchange_floors(coordinator).await;

@@ -186,6 +186,7 @@ async fn turn(
     disown(coordinator, &now);
     take_note(coordinator);
     let noted = node.members.noted_by_all();
+    debug_assert!(noted <= now.epoch(), "I71: only epochs of this membership are noted");
     let stopped = node.configuration.stopped_by_all();
     let carried = node.configuration.carried() >= now.reduced();
     let over = noted >= now.epoch() && carried && leaves_newcomers_alone(coordinator, &now);
@@ -239,6 +240,7 @@ fn drop_locks(
         if !noted || !settled || released.contains(&life) {
             continue;
         }
+        debug_assert!(life != node.incarnation, "I70: a node drops none of its own locks");
         for holder in node.locks.holders_of(life) {
             if holder.mode == LockMode::Write && holder.name.space == LockSpace::Row {
                 // Recovery may have changed the row (H11).
@@ -424,6 +426,10 @@ fn take_note(coordinator: &Rc<Coordinator>) {
         return;
     }
     // The grace period that ended covers epoch `waits_for`.
+    debug_assert!(
+        coordinator.waits_for.get() <= seen,
+        "I71: a grace period covers an epoch that was seen"
+    );
     members.note(coordinator.thread, coordinator.waits_for.get());
     if coordinator.waits_for.get() < seen {
         coordinator.grace.begin();

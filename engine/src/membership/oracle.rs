@@ -103,6 +103,7 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     if takes_over && !broken(Rule::BoundsOutlastOracles) {
         node.oracle.clock.skip(before);
     }
+    debug_assert!(before <= bound, "I131: bounds only rise");
     node.oracle.open(bound);
 }
 

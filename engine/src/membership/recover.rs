@@ -97,6 +97,7 @@ async fn resolve_part(
     let shared = &coordinator.shared;
     let dead = shared.peers.iter().find(|peer| peer.id == part.of);
     let dead = *dead.expect("every member is a compute node");
+    debug_assert!(part.of != coordinator.node.id, "I68: no life settles its own log");
     let parts = now.parts_of(part.of);
     let placement = Placement::clone(&coordinator.placement());
     let recoverer = Recoverer { coordinator, dead, nodes: placement.nodes(), placement };
@@ -154,6 +155,10 @@ impl Recoverer<'_> {
     /// Removes the dead node's floor. It reads nothing any more, since it is fenced.
     async fn take_floor_out(&self) -> Result<(), Stop> {
         let primary = self.placement.replicas(FLOORS_GROUP).primary();
+        debug_assert!(
+            self.dead.id != self.coordinator.node.id,
+            "I208: a node takes out no floor of its own"
+        );
         let word = primary.at(floor_word(self.dead.index));
         self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
     }

@@ -180,6 +180,7 @@ async fn send_beat(coordinator: &Coordinator, place: usize, beat: Beat, inbox: &
             }
         }
     }
+    debug_assert!(inbox.borrow().busy[place], "I186: one beat is under way to each memory node");
     inbox.borrow_mut().busy[place] = false;
 }
 

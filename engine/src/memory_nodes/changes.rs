@@ -201,6 +201,10 @@ struct Late {
 
 /// Words of each copy that are behind what is `known`.
 fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late>> {
+    debug_assert!(
+        copies.iter().all(|owners| owners.len() == usize::from(ShardId::COUNT)),
+        "I106: each copy has a word for every shard"
+    );
     let mut behind = vec![Vec::new(); copies.len()];
     for (place, shard) in ShardId::all().enumerate() {
         let to = known(shard);

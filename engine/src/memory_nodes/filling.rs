@@ -173,6 +173,10 @@ impl Coordinator {
 
     /// Fills the header page of a group's new copy: data outside of rows.
     async fn fill_header(&self, group: GroupId, to: Replica) -> Result<(), TxnError> {
+        debug_assert!(
+            self.configuration.life_of(to.node).is_some(),
+            "I135: only a copy that is being made is filled"
+        );
         let layout = &self.shared.region;
         let from = self.primary(group);
         let [magic, version, cursor, bytes] = layout.encode();
@@ -339,6 +343,7 @@ impl Session {
         let table = Arc::clone(&tables[filling.table]);
         let shape = table.geometry().shape();
         let chains = filling.next_piece(&table);
+        debug_assert!(!chains.is_empty(), "I138: a table that is left has chains to fill");
         let home = |(shard, chain): &(ShardId, u64)| {
             (coordinator.group_of(*shard), table.geometry().bucket_at(*shard, *chain))
         };

@@ -24,6 +24,10 @@ impl Asks {
     pub(crate) fn next(&self, incarnation: Incarnation) -> u64 {
         let first = u64::from(incarnation.raw()) << COUNT_BITS;
         self.last.set(self.last.get().max(first) + 1);
+        debug_assert!(
+            self.last.get() >> COUNT_BITS == u64::from(incarnation.raw()),
+            "I201: an ask has a number of its life"
+        );
         self.last.get()
     }
 }

@@ -24,6 +24,7 @@ impl Attempts {
     /// Handles an owner's request that `txn` give up its locks (H19). Returns whether they guard
     /// nothing any more: the attempt is over, or will not commit. False while it is committing.
     pub(crate) fn yields(&self, txn: TxnId) -> bool {
+        debug_assert_eq!(txn.slot(), self.slot, "I77: a slot answers for its own attempts");
         if self.commits.get() == txn.attempt() && !broken(Rule::CommittersKeepTheirLocks) {
             return false;
         }

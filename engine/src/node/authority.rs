@@ -24,6 +24,7 @@ impl Coordinator {
                 ChangeStep::Rest(now) => return Ok(ChangeOutcome::Unchanged(now)),
                 ChangeStep::Swap(swap) => swap,
             };
+            debug_assert!(swap.next.live().next().is_some(), "I69: one member stays");
             let (expected, value) = (swap.expected, swap.value);
             let swapped = move |authority: &dyn Authority| {
                 authority.compare_and_swap(membership::KEY, expected, &value)

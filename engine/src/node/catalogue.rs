@@ -83,6 +83,7 @@ pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
     for table in tables {
         encode_spec(table.spec(), &mut bytes);
         let bases = table.geometry().bases();
+        debug_assert!(u8::try_from(bases.len()).is_ok(), "I87: a table has a place in every group");
         bytes.push(bases.len() as u8);
         bases.iter().for_each(|base| bytes.extend(base.to_le_bytes()));
     }
@@ -91,6 +92,7 @@ pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
 
 /// Appends the encoding of one specification.
 pub(crate) fn encode_spec(spec: &TableSpec, bytes: &mut Vec<u8>) {
+    debug_assert!(u8::try_from(spec.name.len()).is_ok(), "I87: a table's name is kept whole");
     bytes.push(spec.name.len() as u8);
     bytes.extend(spec.name.as_bytes());
     bytes.extend(spec.record_bytes.to_le_bytes());

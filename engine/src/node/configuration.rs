@@ -85,6 +85,14 @@ impl NodeConfiguration {
         if progress.finish == reduced && (now.may_resume() || broken(Rule::ResumptionWaits)) {
             progress.resume = progress.resume.max(reduced);
         }
+        debug_assert!(
+            progress.finish <= progress.stop,
+            "I102: all stop before a placement is used"
+        );
+        debug_assert!(
+            progress.resume <= progress.finish,
+            "I103: transactions run by a placement in use"
+        );
         progress.out_of_reach = now.out_of_reach(placement);
         if *progress.returns != *now.returns() {
             progress.returns = now.returns().into();
@@ -115,6 +123,7 @@ impl NodeConfiguration {
 
     /// Notes that everything was carried over after the change `placed`.
     pub(crate) fn set_carried(&self, placed: Epoch) {
+        debug_assert!(self.carried() <= placed, "I106: what was carried over stays so");
         self.carried.store(placed.0, Ordering::Release);
     }
 
@@ -191,6 +200,10 @@ impl Configuration {
 
     /// Adds `more` to the number of joined memory nodes that are not connected yet.
     pub(crate) fn attaches(&self, more: isize) {
+        debug_assert!(
+            self.unattached.get().checked_add_signed(more).is_some(),
+            "I140: a memory node is attached once"
+        );
         self.unattached.set(self.unattached.get().saturating_add_signed(more));
     }
 
@@ -217,6 +230,10 @@ impl Configuration {
         if self.epoch.get() == progress.resume {
             self.open.set(true);
         }
+        debug_assert!(
+            self.placed.get() <= self.epoch.get(),
+            "I104: reads stop before a placement changes"
+        );
         node.stopped[thread].store(self.epoch.get().0, Ordering::Release);
         joining
     }
@@ -289,6 +306,7 @@ impl Configuration {
     /// Notes that the group's cursor was raised on the primary of the placement `placed`.
     pub(crate) fn has_raised_cursor(&self, group: GroupId, placed: Epoch) {
         if placed == self.placed.get() {
+            debug_assert!(u32::from(group.0) < u64::BITS, "I105: each group has a bit");
             self.raised.set(self.raised.get() | 1 << group.0);
         }
     }
@@ -311,6 +329,7 @@ pub(crate) struct Taking<'a>(&'a Cell<usize>);
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
+        debug_assert!(self.0.get() > 0, "I105: an allocation ends once");
         self.0.set(self.0.get() - 1);
     }
 }
@@ -325,7 +344,8 @@ impl Takers {
     }
 
     pub(crate) fn end(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        let before = self.0.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "I105: a control thread ends what it began");
     }
 
     fn are_idle(&self) -> bool {

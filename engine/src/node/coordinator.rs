@@ -105,6 +105,10 @@ impl Coordinator {
         thread: usize,
         executor: &mut Executor,
     ) -> Result<Rc<Self>, FabricError> {
+        debug_assert!(
+            thread < shared.config.threads,
+            "I53: each coordinator has log slots of its own"
+        );
         let handle = executor.handle().clone();
         let at = Endpoint { node: node.id, lane: LaneId(thread as u16) };
         let transport = shared.fabric.open_lane(at, node.epoch, handle.waker())?;

@@ -4,6 +4,7 @@
 use crate::node::configuration::NO_FLOOR;
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::horizon::horizon;
+use lotus_sabotage::any_broken;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -45,6 +46,10 @@ impl NodeHorizon {
 
     // Relaxed as well: a floor is a promise of its own coordinator, which alone keeps it.
     pub(crate) fn set_floor(&self, thread: usize, floor: Timestamp) {
+        debug_assert!(
+            self.floors[thread].load(Ordering::Relaxed) <= floor.raw() || any_broken(),
+            "I61: no snapshot to come lies before a published floor"
+        );
         self.floors[thread].store(floor.raw(), Ordering::Relaxed);
     }
 
@@ -55,7 +60,9 @@ impl NodeHorizon {
     /// This node's word for the other nodes: its floor, and whether it reads all rows.
     pub(crate) fn word(&self) -> u64 {
         let reads_all = self.reading_all.load(Ordering::Relaxed) > 0;
-        self.node_floor().raw() | if reads_all { READS_ALL } else { 0 }
+        let floor = self.node_floor().raw();
+        debug_assert!(floor & READS_ALL == 0, "I151: the flag is no part of a floor");
+        floor | if reads_all { READS_ALL } else { 0 }
     }
 
     /// Word of the node at this place, as read last; `None` before the first exchange.
@@ -80,7 +87,8 @@ impl NodeHorizon {
 
     /// Ends [`Self::begin_reading_all`].
     pub(crate) fn end_reading_all(&self) {
-        self.reading_all.fetch_sub(1, Ordering::Relaxed);
+        let before = self.reading_all.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "I151: a coordinator ends the reading that it began");
     }
 
     /// Whether some node reads all rows, so that more displaced versions are kept.

@@ -107,6 +107,10 @@ impl NodeMembers {
         // Hold `known`, so that no owner is learned between the two updates.
         let mut known = self.known();
         *known = Known::of(now);
+        debug_assert!(
+            known.live.iter().all(|(live, _)| known.expelled.iter().all(|(out, _)| out != live)),
+            "I69: no node is live and expelled"
+        );
         forget(&known.expelled);
         self.seen.store(now.epoch().0, Ordering::Release);
     }
@@ -118,6 +122,10 @@ impl NodeMembers {
 
     /// Notes that a coordinator has taken note of an epoch.
     pub(crate) fn note(&self, thread: usize, epoch: Epoch) {
+        debug_assert!(
+            self.noted[thread].load(Ordering::Acquire) <= epoch.0,
+            "I71: what was noted stays noted"
+        );
         self.noted[thread].store(epoch.0, Ordering::Release);
     }
 

@@ -29,6 +29,12 @@ impl Nodes {
     /// Replaces a node's life by `next`.
     pub(crate) fn replace(&self, next: &Arc<ComputeNode>) {
         let mut nodes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        debug_assert!(
+            nodes
+                .iter()
+                .any(|node| node.index == next.index && node.incarnation < next.incarnation),
+            "I144: a node's next life has a later incarnation"
+        );
         nodes.iter_mut().filter(|node| node.index == next.index).for_each(|node| {
             *node = Arc::clone(next);
         });

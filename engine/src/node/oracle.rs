@@ -47,7 +47,12 @@ impl Oracle {
     fn issue(&self, now: Nanos) -> Option<Timestamp> {
         // Acquire: seeing the bound implies seeing the clock moved past the predecessor's.
         let bound = Timestamp::new(self.bound.load(Ordering::Acquire)).expect("a timestamp");
-        self.clock.next_within(now.0, bound)
+        let issued = self.clock.next_within(now.0, bound);
+        debug_assert!(
+            issued.is_none_or(|issued| issued <= bound),
+            "I131: no timestamp lies beyond a stored bound"
+        );
+        issued
     }
 
     /// Issues nothing up to `past` from now on.
@@ -57,6 +62,10 @@ impl Oracle {
 
     /// Allows timestamps up to `bound`.
     pub(crate) fn open(&self, bound: Timestamp) {
+        debug_assert!(
+            self.bound.load(Ordering::Acquire) <= bound.raw(),
+            "I131: a bound is never taken back"
+        );
         self.bound.store(bound.raw(), Ordering::Release);
     }
 
@@ -83,6 +92,7 @@ impl Oracle {
     /// Answers the asker at a place. Members alone are given timestamps and count as having asked
     /// this node; an unknown later life may be a member soon.
     pub(crate) fn answer(&self, place: usize, asker: Asker, now: Nanos) -> OracleAnswer {
+        debug_assert!(place < self.lives.len(), "I182: an asker has a place among the members");
         let known = self.lives[place].load(Ordering::Relaxed);
         let asks = u32::from(asker.life.raw());
         match asks.cmp(&(known >> 1)) {

@@ -31,7 +31,11 @@ impl Suspects {
         for (_, count) in self.0.iter().filter(|(known, _)| *known == node) {
             match suspicion {
                 Suspicion::Begins => count.fetch_add(1, Ordering::Relaxed),
-                Suspicion::Ends => count.fetch_sub(1, Ordering::Relaxed),
+                Suspicion::Ends => {
+                    let before = count.fetch_sub(1, Ordering::Relaxed);
+                    debug_assert!(before > 0, "I161: a suspicion ends once");
+                    before
+                }
             };
         }
     }

@@ -14,6 +14,11 @@ impl Shared {
     pub(crate) fn install(&self, all: &[TableDef]) -> Result<(), ClusterError> {
         let mut known = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         for def in all.iter().skip(known.len()) {
+            debug_assert_eq!(
+                usize::from(def.id().0),
+                known.len(),
+                "I87: a table has one number everywhere"
+            );
             let table = Arc::new(def.clone());
             let entries = self.nodes.iter().map(|_| self.node_table(&table));
             let entries = entries.collect::<Result<Vec<_>, _>>()?;

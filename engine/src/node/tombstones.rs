@@ -57,6 +57,7 @@ impl Tombstones {
         if index >= known.len() {
             known.resize(index + 1, Timestamp::ZERO);
         }
+        debug_assert!(known[index] <= time, "I60: a purge time only rises");
         known[index] = time;
     }
 }

@@ -29,6 +29,7 @@ pub(crate) struct Trims {
 
 impl Trims {
     pub(crate) fn note(&self, row: Noted) {
+        debug_assert!(row.bytes > 0, "I203: a row to trim has slots");
         let mut noted = self.noted.borrow_mut();
         let same = |queue: &VecDeque<Noted>| queue[0].slots == row.slots;
         match noted.iter_mut().find(|queue| same(queue)) {

@@ -165,6 +165,7 @@ impl VersionTables {
         offset: u64,
         cvt: Cvt<'_>,
     ) {
+        debug_assert!(offset != 0, "I62: a cached row has a place in memory");
         let Some((cache, _)) = self.owned(key) else { return };
         cache.keep(table, key, offset, &cvt.words()[HEADER_WORDS..], || {
             let owned = self.shards.serves(key.shard(), before.owner);

@@ -137,6 +137,10 @@ impl Coordinator {
     /// Orders the hand-over of shards, one receiver after the other.
     fn order(&self, gifts: Vec<Gift>) -> Vec<Receiver<MoveOutcome>> {
         let order = |Gift { to, shards }| {
+            debug_assert!(
+                to != self.node.index && !shards.is_empty(),
+                "I79: a gift moves shards to another node"
+            );
             let (reply, outcome) = async_channel::bounded(1);
             let to = self.shared.peers[to].id;
             let since = shards.iter().map(|shard| self.node.shards.owner(*shard).epoch).collect();

@@ -147,6 +147,10 @@ fn answer(coordinator: &Weak<Coordinator>, message: &[u8]) -> Option<Vec<u64>> {
 impl Coordinator {
     /// Gives all of `shards` to `to`, or none; see the module docs.
     async fn hand_over(&self, shards: &[ShardId], to: NodeId) -> Result<Moved, MoveError> {
+        debug_assert!(
+            shards.len() <= MOST_AT_ONCE,
+            "I76: one message names all shards of a hand-over"
+        );
         let owned = self.owned(shards)?;
         if to == self.node.id || owned.is_empty() {
             return Ok(Moved { interruption: Duration::ZERO, stragglers: 0 });
@@ -183,6 +187,7 @@ impl Coordinator {
             return Err(MoveError::Unreachable);
         }
         point!(me, Drained, with to.0);
+        debug_assert!(self.gives.get().is_none(), "I147: a node gives to one receiver at a time");
         self.gives.set(Some(to));
         let given = self.give(&transfers).await;
         self.gives.set(None);

@@ -194,11 +194,16 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
 impl Coordinator {
     /// Whether an order is for another node to carry out.
     pub(crate) fn is_for_another(&self, order: &Order) -> bool {
+        debug_assert!(!order.shards.is_empty(), "I95: an order names shards");
         order.since.is_empty() && !self.node.shards.keeps(order.shards[0], self.node.id)
     }
 
     /// Checks that the owners' epochs named by an order, if any, are current.
     pub(crate) fn check_epochs(&self, order: &Order) -> Result<(), MoveError> {
+        debug_assert!(
+            order.since.is_empty() || order.since.len() == order.shards.len(),
+            "I95: an order names the epoch of each shard, or none"
+        );
         let mut named = order.shards.iter().zip(&order.since);
         let stale = named.find(|(shard, epoch)| self.node.shards.owner(**shard).epoch != **epoch);
         stale.map_or(Ok(()), |(shard, _)| Err(MoveError::NotOwner(*shard)))
@@ -221,6 +226,7 @@ impl Coordinator {
     /// Returns the single owner of these shards by the words in the memory pool, and the epochs.
     async fn only_owner(&self, shards: &[ShardId]) -> Result<(NodeId, Vec<ShardEpoch>), MoveError> {
         let owners = self.owners_in_pool(shards).await?;
+        debug_assert_eq!(owners.len(), shards.len(), "I95: each shard of an order has an owner");
         let first = owners[0].node;
         let other = owners.iter().zip(shards).find(|(owner, _)| owner.node != first);
         match other {

@@ -77,6 +77,11 @@ impl Shared {
 
 /// Adds WRITEs of the words of all shards on one copy.
 pub(crate) fn write_owners(batch: &mut Batch, replica: Replica, owners: &[Owner]) {
+    debug_assert_eq!(
+        owners.len(),
+        usize::from(ShardId::COUNT),
+        "I46: each shard has an owner's word"
+    );
     let all: Vec<(ShardId, &Owner)> = ShardId::all().zip(owners).collect();
     for some in all.chunks(MAX_VERB_BYTES / WORD_BYTES) {
         let staged = batch.stage(some.len() * WORD_BYTES);
@@ -157,6 +162,11 @@ impl Coordinator {
             }
             given.extend(done);
         }
+        debug_assert_eq!(
+            given.len(),
+            transfers.len(),
+            "I46: each change of an owner has an outcome"
+        );
         let changes = || self.primary(OWNERS_GROUP).at(CHANGES_OFFSET);
         self.insist(|batch| batch.fetch_and_add(changes(), 1)).await?;
         Ok(given)
@@ -202,6 +212,10 @@ impl Coordinator {
         replica: Replica,
         wanted: &[(Transfer, Owner)],
     ) -> Result<Option<Vec<Owner>>, Fenced> {
+        debug_assert!(
+            wanted.iter().all(|(change, expected)| expected.epoch < change.to.epoch),
+            "I46: an owner's word never goes back"
+        );
         let swap_all = |batch: &mut Batch| -> Vec<Buffer> {
             let swap = |(Transfer { shard, to, .. }, expected): &(Transfer, Owner)| {
                 batch.compare_and_swap(word_of(replica, *shard), expected.to_word(), to.to_word())

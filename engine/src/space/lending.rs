@@ -187,6 +187,11 @@ impl Coordinator {
         let most = free.div_ceil(2).min(MOST_GIVEN);
         let given: Vec<u64> =
             (0..most).map_while(|_| wanted.take(&mut shared, purpose, bytes)).collect();
+        debug_assert!(given.len() as u64 <= MOST_GIVEN, "I201: one answer names all slots given");
+        debug_assert!(
+            given.iter().all(|slot| *slot != 0),
+            "I201: no slot begins where a region does"
+        );
         if broken(Rule::GivenSlotsAreGone) {
             given.iter().for_each(|slot| shared.release(purpose, *slot));
         }

@@ -183,6 +183,7 @@ impl Coordinator {
         group: GroupId,
         bytes: u64,
     ) -> Result<(), TxnError> {
+        debug_assert!(bytes <= SLAB_BYTES, "I20: a slot fits a slab");
         if self.stalled.borrow().contains(&purpose) {
             // A slab is already taken and cannot be entered for now; neither could another.
             return Err(TxnError::Timeout);

@@ -97,6 +97,7 @@ impl Target {
     /// Target of an insert: a new CVT at `cvt`, with `cell` as its first cell. The row is known to
     /// have been absent since `absent_since`.
     pub(crate) fn new_cvt(cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
+        debug_assert!(cvt != 0, "I24: no CVT begins where a region does");
         Self {
             cvt,
             cell_index: 0,
@@ -255,6 +256,7 @@ impl Body {
     #[inline]
     pub(crate) fn set(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
         let row = &self.rows[item.0 as usize];
+        debug_assert!(row.access != Access::Read, "I37: a row that is written is locked to write");
         let tables = self.tables.as_ref().expect("a row was added");
         tables[usize::from(row.table.0)].def.check_value(value.len())?;
         let range = match &row.change {
@@ -336,6 +338,7 @@ impl Body {
     /// Releases the locks, and returns the slots and buckets taken for writes.
     pub(crate) fn release(&mut self, coordinator: &Coordinator) {
         coordinator.locks.release(&mut self.held);
+        debug_assert!(self.held.is_empty(), "I41: an attempt that ends holds no lock");
         for row in &mut self.rows {
             if let Some(offset) = row.reserved.take() {
                 coordinator.release_slot(row.records(), offset);

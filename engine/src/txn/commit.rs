@@ -86,6 +86,7 @@ impl Replicas {
     }
 
     pub(crate) fn of(self, set: &ReplicaSet) -> &[Replica] {
+        debug_assert!(!set.members().is_empty(), "I101: every replica group keeps a copy");
         match self {
             Self::Backups if set.whole().len() == 1 => set.members(),
             Self::Backups => set.backups(),
@@ -300,6 +301,10 @@ impl<'a> Commit<'a> {
                 return Err(Fenced);
             }
             if let Ok(timestamp) = drawn {
+                debug_assert!(
+                    timestamp > Timestamp::LOADED,
+                    "I154: a commit is later than what was loaded"
+                );
                 point!(coordinator.node.id.0, TimestampDrawn);
                 return Ok(timestamp);
             }
@@ -341,6 +346,7 @@ impl Body {
         let plan = &mut self.plan;
         for (index, row) in self.rows.iter_mut().enumerate() {
             let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
+            debug_assert!(row.executed, "I13: a row is locked and read before it is written");
             let group = row.group;
             // A reserved slot belongs to the cell from now on.
             let bound = match row.reserved.take() {
@@ -484,6 +490,10 @@ impl Body {
         for index in 0..self.plan.writes.len() {
             self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, version, batch));
         }
+        debug_assert!(
+            !self.plan.nodes.is_empty(),
+            "I11: a write set has a memory node with its log"
+        );
         let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
         for (place, node) in self.plan.nodes.iter().enumerate() {
             if coordinator.configuration.has_left(*node) {

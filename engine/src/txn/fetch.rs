@@ -78,6 +78,7 @@ impl Fetch {
     /// Starts a search for the row's CVT in its chain of buckets.
     #[cold]
     pub(crate) fn search(&mut self, table: &NodeTable, row: &Row, lookups: &mut Vec<Lookup>) {
+        debug_assert!(self.lookup.is_none(), "I27: a row is searched through its chain once");
         let (lookup, read) = Lookup::start(&table.def, row.key, None);
         lookups.push(lookup);
         self.lookup = Some(lookups.len() - 1);

@@ -77,6 +77,7 @@ impl Body {
             let locks = &coordinator.locks;
             let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
             granted.map_err(|error| self.lock_error(error))?;
+            debug_assert!(!self.held.is_empty(), "I39: locks that were granted are held");
             point!(coordinator.node.id.0, LocksGranted);
             let mut caches = coordinator.caches.get();
             let all = self.wanted.len();
@@ -109,6 +110,10 @@ impl Body {
                 Box::pin(self.grow_chains(&slot.coordinator)).await?;
             }
         }
+        debug_assert!(
+            self.rows.iter().all(|row| row.executed),
+            "I104: every row is read before the commit"
+        );
         point!(coordinator.node.id.0, Read);
         Ok(())
     }
@@ -201,6 +206,10 @@ impl Body {
             }
             self.fetches.push(fetch);
         }
+        debug_assert!(
+            self.fetches.iter().all(|fetch| fetch.cvt != 0 || fetch.lookup.is_some()),
+            "I9: each READ has an address, or a search for it"
+        );
         coordinator.caches.set(caches);
         Ok(())
     }
@@ -471,6 +480,7 @@ impl Body {
                 return Ok(if trims { Next::Done } else { Next::Reread });
             };
             let Ok(cell) = cvt.cell(index) else { return Ok(Next::Reread) };
+            debug_assert!(fetch.cvt != 0, "I9: a row that was read has an address");
             row.target = Some(Target {
                 cvt: fetch.cvt,
                 cell_index: index,
@@ -596,6 +606,7 @@ impl Body {
                 }
             };
             let grown = &mut self.grown[found];
+            debug_assert!(grown.claimed < BUCKET_SLOTS, "I24: a bucket has a CVT for each insert");
             let cvt = grown.bucket + slot_offset(cells, grown.claimed);
             grown.claimed += 1;
             let absent_since = self.fetches[index].absent_since.unwrap_or_default();

@@ -64,6 +64,7 @@ impl Body {
             if need == Need::None {
                 continue;
             }
+            debug_assert!(self.rows[index].reserved.is_none(), "I201: a write takes one slot");
             let bytes = known.def.slot_bytes();
             let (group, wanted) = (row.group, row.wants(need));
             let records = purpose(row.table, group, SlotKind::Record);
@@ -126,6 +127,7 @@ pub(crate) async fn allocate(
         let horizon = coordinator.node.horizon.get();
         let reused = coordinator.retired.borrow_mut().reuse(purpose, horizon);
         if let Some(slot) = reused {
+            debug_assert!(slot != 0, "I202: a retired slot was named by a cell");
             return Ok(slot);
         }
     }

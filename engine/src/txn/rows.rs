@@ -43,6 +43,11 @@ impl RowIndex {
         if rows.len() < FEW {
             return rows.iter().position(is_it);
         }
+        debug_assert_eq!(
+            self.entered,
+            rows.len(),
+            "I8: every row of the transaction is found by its key"
+        );
         let mask = self.slots.len() - 1;
         let mut slot = hash(table, key) & mask;
         while let Some(place) = self.slots[slot].checked_sub(1) {

@@ -224,6 +224,8 @@ impl Slot {
 
     /// Hands the write set of `txn` to the driver. It is committed even if the verdict is dropped.
     pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> PendingCommit {
+        debug_assert_eq!(self.attempts.commits.get(), 0, "I16: a slot has one commit at a time");
+        debug_assert_eq!(body.held.txn(), txn, "I39: locks name the attempt that commits");
         self.decided.set(false);
         self.attempts.commits.set(txn.attempt());
         self.entered.set(self.coordinator.grace.enter());
@@ -308,6 +310,7 @@ impl Slot {
             "I15: a commit that has ended has a verdict"
         );
         self.coordinator.grace.leave(self.entered.get());
+        debug_assert!(self.attempts.commits.get() != 0, "I16: a commit that ends has begun");
         self.attempts.commits.set(0);
         self.give_back(body);
         *self.errand.borrow_mut() = Errand::Idle;
@@ -370,6 +373,7 @@ async fn drive(slot: Rc<Slot>) {
             Operation::Commit if body.trims => trim::carry_out(&slot, body).await,
             Operation::Commit => commit::carry_out(&slot, body).await,
         }
+        debug_assert!(at_work.get() > 0, "I15: settling waits for each commit once");
         at_work.set(at_work.get() - 1);
     }
 }

@@ -95,7 +95,7 @@ where
     .await
 }
 
-/// TxnKind of transaction to begin.
+/// Kind of transaction to begin.
 #[derive(Clone, Copy)]
 pub(crate) enum TxnKind {
     Read,

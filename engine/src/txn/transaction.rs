@@ -6,6 +6,7 @@
 //! out the commit (`crate::txn::commit`). Dropping a transaction aborts it: its locks are released
 //! at once, remote ones by a message that is repeated until acknowledged.
 
+use lotus_sabotage::any_broken;
 use std::rc::Rc;
 
 use lotus_fabric::ids::{TableId, TxnId};
@@ -43,6 +44,10 @@ impl Transaction {
             let issued = coordinator.timestamps.issued();
             coordinator.snapshots.borrow_mut().register(slot.index, issued);
             let snapshot = coordinator.timestamps.snapshot().await?;
+            debug_assert!(
+                snapshot >= issued || any_broken(),
+                "I2: a snapshot is at least what was issued before it"
+            );
             coordinator.snapshots.borrow_mut().activate(slot.index, snapshot);
             begun.body_mut()?.snapshot = Some(snapshot);
         }
@@ -66,6 +71,7 @@ impl Transaction {
         let id = slot.next_attempt()?;
         point!(coordinator.node.id.0, Begin);
         let mut body = slot.take_body().ok_or(misuse)?;
+        debug_assert!(body.rows.is_empty(), "I16: the buffers of the last transaction are empty");
         body.held.begin(id);
         body.epoch = epoch;
         // From here on the transaction's `drop` returns the buffers.
@@ -267,7 +273,7 @@ impl Transaction {
             // Boxed: most commits follow an execution, and their future should be small.
             Box::pin(self.execute()).await?;
         }
-        let (slot, id) = (Rc::clone(&self.slot), self.id);
+        let (slot, id, mode) = (Rc::clone(&self.slot), self.id, self.mode);
         let coordinator = &slot.coordinator;
         let body = self.body_mut()?;
         let writes = body.check_changes(coordinator)?;
@@ -279,6 +285,10 @@ impl Transaction {
         if slot.attempts.has_yielded(id) {
             return Err(body.given_up());
         }
+        debug_assert!(
+            writes == 0 || mode != Mode::ReadOnly,
+            "I1: what reads a snapshot only writes nothing"
+        );
         let snapshot = body.snapshot;
         if writes == 0 {
             self.end();

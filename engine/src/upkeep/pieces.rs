@@ -31,6 +31,7 @@ async fn in_pieces<T>(
     if is_over(&work(due).await) {
         return true;
     }
+    debug_assert!(piece > 0, "I217: each row is tried again or put back");
     let mut done = false;
     for some in due.chunks(piece) {
         if is_over(&work(some).await) {
@@ -57,6 +58,7 @@ impl Session {
         coordinator.at_work.set(coordinator.at_work.get() + 1);
         let work = async |some: &[T]| work(self, some).await;
         let done = in_pieces(due, piece, work, |some| put_back(&coordinator, some)).await;
+        debug_assert!(coordinator.at_work.get() > 0, "I15: settling waits for upkeep");
         coordinator.at_work.set(coordinator.at_work.get() - 1);
         done
     }

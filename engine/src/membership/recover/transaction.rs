@@ -83,6 +83,8 @@ impl InDoubt {
         words[DECISION_WORD] = DecisionWord::Undecided.word();
         let of_it = whole().filter(|(_, other)| other.txn() == entry.txn());
         let logs = of_it.map(|(copy, entry)| (copy.node, entry.decision())).collect();
+        let logs: Vec<_> = logs;
+        debug_assert!(!logs.is_empty(), "I52: an entry that counts is whole on a memory node");
         Some(Self { txn: entry.txn(), writes, words, logs })
     }
 
@@ -236,6 +238,10 @@ impl Recoverer<'_> {
         named: &[Named],
         decision: Decision,
     ) -> Result<bool, Stop> {
+        debug_assert!(
+            decision != Decision::AlreadyResolved,
+            "I51: what is resolved is not touched"
+        );
         let word = match decision {
             Decision::Forward(time) => DecisionWord::Forward(time),
             _ => DecisionWord::Back,
@@ -270,6 +276,10 @@ impl Recoverer<'_> {
         doubt: &InDoubt,
         decision: DecisionWord,
     ) -> Result<bool, Stop> {
+        debug_assert!(
+            matches!(decision, DecisionWord::Forward(_) | DecisionWord::Back),
+            "I51: a decision is recorded before it is done"
+        );
         let offset = (DECISION_WORD * WORD_BYTES) as u64;
         for (place, (node, _)) in doubt.logs.iter().enumerate() {
             let at = self.log_place(*node, slot).plus(offset);

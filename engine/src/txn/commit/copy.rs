@@ -36,6 +36,10 @@ impl Commit<'_> {
             loop {
                 let write = |batch: &mut Batch| {
                     for stretch in some {
+                        debug_assert!(
+                            !stretch.words.is_empty(),
+                            "I137: each stretch of a copy has words"
+                        );
                         let staged = batch.stage(stretch.words.len() * WORD_BYTES);
                         batch.words_mut(staged).copy_from_slice(&stretch.words);
                         batch.write(stretch.on(piece.node), staged);

@@ -23,6 +23,10 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
 impl Commit<'_> {
     async fn purge(&self, body: &mut Body) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
+        debug_assert!(
+            body.rows.iter().all(|row| matches!(row.change, Change::Purge | Change::None)),
+            "I59: a purge changes no other rows"
+        );
         body.plan_commit(coordinator);
         self.until_done(|batch| body.add_marks(coordinator, self, batch)).await?;
         let placed = coordinator.configuration.placed();

@@ -2,7 +2,7 @@
 
 use crate::node::coordinator::Coordinator;
 use crate::node::verbs::Fenced;
-use crate::txn::body::{Body, Receipt};
+use crate::txn::body::{Body, Change, Receipt};
 use crate::txn::commit::{Commit, Replicas};
 use crate::txn::slot::Slot;
 use lotus_fabric::lane::Batch;
@@ -24,7 +24,12 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
 impl Commit<'_> {
     async fn trim(&self, body: &mut Body) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
+        debug_assert!(
+            body.rows.iter().all(|row| matches!(row.change, Change::Trim | Change::None)),
+            "I203: a trim changes no other rows"
+        );
         body.plan_commit(coordinator);
+        debug_assert!(body.plan.writes.iter().all(|write| write.target.cell.version != Version::Committed(write.target.previous)), "I203: a trim never takes the newest version");
         if broken(Rule::TrimsReachAllCopies) {
             self.until_done(|batch| body.add_trims(coordinator, self, Replicas::Primaries, batch))
                 .await?;
