@@ -38,22 +38,22 @@ const USUAL_BYTES: usize = 64;
 /// each compute node, which are made when they are needed. Must be used within a `tokio` runtime.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct ClientState {
     config: Config,
     env: Env,
     rng: Mutex<SmallRng>,
     map: RwLock<Arc<Map>>,
     /// Indexed as the compute nodes in the directory.
-    nodes: Vec<Node>,
+    nodes: Vec<NodeConnection>,
     /// Number of the next interactive transaction.
     next_number: AtomicU32,
 }
 
 #[derive(Default)]
-struct Node {
+struct NodeConnection {
     connection: Mutex<Option<Arc<Connection>>>,
     /// Held while a connection is made, so that only one is.
     opening: tokio::sync::Mutex<()>,
@@ -79,14 +79,15 @@ impl Client {
     }
 
     fn over(config: Config, env: Env, connection: Arc<Connection>, directory: Directory) -> Self {
-        let nodes: Vec<Node> = directory.nodes.iter().map(|_| Node::default()).collect();
+        let nodes: Vec<NodeConnection> =
+            directory.nodes.iter().map(|_| NodeConnection::default()).collect();
         if let Some(node) = nodes.get(usize::from(directory.node)) {
             *lock(&node.connection) = Some(connection);
         }
         let rng = Mutex::new(env.rng(0));
         let map = RwLock::new(Arc::new(Map::new(directory)));
         let next_number = AtomicU32::new(0);
-        Self { shared: Arc::new(Shared { config, env, rng, map, nodes, next_number }) }
+        Self { shared: Arc::new(ClientState { config, env, rng, map, nodes, next_number }) }
     }
 
     /// The table of this name, if the directory that was last fetched has one.
@@ -161,7 +162,7 @@ impl Client {
 /// A call that has not been made yet. Await it.
 #[must_use = "nothing is sent before the call is awaited"]
 pub struct Call<R> {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
     procedure: Box<str>,
     arguments: Result<Vec<u8>, String>,
     at: Option<(TableId, PrimaryKey)>,
@@ -250,7 +251,7 @@ pub(crate) struct Target {
     pub(crate) shard: Option<u16>,
 }
 
-impl Shared {
+impl ClientState {
     pub(crate) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -393,7 +394,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ClientState {
     fn drop(&mut self) {
         for node in &self.nodes {
             if let Some(connection) = lock(&node.connection).take() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
 
-use crate::client::{Shared, Target};
+use crate::client::{ClientState, Target};
 use crate::connection::Connection;
 use crate::error::CallError;
 use crate::retry::Repetition;
@@ -70,7 +70,7 @@ enum Seat {
 /// A transaction in progress. Dropping it aborts it.
 #[must_use = "a transaction that is dropped has no effect"]
 pub struct Transaction {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
     kind: Kind,
     seat: Seat,
     planned: Vec<Planned>,
@@ -80,7 +80,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) const fn new(shared: Arc<Shared>, kind: Kind) -> Self {
+    pub(crate) const fn new(shared: Arc<ClientState>, kind: Kind) -> Self {
         Self {
             shared,
             kind,

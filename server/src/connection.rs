@@ -28,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::calls;
 use crate::interactive::{self, Open};
-use crate::node::Node;
+use crate::node::NodeServer;
 use crate::numbered::Numbered;
 use crate::ticket::{Peer, Ticket};
 use crate::worker::{Errand, Identity, Request, Work};
@@ -62,7 +62,7 @@ impl Turned {
 
 /// Lets a client in, or tells it why not; `room` says why there is no place for it, if so.
 pub(crate) async fn admit(
-    node: &Node,
+    node: &NodeServer,
     stream: &mut Stream,
     origin: Origin,
     key: Option<&Key>,
@@ -94,7 +94,7 @@ pub(crate) async fn admit(
 }
 
 async fn shake_hands(
-    node: &Node,
+    node: &NodeServer,
     stream: &mut Stream,
     incoming: &mut Incoming,
     origin: Origin,
@@ -149,7 +149,7 @@ pub(crate) struct Newcomer {
 
 /// A client's entry among those that are connected. Dropping it closes the connection.
 pub(crate) struct Presence {
-    node: Arc<Node>,
+    node: Arc<NodeServer>,
     peer: Arc<Peer>,
     number: u64,
     client: Origin,
@@ -157,7 +157,7 @@ pub(crate) struct Presence {
 
 impl Presence {
     /// Registers a client; `number` is unique to its connection, `home` its coordinator.
-    pub(crate) fn enter(node: &Arc<Node>, number: u64, client: Origin, home: usize) -> Self {
+    pub(crate) fn enter(node: &Arc<NodeServer>, number: u64, client: Origin, home: usize) -> Self {
         let peer = Arc::new(Peer::new(&node.budgets[home], node.limits.held_bytes));
         node.enter(number, &peer);
         add(&node.doors.admitted);
@@ -252,7 +252,7 @@ impl Wire for Seated {
 
 /// Takes a client's requests in and hands them on.
 struct Desk<'n> {
-    node: &'n Arc<Node>,
+    node: &'n Arc<NodeServer>,
     peer: &'n Arc<Peer>,
     /// The coordinator of this thread; within TLS, the one that requests go to first.
     home: usize,
@@ -376,7 +376,7 @@ impl Desk<'_> {
 }
 
 /// Counts a connection's end, and logs it.
-fn note_end(node: &Node, end: &End, client: Origin) {
+fn note_end(node: &NodeServer, end: &End, client: Origin) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::SlowReader(_) | End::SlowSender(_) => {
             add(&node.doors.misbehaved);
@@ -390,7 +390,7 @@ fn note_end(node: &Node, end: &End, client: Origin) {
 }
 
 /// Counts a client that was not let in, and logs it.
-pub(crate) fn note_turned(node: &Node, turned: &Turned, client: Origin) {
+pub(crate) fn note_turned(node: &NodeServer, turned: &Turned, client: Origin) {
     let index = node.index;
     if !turned.is_refusal() {
         tracing::debug!(node = index, %client, %turned, "a client was not let in");

@@ -14,7 +14,7 @@ use lotus_protocol::messages::{
 
 use crate::counters::Ending;
 use crate::failure;
-use crate::node::{Node, Place};
+use crate::node::{InteractivePlace, NodeServer};
 use crate::numbered::Standing;
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, within};
@@ -56,7 +56,7 @@ impl Open {
 }
 
 /// Begins a transaction of this kind in `place`; its first step is to follow.
-pub(crate) fn begin(node: &Arc<Node>, place: Place, kind: Kind) -> Open {
+pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace, kind: Kind) -> Open {
     // One step at a time: a client that sends more does not wait for answers.
     let (steps, inbox) = async_channel::bounded(1);
     let expired = Arc::new(AtomicBool::new(false));
@@ -91,7 +91,7 @@ enum Stepped {
 }
 
 impl Held {
-    async fn serve(self, node: &Node, mut session: Session, kind: Kind) -> Ending {
+    async fn serve(self, node: &NodeServer, mut session: Session, kind: Kind) -> Ending {
         let mut alarm = Alarm::new(session.view());
         let mut open = None;
         let mut items = Vec::new();
@@ -175,7 +175,7 @@ async fn end(txn: Transaction, step: &Step<'_>, added: &[Item], mut ticket: Tick
 /// Carries out a step's actions. `items` are the rows as the client counts them: the engine has one
 /// item for a row that is added twice.
 fn act(
-    node: &Node,
+    node: &NodeServer,
     txn: &mut Transaction,
     step: &Step<'_>,
     items: &mut Vec<Item>,

@@ -19,12 +19,12 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::counters::{ABORT_REASONS, Counters, Ending, LATENCY_BOUNDS_US, Latencies};
 use crate::exposition::{self, gauge};
 use crate::metrics::memory::Memory;
-use crate::node::Node;
+use crate::node::NodeServer;
 
 pub(crate) use memory::Counted;
 
 /// Gathers all metrics of a node.
-pub(crate) async fn gather(node: Arc<Node>) -> Registry {
+pub(crate) async fn gather(node: Arc<NodeServer>) -> Registry {
     let mut coordinators = CoordinatorFigures::default();
     for thread in 0..node.queues.len() {
         let seat = Seat { compute_node: node.index, thread };
@@ -43,7 +43,7 @@ pub(crate) async fn gather(node: Arc<Node>) -> Registry {
 }
 
 struct Scrape {
-    node: Arc<Node>,
+    node: Arc<NodeServer>,
     figures: NodeFigures,
     coordinators: CoordinatorFigures,
     /// `None` if it cannot be read.

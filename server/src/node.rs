@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const DIRECTORY_AGE: Duration = Duration::from_millis(20);
 
 /// A server of one compute node, as its threads share it.
-pub(crate) struct Node {
+pub(crate) struct NodeServer {
     /// Weak: workers hold this node, and dropping the last handle on a cluster waits for its
     /// coordinators, which a job on one of them must not do.
     host: Weak<dyn Host>,
@@ -92,7 +92,7 @@ pub(crate) struct Doors {
     pub(crate) misbehaved: AtomicU64,
 }
 
-/// Parts of a [`Node`].
+/// Parts of a [`NodeServer`].
 pub(crate) struct Parts {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) index: usize,
@@ -106,7 +106,7 @@ pub(crate) struct Parts {
     pub(crate) local_addresses: Vec<String>,
 }
 
-impl Node {
+impl NodeServer {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let threads = parts.host.config().threads;
         Arc::new(Self {
@@ -241,7 +241,7 @@ impl Node {
     }
 
     /// A place for an interactive transaction on this coordinator or another one, if there is one.
-    pub(crate) fn take_place(self: &Arc<Self>, thread: usize) -> Option<Place> {
+    pub(crate) fn take_place(self: &Arc<Self>, thread: usize) -> Option<InteractivePlace> {
         let threads = self.interactive.len();
         let mut turn = (0..threads).map(|step| (thread + step) % threads);
         let room = |open: usize| (open < self.interactive_limit).then_some(open + 1);
@@ -249,7 +249,7 @@ impl Node {
             let open = &self.interactive[*thread];
             open.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_ok()
         })?;
-        Some(Place { node: Arc::clone(self), thread })
+        Some(InteractivePlace { node: Arc::clone(self), thread })
     }
 
     /// Number of open interactive transactions.
@@ -307,7 +307,7 @@ impl Node {
     }
 }
 
-impl Shown for Node {
+impl Shown for NodeServer {
     fn name(&self) -> String {
         format!("cn-{}", self.index)
     }
@@ -334,7 +334,7 @@ impl Shown for Node {
 
 /// The workers of one coordinator. When the last one is gone, its queue is abandoned.
 struct Crew {
-    node: Arc<Node>,
+    node: Arc<NodeServer>,
     thread: usize,
 }
 
@@ -345,12 +345,12 @@ impl Drop for Crew {
 }
 
 /// A place for one interactive transaction on a coordinator.
-pub(crate) struct Place {
-    node: Arc<Node>,
+pub(crate) struct InteractivePlace {
+    node: Arc<NodeServer>,
     pub(crate) thread: usize,
 }
 
-impl Drop for Place {
+impl Drop for InteractivePlace {
     fn drop(&mut self) {
         self.node.interactive[self.thread].fetch_sub(1, Ordering::AcqRel);
     }

@@ -26,7 +26,7 @@ use crate::config::{CallRecords, Config, LocalDoor, StartError};
 use crate::connection::{self, Newcomer, Origin, Presence, add};
 use crate::host::Host;
 use crate::http;
-use crate::node::{Node, Parts};
+use crate::node::{NodeServer, Parts};
 use crate::registry::Registry;
 use crate::worker::Errand;
 
@@ -77,7 +77,7 @@ impl Server {
         let host: Arc<dyn Host> = cluster;
         let (local, local_addresses) =
             config.local.map(|LocalDoor { listener, nodes }| (listener, nodes)).unzip();
-        let shared = Node::new(Parts {
+        let shared = NodeServer::new(Parts {
             calls: records_table(&*host, &config.call_records)?,
             host: Arc::clone(&host),
             index: node,
@@ -167,7 +167,7 @@ struct Doors {
 }
 
 async fn run(
-    node: Arc<Node>,
+    node: Arc<NodeServer>,
     Doors { clients, local, metrics }: Doors,
     security: Arc<Security>,
     mut stopped: watch::Receiver<bool>,
@@ -202,7 +202,7 @@ async fn run(
 
 /// Accepts clients, and hands them on within the limit of guests.
 struct Doorman<'n> {
-    node: &'n Arc<Node>,
+    node: &'n Arc<NodeServer>,
     security: Arc<Security>,
     /// Connections that have not passed the handshake.
     guests: Arc<AtomicUsize>,
@@ -282,7 +282,7 @@ impl Drop for Guest {
 
 /// Admits one connection and hands it to a coordinator; within TLS, serves it to its end.
 async fn receive(
-    node: Arc<Node>,
+    node: Arc<NodeServer>,
     security: Arc<Security>,
     arrival: Arrival,
     client: Origin,

@@ -10,7 +10,7 @@ use crate::calls::{self, Entry, Full, Memory};
 use crate::connection::{Newcomer, attend};
 use crate::counters::{Counters, Ending};
 use crate::failure;
-use crate::node::Node;
+use crate::node::NodeServer;
 use crate::registry::{Stop, Stored};
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, sheltered, within};
@@ -44,7 +44,7 @@ pub(crate) struct Identity {
 }
 
 /// Serves one coordinator's queue until it is closed and empty.
-pub(crate) async fn work(node: Arc<Node>, thread: usize, session: Session) {
+pub(crate) async fn work(node: Arc<NodeServer>, thread: usize, session: Session) {
     let alarm = Alarm::new(session.view());
     let counters = &node.counters[thread];
     let mut worker = Worker { node: &node, counters, session, alarm, result: Vec::new() };
@@ -61,7 +61,7 @@ pub(crate) async fn work(node: Arc<Node>, thread: usize, session: Session) {
 }
 
 struct Worker<'n> {
-    node: &'n Node,
+    node: &'n NodeServer,
     counters: &'n Counters,
     session: Session,
     alarm: Alarm,
@@ -221,7 +221,7 @@ pub(crate) async fn begin(session: &mut Session, kind: Kind) -> Result<Transacti
 
 /// Runs all of an attempt but its commit.
 async fn prepare(
-    node: &Node,
+    node: &NodeServer,
     txn: &mut Transaction,
     work: &Work,
     result: &mut Vec<u8>,
@@ -292,7 +292,7 @@ struct CallRecord {
 }
 
 impl CallRecord {
-    async fn open(node: &Node, txn: &mut Transaction, id: CallId) -> Result<Self, TxnError> {
+    async fn open(node: &NodeServer, txn: &mut Transaction, id: CallId) -> Result<Self, TxnError> {
         let (table, records): (TableId, _) = (node.calls, node.call_records);
         let item = txn.add_rw(table, calls::row_of(id, records.rows))?;
         txn.execute().await?;

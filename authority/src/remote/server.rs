@@ -47,12 +47,12 @@ pub enum ServeError {
 
 /// Server of an authority. Dropping it ends the authority, and all its connections.
 pub struct AuthorityServer {
-    shared: Arc<Shared>,
+    shared: Arc<DoorState>,
     address: Address,
     welcoming: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct DoorState {
     store: EmbeddedAuthority,
     security: Security,
     ending: AtomicBool,
@@ -82,7 +82,7 @@ impl AuthorityServer {
                 (Listener::Tcp(listener), Address::Tcp(bound))
             }
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DoorState {
             store: EmbeddedAuthority::new(),
             security: security.clone(),
             ending: AtomicBool::new(false),
@@ -151,13 +151,13 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-impl Shared {
+impl DoorState {
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Handle>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn welcome(shared: &Arc<Shared>, listener: &Listener) {
+fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
     for number in 0.. {
         let accepted = listener.accept(&shared.security);
         if shared.ending.load(Ordering::Acquire) {
@@ -190,7 +190,7 @@ fn welcome(shared: &Arc<Shared>, listener: &Listener) {
 }
 
 /// The handshake; an error ends the connection.
-fn greet(shared: &Shared, stream: &mut Stream) -> io::Result<()> {
+fn greet(shared: &DoorState, stream: &mut Stream) -> io::Result<()> {
     let admitted = match (check(shared, stream), &*stream) {
         // The client would not understand an answer within TLS.
         (Err(error), Stream::Tcp(sealed)) if error.kind() == NO_TLS => {
@@ -206,7 +206,7 @@ fn greet(shared: &Shared, stream: &mut Stream) -> io::Result<()> {
     admitted.map_err(|_| io::ErrorKind::PermissionDenied.into())
 }
 
-fn check(shared: &Shared, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
+fn check(shared: &DoorState, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
     let first = Request::decode(&wire::receive(stream, MAX_GUEST_BYTES)?);
     let Some(Request::Hello(hello)) = first else { return Ok(Err(Refusal::Garbage)) };
     let Hello { version, secured, .. } = hello;
@@ -227,7 +227,7 @@ fn check(shared: &Shared, stream: &mut Stream) -> io::Result<Result<(), Refusal>
     Ok(if proven { Ok(()) } else { Err(Refusal::Proof) })
 }
 
-fn serve(shared: &Shared, stream: &mut Stream) -> io::Result<()> {
+fn serve(shared: &DoorState, stream: &mut Stream) -> io::Result<()> {
     loop {
         let frame = wire::receive(stream, MAX_FRAME_BYTES)?;
         let request = Request::decode(&frame).ok_or(io::ErrorKind::InvalidData)?;

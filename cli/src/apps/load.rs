@@ -86,7 +86,7 @@ where
 
 /// The workload's own refusals, as sent to clients.
 #[derive(Serialize, Deserialize)]
-enum Refusal {
+enum LoadRefusal {
     Logic,
     Fatal(String),
 }
@@ -105,7 +105,7 @@ impl Aborts {
     }
 
     /// Counts the reason why an attempt did not commit, and converts it for the server.
-    fn explain(&self, kind: usize, lapse: Lapse) -> Abort<Refusal> {
+    fn explain(&self, kind: usize, lapse: Lapse) -> Abort<LoadRefusal> {
         match lapse {
             Lapse::Engine(error) => {
                 if let Some(reason) = abort_reason(&error) {
@@ -115,9 +115,9 @@ impl Aborts {
             }
             Lapse::Logic => {
                 self.count(kind, AbortReason::Logic);
-                Abort::Application(Refusal::Logic)
+                Abort::Application(LoadRefusal::Logic)
             }
-            Lapse::Fatal(why) => Abort::Application(Refusal::Fatal(why)),
+            Lapse::Fatal(why) => Abort::Application(LoadRefusal::Fatal(why)),
         }
     }
 
@@ -327,7 +327,7 @@ struct Made {
 }
 
 /// Totals over all applications.
-struct Seen {
+struct LoadResults {
     tally: Tally,
     unanswered: Unanswered,
     /// Calls with an outcome that is still to be asked for.
@@ -344,8 +344,8 @@ impl<W: Workload> Load<W> {
         let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
         self.progress.set_span(now.0, until.0);
         let window = Window { started: now, counts_from, until };
-        // One `Seen` for all: the applications share this thread, and its cache.
-        let (load, seen) = (Arc::new(self), Arc::new(Mutex::new(Seen::new::<W>())));
+        // One `LoadResults` for all: the applications share this thread, and its cache.
+        let (load, seen) = (Arc::new(self), Arc::new(Mutex::new(LoadResults::new::<W>())));
         let mut applications = JoinSet::new();
         for application in 0..in_flight {
             let (load, seen, client) = (Arc::clone(&load), Arc::clone(&seen), client.clone());
@@ -365,9 +365,9 @@ impl<W: Workload> Load<W> {
             }
         }
         applications.shutdown().await;
-        let mut seen = std::mem::replace(&mut *lock(&seen), Seen::new::<W>());
+        let mut seen = std::mem::replace(&mut *lock(&seen), LoadResults::new::<W>());
         load.settle(client, &mut seen).await;
-        let Seen { tally, unanswered, stopped, .. } = seen;
+        let LoadResults { tally, unanswered, stopped, .. } = seen;
         let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
         let driven = Driven { tally, elapsed_s, logs: Vec::new() };
         let ids = load.ids.as_ref().map_or(0, Ids::used);
@@ -376,7 +376,7 @@ impl<W: Workload> Load<W> {
 
     /// Asks for the outcomes of the calls in doubt, all at the same time: a cluster that has lost
     /// rows answers none of them.
-    async fn settle(&self, client: &Client, seen: &mut Seen) {
+    async fn settle(&self, client: &Client, seen: &mut LoadResults) {
         if seen.doubtful.is_empty() {
             return;
         }
@@ -408,7 +408,7 @@ impl<W: Workload> Load<W> {
         client: &Client,
         mut rng: SmallRng,
         window: Window,
-        seen: &Mutex<Seen>,
+        seen: &Mutex<LoadResults>,
     ) {
         let procedures = Procedures::of::<W>(self.options.load.isolation);
         let mut now = self.clock.now();
@@ -455,7 +455,7 @@ impl<W: Workload> Load<W> {
     }
 }
 
-impl Seen {
+impl LoadResults {
     fn new<W: Workload>() -> Self {
         Self {
             tally: Tally::new(W::TRANSACTIONS.len()),
@@ -533,8 +533,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn forgive(error: CallError) -> Result<(), BenchError> {
     let fatal = match &error {
         CallError::Rejected(rejection) => match rejection.decode() {
-            Some(Refusal::Logic) => return Ok(()),
-            Some(Refusal::Fatal(why)) => why,
+            Some(LoadRefusal::Logic) => return Ok(()),
+            Some(LoadRefusal::Fatal(why)) => why,
             None => error.to_string(),
         },
         _ => error.to_string(),

@@ -7,7 +7,7 @@ use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
 
-use super::callers::Seen;
+use super::callers::CallerResults;
 use super::hostile::Met;
 use super::round::Siege;
 use super::schedule::Fault;
@@ -44,7 +44,7 @@ impl Aftermath<'_> {
     ///
     /// # Errors
     /// A sentence: a node that takes part does not carry out its audit.
-    pub fn judge(&self, authority: &Seat, seen: &Seen) -> Result<Findings, String> {
+    pub fn judge(&self, authority: &Seat, seen: &CallerResults) -> Result<Findings, String> {
         let mut checks = Vec::new();
         self.steps.say("whoever is out is recovered");
         let members = self.await_recovery(authority);

@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const REMEMBERED: usize = 32;
 
 /// Results of the callers.
-pub struct Seen {
+pub struct CallerResults {
     /// Committed calls.
     pub tally: Tally,
     /// Calls that the workload itself rejected.
@@ -160,7 +160,7 @@ impl Silence {
     }
 }
 
-impl Seen {
+impl CallerResults {
     fn new<W: Workload>() -> Self {
         Self {
             tally: Tally::new(W::TRANSACTIONS.len()),
@@ -230,7 +230,7 @@ impl<W: Workload> Callers<W> {
     ///
     /// # Errors
     /// A call failed in a way that no fault explains.
-    pub async fn call(self, client: &Client) -> Result<Seen, BenchError> {
+    pub async fn call(self, client: &Client) -> Result<CallerResults, BenchError> {
         let began = self.clock.now().0;
         let silence = Arc::new(Silence { last: AtomicU64::new(began), longest: AtomicU64::new(0) });
         let callers = Arc::new(self);
@@ -245,7 +245,7 @@ impl<W: Workload> Callers<W> {
                 }
             });
         }
-        let mut seen = Seen::new::<W>();
+        let mut seen = CallerResults::new::<W>();
         while let Some(ended) = tasks.join_next().await {
             seen.merge(ended.map_err(|error| failed(&error))??);
         }
@@ -267,10 +267,10 @@ impl<W: Workload> Callers<W> {
         client: &Client,
         caller: usize,
         silence: &Silence,
-    ) -> Result<Seen, BenchError> {
+    ) -> Result<CallerResults, BenchError> {
         let procedures = T::procedures::<W>();
         let mut rng = self.clock.rng(u64::from(self.life) << 32 | caller as u64);
-        let mut seen = Seen::new::<W>();
+        let mut seen = CallerResults::new::<W>();
         let mut doubtful = Vec::new();
         let began = self.clock.now();
         let mut number = 0_u64;

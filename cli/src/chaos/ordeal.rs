@@ -7,7 +7,7 @@ use lotus_benchmarks::history::History;
 use lotus_fabric::env::Env;
 
 use super::aftermath::{Aftermath, Findings};
-use super::callers::{Seen, ask_again};
+use super::callers::{CallerResults, ask_again};
 use super::copies::Copies;
 use super::events::{Restore, Round};
 use super::keeper::{Keeper, Pace};
@@ -40,7 +40,7 @@ pub struct Ordeal<'a> {
 /// Results of all rounds so far.
 #[derive(Default)]
 struct Sum {
-    seen: Option<Seen>,
+    seen: Option<CallerResults>,
     lives: Lives,
     copies: Copies,
     /// Strikes, with times since the load began.
@@ -142,7 +142,7 @@ impl Ordeal<'_> {
         let Sum { seen, lives, copies, strikes, starts, restores, restores_struck, .. } = sum;
         let (members, out) = sum.last.map_or((None, Vec::new()), |last| (last.members, last.out));
         let seen = seen.as_ref();
-        let count = |of: fn(&Seen) -> u64| seen.map_or(0, of);
+        let count = |of: fn(&CallerResults) -> u64| seen.map_or(0, of);
         let report = Report {
             file: self.file.path.display().to_string(),
             seed: self.seed,
@@ -170,7 +170,7 @@ impl Ordeal<'_> {
 }
 
 impl Sum {
-    fn see(&mut self, seen: Seen) -> &Seen {
+    fn see(&mut self, seen: CallerResults) -> &CallerResults {
         match &mut self.seen {
             Some(before) => before.merge(seen),
             none => *none = Some(seen),

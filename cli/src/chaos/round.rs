@@ -10,7 +10,7 @@ use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::TableId;
 
-use super::callers::{Callers, Seen};
+use super::callers::{CallerResults, Callers};
 use super::copies::Copies;
 use super::hostile::{Hostile, Met};
 use super::keeper::Keeper;
@@ -43,7 +43,7 @@ pub struct Driving<'a> {
 /// Result of a round.
 pub struct Driven {
     pub workload: &'static str,
-    pub seen: Seen,
+    pub seen: CallerResults,
     pub tables: Vec<(TableId, String)>,
     pub struck: Struck,
     pub copies: Copies,

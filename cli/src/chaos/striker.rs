@@ -24,7 +24,7 @@ use lotus_node::agree::seat::Seat;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::{PAUSE, wait_until};
-use lotus_node::host::processes::{Seen, State};
+use lotus_node::host::processes::{ProcessState, StateFolder};
 
 /// Time that recovery may take when the load has ended.
 pub const RECOVERING: Duration = Duration::from_secs(60);
@@ -38,13 +38,13 @@ const SOME: usize = 8;
 /// The nodes of a cluster, seen from outside.
 pub struct Nodes {
     file: ClusterFile,
-    state: State,
+    state: StateFolder,
 }
 
 impl Nodes {
     /// Nodes that a file describes.
     pub fn of(file: &ClusterFile) -> Self {
-        Self { file: file.clone(), state: State::look(file) }
+        Self { file: file.clone(), state: StateFolder::look(file) }
     }
 
     /// All nodes.
@@ -89,7 +89,7 @@ impl Nodes {
     pub fn serves(&self, authority: &dyn Authority, node: NodeName) -> bool {
         let record = Record::read(node, authority).ok().flatten();
         record.is_some_and(|record| {
-            let runs = self.state.seen(node) == Seen::Running(record.process.id);
+            let runs = self.state.seen(node) == ProcessState::Running(record.process.id);
             runs && record.stage == Stage::Serving
         })
     }
@@ -97,8 +97,8 @@ impl Nodes {
     /// Process id of a node, while it runs.
     pub fn process(&self, node: NodeName) -> Option<u32> {
         match self.state.seen(node) {
-            Seen::Running(process) => Some(process),
-            Seen::Never | Seen::Ended(_) | Seen::Down => None,
+            ProcessState::Running(process) => Some(process),
+            ProcessState::Never | ProcessState::Ended(_) | ProcessState::Down => None,
         }
     }
 
@@ -109,7 +109,7 @@ impl Nodes {
 
     /// Whether a node's process was started and has ended.
     pub fn has_ended(&self, node: NodeName) -> bool {
-        matches!(self.state.seen(node), Seen::Ended(_))
+        matches!(self.state.seen(node), ProcessState::Ended(_))
     }
 
     fn is_out(&self, now: &Membership, node: NodeName) -> bool {

@@ -32,7 +32,7 @@ use super::plot::{Line as Curve, Plot};
 use super::{Failure, Line, TESTBED, announce};
 use crate::bench;
 use crate::show::screen;
-use watched::{Awaited, Seen, Watched};
+use watched::{Awaited, Sightings, Watched};
 
 pub(super) const NAME: &str = "recovery";
 pub(super) const TITLE: &str =
@@ -220,7 +220,7 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
 
 /// Measurements of a loss, from its timeline. `share` is that of the survivors; `copied_bytes` is
 /// the size of the copies on a memory node that returns.
-fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Seen, copied_bytes: u64) -> Measured {
+fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Sightings, copied_bytes: u64) -> Measured {
     let lost = (LOST_AT_MS - WARM_UP_MS) as usize;
     let before = mean(&tps[lost - BEFORE..lost]);
     // Up to the next event.
@@ -243,7 +243,7 @@ fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Seen, copied_bytes: u64) 
 
 /// Measurements of the filling, if it began. `after` is the timeline from the loss on; `bytes` is
 /// the size of all copies.
-fn filled(case: &Case, after: &[f64], seen: Seen, bytes: u64) -> Option<Filled> {
+fn filled(case: &Case, after: &[f64], seen: Sightings, bytes: u64) -> Option<Filled> {
     let made_anew = case.made_anew_ms? as usize;
     let (joined, (copied, last)) = (seen.joined?, seen.copied?);
     let end = after.len().min(last as usize);
@@ -411,7 +411,7 @@ mod tests {
         for (after, lowest, back_ms) in cases {
             let before = vec![9.0; (LOST_AT_MS - WARM_UP_MS) as usize];
             let tps = before.into_iter().chain(after).collect();
-            let measured = judge(case, tps, 6.0 / 9.0, Seen::default(), 0);
+            let measured = judge(case, tps, 6.0 / 9.0, Sightings::default(), 0);
             assert_eq!((measured.before_tps, measured.lowest_tps), (9.0, lowest));
             assert_eq!(measured.back_ms, back_ms, "{after:?}");
         }
@@ -420,11 +420,11 @@ mod tests {
     #[test]
     fn a_copy_is_filled_from_its_first_write_until_it_is_whole() {
         let case = Case { made_anew_ms: Some(20), ..NOTHING };
-        let seen = Seen {
+        let seen = Sightings {
             joined: Some(21.5),
             copied: Some((1.0, 23.5)),
             whole: Some(23.5),
-            ..Seen::default()
+            ..Sightings::default()
         };
         let mut tps = vec![9.0; (LOST_AT_MS - WARM_UP_MS) as usize];
         tps.extend([0.0; 5]);
@@ -450,11 +450,11 @@ mod tests {
             })
         );
         // The run ended before the copies were whole.
-        let half = Seen { copied: Some((0.5, 24.0)), whole: None, ..seen };
+        let half = Sightings { copied: Some((0.5, 24.0)), whole: None, ..seen };
         let half = judge(&case, tps.clone(), 6.0 / 9.0, half, 3000).filled.expect("it has begun");
         assert_eq!((half.copied_bytes, half.bytes_per_s), (1500, 600_000.0));
         assert_eq!((half.filling_tps, half.whole_ms, half.whole_tps), (2.5, None, None));
-        assert_eq!(judge(&case, tps, 6.0 / 9.0, Seen::default(), 3000).filled, None);
+        assert_eq!(judge(&case, tps, 6.0 / 9.0, Sightings::default(), 3000).filled, None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::config::snapshots::{IfDamaged, Snapshots};
 use lotus_node::host::memory;
 use lotus_node::host::polling::wait_until;
-use lotus_node::host::processes::{Seen, State};
+use lotus_node::host::processes::{ProcessState, StateFolder};
 use lotus_node::requests::copier;
 use lotus_node::snapshots::Snapshot;
 
@@ -87,7 +87,7 @@ pub struct Started {
 /// # Errors
 /// A sentence; then every node that was started has been ended again.
 pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<Started, String> {
-    let state = State::lock(file)?;
+    let state = StateFolder::lock(file)?;
     let ours: Vec<NodeName> = NodeName::all(file).filter(|node| is_here(file, *node)).collect();
     if ours.is_empty() {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
@@ -172,8 +172,8 @@ impl Aftermath {
 
 /// Lets nodes serve that a `down` brought to rest for good and did not end. Returns whether there
 /// was such a rest.
-fn resume(file: &ClusterFile, state: &State, ours: &[NodeName]) -> Result<bool, String> {
-    let runs = |node: &NodeName| matches!(state.seen(*node), Seen::Running(_));
+fn resume(file: &ClusterFile, state: &StateFolder, ours: &[NodeName]) -> Result<bool, String> {
+    let runs = |node: &NodeName| matches!(state.seen(*node), ProcessState::Running(_));
     let lives = ours.iter().any(runs) || file.authority.outlives_the_cluster();
     if file.snapshots.is_none() || !lives {
         return Ok(false);
@@ -187,14 +187,14 @@ fn resume(file: &ClusterFile, state: &State, ours: &[NodeName]) -> Result<bool, 
 /// again.
 fn missing(
     file: &ClusterFile,
-    state: &State,
+    state: &StateFolder,
     ours: Vec<NodeName>,
 ) -> Result<Vec<NodeName>, String> {
     // A node that was killed a moment ago is to be started, too. If it does not end it counts as
     // running.
     let none_is_ending = || !ours.iter().any(|node| state.is_ending(*node));
     wait_until(&Env::real(0), ENDING_PATIENCE, none_is_ending);
-    let runs = |node: &NodeName| matches!(state.seen(*node), Seen::Running(_));
+    let runs = |node: &NodeName| matches!(state.seen(*node), ProcessState::Running(_));
     let (running, missing): (Vec<NodeName>, Vec<NodeName>) = ours.into_iter().partition(runs);
     let path = file.path.display();
     // Without the authority, all that the other nodes have agreed on is gone.
@@ -216,9 +216,9 @@ fn missing(
 /// # Errors
 /// A sentence: the process does not end, or cannot be started.
 pub fn restart(file: &ClusterFile, node: NodeName) -> Result<(), String> {
-    let state = State::lock(file)?;
+    let state = StateFolder::lock(file)?;
     state.signal(node, Signal::KILL);
-    let has_ended = || !matches!(state.seen(node), Seen::Running(_));
+    let has_ended = || !matches!(state.seen(node), ProcessState::Running(_));
     if !wait_until(&Env::real(0), ENDING_PATIENCE, has_ended) {
         return Err(format!("{} cannot be ended", node.in_words()));
     }
@@ -235,7 +235,7 @@ pub fn start_processes(
     nodes: &[NodeName],
     patience: Duration,
 ) -> Result<(), String> {
-    let state = State::lock(file)?;
+    let state = StateFolder::lock(file)?;
     let before = Life::seen(file)?;
     start_all(file, &state, nodes, &mut Vec::new(), |state, host| {
         before.await_next(state, host, patience)
@@ -244,10 +244,10 @@ pub fn start_processes(
 
 fn start_all(
     file: &ClusterFile,
-    state: &State,
+    state: &StateFolder,
     ours: &[NodeName],
     started: &mut Vec<(NodeName, Child)>,
-    begins: impl Fn(&State, &mut (NodeName, Child)) -> Result<(), String>,
+    begins: impl Fn(&StateFolder, &mut (NodeName, Child)) -> Result<(), String>,
 ) -> Result<(), String> {
     for node in ours {
         started.push((*node, start_one(file, state, *node)?));
@@ -262,7 +262,7 @@ fn start_all(
 ///
 /// # Errors
 /// A sentence.
-pub fn start_one(file: &ClusterFile, state: &State, node: NodeName) -> Result<Child, String> {
+pub fn start_one(file: &ClusterFile, state: &StateFolder, node: NodeName) -> Result<Child, String> {
     let index = node.index.to_string();
     let mut arguments: Vec<&Path> = vec![
         node.command().as_ref(),
@@ -310,7 +310,7 @@ impl Life {
     /// the other nodes join the life that they find.
     fn await_next(
         &self,
-        state: &State,
+        state: &StateFolder,
         (node, child): &mut (NodeName, Child),
         patience: Duration,
     ) -> Result<(), String> {
@@ -333,7 +333,7 @@ impl Life {
 }
 
 /// Error message: why a node that was just started has ended.
-fn obituary(state: &State, node: NodeName) -> String {
+fn obituary(state: &StateFolder, node: NodeName) -> String {
     let log = state.log(node);
     let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
     format!("{} did not start: {why}", node.in_words())
@@ -342,7 +342,7 @@ fn obituary(state: &State, node: NodeName) -> String {
 /// Waits until all nodes serve, those of other hosts too.
 fn await_health(
     file: &ClusterFile,
-    state: &State,
+    state: &StateFolder,
     started: &mut [(NodeName, Child)],
     patience: Duration,
     steps: &Steps,
@@ -416,8 +416,8 @@ pub fn down(
         return say(&format!("{path}: nothing runs on this host\n"));
     }
     // From here on no other command of this host starts nodes, or lets them serve.
-    let state = State::lock(file)?;
-    let runs = |node: NodeName| matches!(state.seen(node), Seen::Running(_));
+    let state = StateFolder::lock(file)?;
+    let runs = |node: NodeName| matches!(state.seen(node), ProcessState::Running(_));
     let steps = Steps::start("");
     if let (Some(patience), Some(_), true) =
         (snapshot, &file.snapshots, NodeName::all(file).any(runs))
@@ -452,24 +452,25 @@ pub fn stop(file: &ClusterFile, silent: Silent, steps: &Steps) -> Result<(usize,
     if !file.state.exists() {
         return Ok((0, 0));
     }
-    end_here(file, &State::lock(file)?, silent, steps)
+    end_here(file, &StateFolder::lock(file)?, silent, steps)
 }
 
 fn end_here(
     file: &ClusterFile,
-    state: &State,
+    state: &StateFolder,
     silent: Silent,
     steps: &Steps,
 ) -> Result<(usize, usize), String> {
-    let begins_lives = state.seen(HOST) != Seen::Never || silent == Silent::HaveEnded;
+    let begins_lives = state.seen(HOST) != ProcessState::Never || silent == Silent::HaveEnded;
     let known: Vec<NodeName> = NodeName::all(file).filter(|node| state.remembers(*node)).collect();
     steps.say("nodes end");
-    let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
+    let ran =
+        known.iter().filter(|node| matches!(state.seen(**node), ProcessState::Running(_))).count();
     end(state, &known, &mut []);
     point_here!(0, AllEnded);
     let left: Vec<String> = known
         .iter()
-        .filter(|node| matches!(state.seen(**node), Seen::Running(_)))
+        .filter(|node| matches!(state.seen(**node), ProcessState::Running(_)))
         .map(|node| node.in_words())
         .collect();
     if !left.is_empty() {
@@ -487,7 +488,7 @@ fn end_here(
 
 /// Ends nodes: compute nodes first, which need the others; the authority's host last. Reaps
 /// children of this process.
-fn end(state: &State, nodes: &[NodeName], children: &mut [(NodeName, Child)]) {
+fn end(state: &StateFolder, nodes: &[NodeName], children: &mut [(NodeName, Child)]) {
     let env = Env::real(0);
     for kind in [NodeKind::Compute, NodeKind::Memory] {
         let of_kind: Vec<NodeName> =
@@ -495,7 +496,7 @@ fn end(state: &State, nodes: &[NodeName], children: &mut [(NodeName, Child)]) {
         for signal in [Signal::TERM, Signal::KILL] {
             of_kind.iter().for_each(|node| state.signal(*node, signal));
             let all_ended = wait_until(&env, ENDING_PATIENCE, || {
-                of_kind.iter().all(|node| !matches!(state.seen(*node), Seen::Running(_)))
+                of_kind.iter().all(|node| !matches!(state.seen(*node), ProcessState::Running(_)))
             });
             if all_ended {
                 break;
@@ -509,7 +510,7 @@ fn end(state: &State, nodes: &[NodeName], children: &mut [(NodeName, Child)]) {
             point_here!(0, ComputeEnded);
         }
     }
-    let ended = nodes.iter().filter(|node| !matches!(state.seen(**node), Seen::Running(_)));
+    let ended = nodes.iter().filter(|node| !matches!(state.seen(**node), ProcessState::Running(_)));
     ended.for_each(|node| state.forget(*node));
 }
 

@@ -19,7 +19,7 @@ use lotus_node::agree::seat::authority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::requests::operator::{
-    ANSWERING, Answer, Figures, Outcome, Owners, Ownership, Question, Refused, Shard, Switch,
+    ANSWERING, Answer, Figures, MoveResult, Owners, Ownership, Question, Refused, Shard, Switch,
     figures, mailbox, silent_memory,
 };
 
@@ -103,7 +103,7 @@ impl<'a> Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    fn move_all(&self, shards: Vec<u16>, to: NodeName) -> Result<Outcome, String> {
+    fn move_all(&self, shards: Vec<u16>, to: NodeName) -> Result<MoveResult, String> {
         match self.ask_any(&Question::Move { shards, to: to.index }, MOVING)? {
             Answer::Moved(outcome) => Ok(outcome),
             _ => Err("a compute node has answered something else".to_owned()),

@@ -27,7 +27,7 @@ use lotus_node::agree::seat::{Seat, Unreached, authority};
 use lotus_node::config::address::HostPort;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::name::{NodeKind, NodeName};
-use lotus_node::host::processes::{Seen, State};
+use lotus_node::host::processes::{ProcessState, StateFolder};
 use lotus_node::requests::operator::{self, Figures, Group};
 
 /// Share of memory in use from which status warns.
@@ -101,7 +101,7 @@ impl Status {
 /// The output cannot be written.
 pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     let authority = authority(file)?;
-    let survey = Survey::take(file, &State::look(file), &authority);
+    let survey = Survey::take(file, &StateFolder::look(file), &authority);
     let asked = survey.serving(NodeKind::Compute);
     let said = operator::figures(&authority, &asked);
     // With a silent memory node no compute node could answer.
@@ -143,7 +143,7 @@ struct Known {
 
 impl<'a> Survey<'a> {
     /// Looks at this host, and asks the authority.
-    pub fn take(file: &'a ClusterFile, state: &State, authority: &Seat) -> Self {
+    pub fn take(file: &'a ClusterFile, state: &StateFolder, authority: &Seat) -> Self {
         let refused = match authority.connect() {
             Ok(()) => None,
             Err(Unreached::Silent(why)) => Some(("unreachable", why)),
@@ -170,11 +170,11 @@ impl<'a> Survey<'a> {
                 state => state,
             };
             let process = match seen {
-                Seen::Running(process) | Seen::Ended(process) => Some(process),
-                Seen::Never => record.as_ref().map(|record| record.process.id),
-                Seen::Down => None,
+                ProcessState::Running(process) | ProcessState::Ended(process) => Some(process),
+                ProcessState::Never => record.as_ref().map(|record| record.process.id),
+                ProcessState::Down => None,
             };
-            let is_here = matches!(seen, Seen::Running(_));
+            let is_here = matches!(seen, ProcessState::Running(_));
             Known { node, process, is_here, stage, state: judged, figures: None }
         };
         let nodes: Vec<Known> = NodeName::all(file).map(known).collect();
@@ -297,18 +297,18 @@ fn rest_for_good(authority: &Seat) -> bool {
 
 /// Combines what this host remembers of a node's process with the node's last record. Returns the
 /// process, and the last stage that this process has reported.
-fn reconcile(remembered: Seen, record: Option<&Record>) -> (Seen, Option<Stage>) {
+fn reconcile(remembered: ProcessState, record: Option<&Record>) -> (ProcessState, Option<Stage>) {
     let Some(record) = record else { return (remembered, None) };
     let (spoke, stage) = (record.process.id, Some(record.stage));
     match (remembered, record.runs()) {
-        (Seen::Running(process), _) if process == spoke => (remembered, stage),
+        (ProcessState::Running(process), _) if process == spoke => (remembered, stage),
         // It has reported nothing yet.
-        (Seen::Running(_), _) => (remembered, None),
-        (_, Some(true)) => (Seen::Running(spoke), stage),
-        (Seen::Never, Some(false)) => (Seen::Ended(spoke), stage),
+        (ProcessState::Running(_), _) => (remembered, None),
+        (_, Some(true)) => (ProcessState::Running(spoke), stage),
+        (ProcessState::Never, Some(false)) => (ProcessState::Ended(spoke), stage),
         (_, Some(false)) => (remembered, stage),
         // It may live where this process cannot see it.
-        (_, None) => (Seen::Never, stage),
+        (_, None) => (ProcessState::Never, stage),
     }
 }
 
@@ -353,7 +353,7 @@ fn memory_used(said: &[Option<Vec<Group>>]) -> Option<f64> {
 fn judge(
     file: &ClusterFile,
     node: NodeName,
-    seen: Seen,
+    seen: ProcessState,
     said: Option<Option<Stage>>,
     members: Option<&Membership>,
 ) -> &'static str {
@@ -365,9 +365,10 @@ fn judge(
             true => "expelled",
             false => "in recovery",
         },
-        (Seen::Ended(_) | Seen::Down, _) | (Seen::Never, Some(Some(Stage::Ended))) => "ended",
-        (Seen::Running(_), None) => "running",
-        (Seen::Never, None | Some(None)) => "unknown",
+        (ProcessState::Ended(_) | ProcessState::Down, _)
+        | (ProcessState::Never, Some(Some(Stage::Ended))) => "ended",
+        (ProcessState::Running(_), None) => "running",
+        (ProcessState::Never, None | Some(None)) => "unknown",
         (_, Some(Some(Stage::Serving))) => SERVING,
         (_, Some(Some(Stage::Ending | Stage::Ended))) => "ending",
         (_, Some(Some(Stage::Starting | Stage::Opening) | None)) => "starting",

@@ -65,14 +65,14 @@ impl Drop for Steps {
 
 /// Plain lines, written by a thread of their own.
 struct Lines {
-    shared: Arc<Shared>,
+    shared: Arc<StepsState>,
     env: Env,
     /// `None` if no thread could be started: then nothing is shown.
     writer: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct StepsState {
     now: Mutex<Now>,
     changed: Condvar,
 }
@@ -108,7 +108,7 @@ impl Now {
 
 impl Lines {
     fn start(env: &Env, write: impl Fn(&str) + Send + 'static) -> Self {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<StepsState>::default();
         let (theirs, clock) = (Arc::clone(&shared), env.clone());
         let began = env.now();
         let writer = env.spawn("lotus-steps", move || {
@@ -134,7 +134,7 @@ impl Lines {
     }
 }
 
-impl Shared {
+impl StepsState {
     fn lock(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }

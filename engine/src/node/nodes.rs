@@ -3,6 +3,7 @@
 //! The set of nodes is fixed at the start; when a life ends, the next takes its place
 //! ([`crate::cluster::rejoin`]). An [`Arc`] of an earlier life stays valid.
 
+use lotus_sabotage::{Rule, broken};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::node::shared::ComputeNode;
@@ -29,10 +30,12 @@ impl Nodes {
     /// Replaces a node's life by `next`.
     pub(crate) fn replace(&self, next: &Arc<ComputeNode>) {
         let mut nodes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let is_next = |node: &Arc<ComputeNode>| {
+            let is_later = node.incarnation < next.incarnation || broken(Rule::LivesDiffer);
+            node.index == next.index && is_later
+        };
         debug_assert!(
-            nodes
-                .iter()
-                .any(|node| node.index == next.index && node.incarnation < next.incarnation),
+            nodes.iter().any(is_next),
             "I144: a node's next life has a later incarnation"
         );
         nodes.iter_mut().filter(|node| node.index == next.index).for_each(|node| {

@@ -177,7 +177,7 @@ struct Reader<'a> {
 }
 
 /// CVT of a row, as read with its index block.
-struct Seen<'a> {
+struct RowsSeen<'a> {
     key: Key,
     /// Offset of the CVT.
     offset: u64,
@@ -237,7 +237,7 @@ fn any_record(cvt: Cvt<'_>) -> Option<u64> {
 /// Judges a row by the words read: its record's, then its CVT's.
 fn judge<'a>(
     table: &TableDef,
-    seen: &Seen<'_>,
+    seen: &RowsSeen<'_>,
     aim: Aim,
     record: Option<&'a [u64]>,
     cvt: &[u64],
@@ -307,7 +307,7 @@ impl Reader<'_> {
                 let cvt = Cvt::new(words);
                 let CvtSlot::Used(header) = cvt.slot() else { continue };
                 let offset = offset + (index * bucket_bytes + slot * cvt_bytes) as u64;
-                seen.push(Seen { key: header.key, offset, cvt });
+                seen.push(RowsSeen { key: header.key, offset, cvt });
             }
         }
         for some in seen.chunks(AT_ONCE) {
@@ -320,7 +320,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    async fn read_rows(&mut self, rows: &[Seen<'_>]) -> Result<(), TxnError> {
+    async fn read_rows(&mut self, rows: &[RowsSeen<'_>]) -> Result<(), TxnError> {
         let snapshot = self.held.at();
         let (mut unclear, mut again) = (Vec::new(), Vec::new());
         let aims: Vec<Aim> = rows.iter().map(|row| aim(row.cvt, snapshot)).collect();
@@ -352,7 +352,12 @@ impl Reader<'_> {
     }
 
     /// Adds the READs of a record, if there is one to read, and then of the CVT.
-    fn add_reads(&self, batch: &mut Batch, row: &Seen<'_>, aim: Aim) -> (Option<Buffer>, Buffer) {
+    fn add_reads(
+        &self,
+        batch: &mut Batch,
+        row: &RowsSeen<'_>,
+        aim: Aim,
+    ) -> (Option<Buffer>, Buffer) {
         let primary = self.coordinator().primary(self.group);
         let record = match aim {
             Aim::Version(version) => {
@@ -504,7 +509,7 @@ mod tests {
         };
         let words: Vec<u64> =
             [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
-        let row = Seen { key: Key(1), offset: 4096, cvt: Cvt::new(&words) };
+        let row = RowsSeen { key: Key(1), offset: 4096, cvt: Cvt::new(&words) };
         let aimed = aim(row.cvt, time(20));
         assert!(matches!(aimed, Aim::TooOld));
         let spec = TableSpec::new("rows").record_bytes(16).capacity(100);

@@ -36,7 +36,7 @@ use crate::run::exec::{Handle, TaskId};
 
 pub use slowest::{Slowest, least_tolerance};
 pub use wire::MAX_PAYLOAD_BYTES;
-use wire::{Header, Kind, Reassembly, for_each_datagram};
+use wire::{Header, MessageKind, Reassembly, for_each_datagram};
 
 /// Number of a handler on the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,7 +143,7 @@ impl Responder {
     pub fn respond(self, payload: &[u8]) {
         assert!(payload.len() <= MAX_PAYLOAD_BYTES, "the reply is too large");
         if let Some(core) = self.core.upgrade() {
-            Rpc { core }.send(self.to, Kind::Reply, self.service, self.id, payload);
+            Rpc { core }.send(self.to, MessageKind::Reply, self.service, self.id, payload);
         }
     }
 }
@@ -236,7 +236,7 @@ impl Rpc {
     ) -> PendingCall {
         let id = self.start(to, service, payload, patience);
         if let Ok(id) = id {
-            self.send(to, Kind::Request, service, id, payload);
+            self.send(to, MessageKind::Request, service, id, payload);
         }
         PendingCall { rpc: self.clone(), id }
     }
@@ -273,7 +273,7 @@ impl Rpc {
         Ok(id)
     }
 
-    fn send(&self, to: Endpoint, kind: Kind, service: Service, id: u64, payload: &[u8]) {
+    fn send(&self, to: Endpoint, kind: MessageKind, service: Service, id: u64, payload: &[u8]) {
         let header = Header { kind, service, fragment: 0, fragments: 1, id };
         let mut message = self.buffer();
         let send = |datagram: &[u8]| self.core.lane.send(to, datagram);
@@ -295,8 +295,8 @@ impl Rpc {
 
     fn dispatch(&self, from: Endpoint, header: Header, payload: &[u8]) {
         match header.kind {
-            Kind::Reply => self.finish(from, header.id, payload),
-            Kind::Request => {
+            MessageKind::Reply => self.finish(from, header.id, payload),
+            MessageKind::Request => {
                 let mut handlers = self.core.handlers.borrow_mut();
                 let handler = handlers.get_mut(usize::from(header.service.0));
                 let Some(Some(handler)) = handler else { return self.count_malformed() };
@@ -401,7 +401,7 @@ impl Rpc {
                 let (to, service, id) = (call.to, call.service, call.id);
                 let request = std::mem::take(&mut call.request);
                 drop(calls);
-                self.send(to, Kind::Request, service, id, &request);
+                self.send(to, MessageKind::Request, service, id, &request);
                 self.core.calls.borrow_mut().slots[slot].request = request;
             }
         }

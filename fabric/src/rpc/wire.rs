@@ -21,7 +21,7 @@ const MAX_PARTIAL: usize = 64;
 /// The header of every datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
-    pub(super) kind: Kind,
+    pub(super) kind: MessageKind,
     pub(super) service: Service,
     /// Index of the payload's part that follows, below `fragments`.
     pub(super) fragment: u16,
@@ -31,7 +31,7 @@ pub(super) struct Header {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Request,
     Reply,
 }
@@ -41,8 +41,8 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = VERSION;
         bytes[1] = match self.kind {
-            Kind::Request => 0,
-            Kind::Reply => 1,
+            MessageKind::Request => 0,
+            MessageKind::Reply => 1,
         };
         bytes[2] = self.service.0;
         bytes[4..6].copy_from_slice(&self.fragment.to_le_bytes());
@@ -60,8 +60,8 @@ impl Header {
         let [VERSION, kind, service, 0, f0, f1, n0, n1, id @ ..] = *header else { return None };
         let header = Self {
             kind: match kind {
-                0 => Kind::Request,
-                1 => Kind::Reply,
+                0 => MessageKind::Request,
+                1 => MessageKind::Reply,
                 _ => return None,
             },
             service: Service(service),
@@ -168,7 +168,7 @@ mod tests {
 
     const FROM: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(2) };
 
-    fn header(kind: Kind, service: u8, id: u64) -> Header {
+    fn header(kind: MessageKind, service: u8, id: u64) -> Header {
         Header { kind, service: Service(service), fragment: 0, fragments: 1, id }
     }
 
@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn the_header_is_what_the_essay_of_the_module_says() {
-        let [datagram] = &datagrams(header(Kind::Reply, 7, 0x0102_0304_0506_0708), b"x")[..] else {
+        let [datagram] = &datagrams(header(MessageKind::Reply, 7, 0x0102_0304_0506_0708), b"x")[..]
+        else {
             panic!("one fragment");
         };
         let expected = [1, 1, 7, 0, 0, 0, 1, 0, 8, 7, 6, 5, 4, 3, 2, 1, b'x'];
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_nobody_would_send_is_refused() {
-        let good = datagrams(header(Kind::Request, 1, 9), &[0; FRAGMENT_BYTES + 1]);
+        let good = datagrams(header(MessageKind::Request, 1, 9), &[0; FRAGMENT_BYTES + 1]);
         assert!(good.iter().all(|datagram| Header::decode(datagram).is_some()));
         type Spoil = fn(&mut Vec<u8>);
         let spoil: [(&str, Spoil); 8] = [
@@ -212,7 +213,8 @@ mod tests {
     #[test]
     fn the_oldest_unfinished_payload_gives_way() {
         let mut reassembly = Reassembly::default();
-        let two = |id| datagrams(header(Kind::Request, 0, id), &[id as u8; FRAGMENT_BYTES + 1]);
+        let two =
+            |id| datagrams(header(MessageKind::Request, 0, id), &[id as u8; FRAGMENT_BYTES + 1]);
         let mut add = |datagram: &[u8]| {
             let (header, part) = Header::decode(datagram).expect("well formed");
             reassembly.add(FROM, header, part)
@@ -253,12 +255,12 @@ mod tests {
             id: u64,
         ) {
             let payload: Vec<u8> = (0..bytes).map(|index| (index ^ index >> 8) as u8).collect();
-            let sent = datagrams(header(Kind::Request, 3, id), &payload);
+            let sent = datagrams(header(MessageKind::Request, 3, id), &payload);
             let mut reassembly = Reassembly::default();
             let mut missing: Vec<bool> = vec![true; sent.len()];
             for index in order.into_iter().map(|index| index % sent.len()).chain(0..sent.len()) {
                 let (header, part) = Header::decode(&sent[index]).expect("well formed");
-                prop_assert_eq!((header.id, header.kind), (id, Kind::Request));
+                prop_assert_eq!((header.id, header.kind), (id, MessageKind::Request));
                 missing[index] = false;
                 match reassembly.add(FROM, header, part) {
                     Some(whole) => {

@@ -45,11 +45,11 @@ enum Asked<Q> {
 #[derive(Debug, Serialize, Deserialize)]
 struct Answered<A> {
     of: u64,
-    answer: Outcome<A>,
+    answer: Conclusion<A>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Outcome<A> {
+enum Conclusion<A> {
     Done(A),
     /// The process that had taken the question has ended since.
     CutShort,
@@ -148,7 +148,7 @@ impl Mailbox {
         let taken = Taken { question: version.0, by: self.taker()? };
         let is_mine = last.as_ref() == Some(&taken);
         if !is_mine && last.is_some_and(|last| last.question >= version.0) {
-            self.write_answer::<()>(authority, version, Outcome::CutShort).ok()?;
+            self.write_answer::<()>(authority, version, Conclusion::CutShort).ok()?;
             self.seen = version;
             return None;
         }
@@ -181,7 +181,7 @@ impl Mailbox {
     /// Writes the pending answer; returns whether none is left.
     fn write_unwritten(&mut self, authority: &dyn Authority) -> bool {
         if let Some((of, answer)) = &self.unwritten
-            && self.write_answer(authority, *of, Outcome::Done(answer)).is_ok()
+            && self.write_answer(authority, *of, Conclusion::Done(answer)).is_ok()
         {
             self.unwritten = None;
         }
@@ -193,7 +193,7 @@ impl Mailbox {
         &self,
         authority: &dyn Authority,
         of: Version,
-        answer: Outcome<A>,
+        answer: Conclusion<A>,
     ) -> Result<(), AuthorityError> {
         let bytes = serde_json::to_vec(&Answered { of: of.0, answer });
         let bytes = bytes.expect("strings and numbers");
@@ -228,10 +228,10 @@ impl Pending {
         });
         let node = self.mailbox.node.in_words();
         match found {
-            Some(Answered { of, answer: Outcome::Done(answer) }) if of == self.version.0 => {
+            Some(Answered { of, answer: Conclusion::Done(answer) }) if of == self.version.0 => {
                 Ok(answer)
             }
-            Some(Answered { of, answer: Outcome::CutShort }) if of == self.version.0 => Err(
+            Some(Answered { of, answer: Conclusion::CutShort }) if of == self.version.0 => Err(
                 format!("{node} has ended while it was at it: whether it was done is not known"),
             ),
             Some(_) => Err(format!("{node} was asked something else meanwhile: try again")),

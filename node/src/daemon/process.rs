@@ -31,7 +31,7 @@ use crate::config::file::{ClusterFile, Net};
 use crate::config::name::{NodeKind, NodeName};
 use crate::host::memory;
 use crate::host::polling::wait_until;
-use crate::host::processes::{State, make_private};
+use crate::host::processes::{StateFolder, make_private};
 use crate::host::stop::{Early, Stop, Vigil, Waited};
 
 /// Time for which a node waits for others.
@@ -180,7 +180,7 @@ impl<A: Application> Daemon<'_, A> {
 
     /// Remembers on this host that this process is the node's, once no other process can be.
     fn is_here(&self) {
-        if let Err(why) = State::look(self.file).remember_this_process(self.node) {
+        if let Err(why) = StateFolder::look(self.file).remember_this_process(self.node) {
             warn!("lotus cluster status on this host knows this process by the authority: {why}");
         }
     }

@@ -1,11 +1,11 @@
 //! The processes of a cluster on this host, and the directory that remembers them.
 //!
 //! # What it is
-//! [`State`] is a directory with a file for each node that was started here: its process id and the
-//! time at which that process began, which tells it from a later process with the same id. The
-//! command that starts a node writes the file, and so does the node, which may have been started by
-//! hand. The logs of a node's last lives are beside it. Commands of one cluster on one host exclude
-//! each other by a lock.
+//! [`StateFolder`] is a directory with a file for each node that was started here: its process id
+//! and the time at which that process began, which tells it from a later process with the same id.
+//! The command that starts a node writes the file, and so does the node, which may have been
+//! started by hand. The logs of a node's last lives are beside it. Commands of one cluster on one
+//! host exclude each other by a lock.
 //!
 //! # What it is not
 //! Supervision: a node that has ended is not started again from here.
@@ -30,7 +30,7 @@ use crate::config::namespaces::Namespaces;
 const FORMER_LOGS: u32 = 5;
 
 /// The state of one cluster on this host.
-pub struct State {
+pub struct StateFolder {
     directory: PathBuf,
     /// Network namespaces to start nodes in; `None` for this process's own.
     namespaces: Option<Namespaces>,
@@ -40,7 +40,7 @@ pub struct State {
 
 /// State of a node's process, as this host knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum ProcessState {
     /// Not started here.
     Never,
     /// Running, with this process id.
@@ -60,7 +60,7 @@ pub struct Process {
     began: u64,
 }
 
-impl State {
+impl StateFolder {
     /// Opens the state for reading.
     pub fn look(file: &ClusterFile) -> Self {
         let namespaces = file.namespaces.clone();
@@ -90,13 +90,13 @@ impl State {
     }
 
     /// State of a node's process.
-    pub fn seen(&self, node: NodeName) -> Seen {
+    pub fn seen(&self, node: NodeName) -> ProcessState {
         let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
         match Process::parse(&text) {
-            Some(process) if process.runs() => Seen::Running(process.id),
-            Some(process) => Seen::Ended(process.id),
-            None if self.log(node).exists() => Seen::Down,
-            None => Seen::Never,
+            Some(process) if process.runs() => ProcessState::Running(process.id),
+            Some(process) => ProcessState::Ended(process.id),
+            None if self.log(node).exists() => ProcessState::Down,
+            None => ProcessState::Never,
         }
     }
 
@@ -114,7 +114,7 @@ impl State {
 
     /// Whether a node runs, or has ended without `lotus cluster down`.
     pub fn remembers(&self, node: NodeName) -> bool {
-        matches!(self.seen(node), Seen::Running(_) | Seen::Ended(_))
+        matches!(self.seen(node), ProcessState::Running(_) | ProcessState::Ended(_))
     }
 
     /// Whether a node was killed and has not ended yet. The kernel frees its memory and sockets one
@@ -336,9 +336,9 @@ mod tests {
     fn the_logs_of_the_last_lives_are_kept() {
         let directory = std::env::temp_dir().join(format!("lotus-logs-{}", std::process::id()));
         make_private(&directory).unwrap();
-        let state = State { directory: directory.clone(), namespaces: None, _lock: None };
+        let state = StateFolder { directory: directory.clone(), namespaces: None, _lock: None };
         let node = NodeName::compute(1);
-        assert_eq!(state.seen(node), Seen::Never);
+        assert_eq!(state.seen(node), ProcessState::Never);
         for life in 0..8 {
             state.keep_log(node).unwrap();
             fs::write(state.log(node), life.to_string()).unwrap();
@@ -349,9 +349,9 @@ mod tests {
         assert_eq!(former, ["6", "5", "4", "3", "2"]);
         assert_eq!(said(state.log(node)).as_deref(), Some("7"));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 6, "no more than these");
-        assert_eq!(state.seen(node), Seen::Down);
+        assert_eq!(state.seen(node), ProcessState::Down);
         state.remember_this_process(node).unwrap();
-        assert_eq!(state.seen(node), Seen::Running(std::process::id()));
+        assert_eq!(state.seen(node), ProcessState::Running(std::process::id()));
         fs::remove_dir_all(&directory).unwrap();
     }
 

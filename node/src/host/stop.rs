@@ -44,13 +44,13 @@ pub enum Waited {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct StopCell {
+    state: Mutex<StopState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct StopState {
     told: bool,
     /// Whether a signal is to end the process at once: no code polls `told`, and nothing is lost.
     at_once: bool,
@@ -58,7 +58,7 @@ struct State {
 
 /// Whether this process was told to end; clones share the state.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<Shared>);
+pub struct Stop(Arc<StopCell>);
 
 impl Stop {
     /// Starts the thread that waits for signals.
@@ -144,7 +144,7 @@ impl Stop {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StopState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -68,7 +68,7 @@ pub enum Answer {
     /// Owner of every shard.
     Owners(Owners),
     /// Outcome of a move.
-    Moved(Outcome),
+    Moved(MoveResult),
     /// State of load balancing now.
     Switched(Switch),
     /// The question could not be answered; the text says why.
@@ -139,7 +139,7 @@ pub struct Shard {
 
 /// Result of moving shards.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct MoveResult {
     /// Number of shards that are where they were to go.
     pub moved: usize,
     /// Longest time for which locks of a moved shard were not granted, in microseconds.
@@ -344,8 +344,8 @@ impl Group {
 }
 
 /// Sums up the results of all orders.
-fn sum_up(orders: Vec<(Vec<u16>, Progress)>) -> Outcome {
-    let mut all = Outcome::default();
+fn sum_up(orders: Vec<(Vec<u16>, Progress)>) -> MoveResult {
+    let mut all = MoveResult::default();
     for (shards, progress) in orders {
         match progress {
             Progress::Over(Ok(moved)) => {

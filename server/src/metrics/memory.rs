@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-use crate::node::Node;
+use crate::node::NodeServer;
 
 /// Longest time for which counts of rows are reused: coordinator 0 reads up to 2 MiB for each table
 /// and replica group to make them.
@@ -32,7 +32,7 @@ pub(super) struct Memory {
 }
 
 /// Reads the figures; `None` if a memory node that is in use cannot be read now.
-pub(super) async fn look(node: &Node) -> Option<Memory> {
+pub(super) async fn look(node: &NodeServer) -> Option<Memory> {
     let host = node.host();
     // A verb to such a node may take seconds to fail.
     if !host.silent_memory(node.index).is_empty() {
@@ -44,7 +44,7 @@ pub(super) async fn look(node: &Node) -> Option<Memory> {
 }
 
 /// Rows of all tables, counted again if the last count is too old.
-async fn rows(node: &Node) -> Option<Vec<TableRows>> {
+async fn rows(node: &NodeServer) -> Option<Vec<TableRows>> {
     let kept = || node.rows.lock().unwrap_or_else(PoisonError::into_inner);
     let now = node.env.now();
     if let Some(counted) = kept().as_ref().filter(|one| now.since(one.at) < ROWS_AGE) {

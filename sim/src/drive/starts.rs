@@ -66,7 +66,7 @@ const STRUCK: u32 = 16;
 const SOUND: u32 = 24;
 
 /// State of a compute node.
-enum Place {
+enum PlaceState {
     /// No process.
     Free,
     /// Its process starts.
@@ -86,7 +86,7 @@ struct Ground {
     store: Arc<EmbeddedAuthority>,
     plan: Starts,
     rng: RefCell<SmallRng>,
-    places: RefCell<Vec<Place>>,
+    places: RefCell<Vec<PlaceState>>,
     /// By node: whether its process has ended while it started.
     dead: RefCell<Vec<bool>>,
     /// By node: whether a process of it was struck down while it started, or gave up without an
@@ -215,7 +215,7 @@ impl Ground {
             plan: plan.clone(),
             // A stream of its own, so that the others of this seed stay as they are.
             rng: RefCell::new(SmallRng::seed_from_u64(seed ^ 0x57A_2751)),
-            places: RefCell::new((0..count).map(|_| Place::Free).collect()),
+            places: RefCell::new((0..count).map(|_| PlaceState::Free).collect()),
             dead: RefCell::new(vec![false; count]),
             ended: RefCell::new(vec![false; count]),
             calm: RefCell::default(),
@@ -297,7 +297,7 @@ impl Ground {
 
     /// Starts a node without a process, chosen at random; nothing if there is none.
     fn begin_another(&self) {
-        let free = |place: &Place| matches!(place, Place::Free);
+        let free = |place: &PlaceState| matches!(place, PlaceState::Free);
         let places = self.places.borrow();
         let all: Vec<usize> = (0..places.len()).filter(|place| free(&places[*place])).collect();
         drop(places);
@@ -309,7 +309,7 @@ impl Ground {
     fn begin(&self, process: usize) {
         self.starts.set(self.starts.get() + 1);
         self.begun.set(self.begun.get() + 1);
-        self.places.borrow_mut()[process] = Place::Starting;
+        self.places.borrow_mut()[process] = PlaceState::Starting;
         self.dead.borrow_mut()[process] = false;
         let begun = catch_unwind(AssertUnwindSafe(|| self.start_process(process)));
         if let (Some(calm), Ok(outcome)) = (&mut *self.calm.borrow_mut(), &begun) {
@@ -318,11 +318,11 @@ impl Ground {
         let place = match begun {
             Ok(Ok(cluster)) => {
                 self.returned.set(self.returned.get() + u32::from(cluster.has_returned()));
-                Place::Up(cluster)
+                PlaceState::Up(cluster)
             }
             Ok(Err(ClusterError::CutShort { .. })) => {
                 self.is_cut.set(true);
-                Place::Cut
+                PlaceState::Cut
             }
             // It will be started again.
             Ok(Err(error)) => {
@@ -332,9 +332,9 @@ impl Ground {
                     _ => false,
                 };
                 self.ended.borrow_mut()[process] |= gives_up;
-                Place::Free
+                PlaceState::Free
             }
-            Err(panic) if panic.is::<Ended>() => Place::Free,
+            Err(panic) if panic.is::<Ended>() => PlaceState::Free,
             Err(panic) => resume_unwind(panic),
         };
         self.places.borrow_mut()[process] = place;
@@ -408,11 +408,11 @@ impl Ground {
             if self.starts.get() >= STRUCK && self.calm.borrow().is_none() {
                 self.calm.replace(Some(Calm::begin(&self.places.borrow())));
             }
-            if self.places.borrow().iter().all(Place::is_decided) {
+            if self.places.borrow().iter().all(PlaceState::is_decided) {
                 // Long enough to notice that the others expel a node, which they do within a lease.
                 self.hall.run_for(LEASE * 12);
                 self.end_the_expelled();
-                if self.places.borrow().iter().all(Place::is_decided) {
+                if self.places.borrow().iter().all(PlaceState::is_decided) {
                     return self.judge();
                 }
             }
@@ -424,18 +424,18 @@ impl Ground {
 
     /// Frees the nodes that the others have expelled, so that they are started again.
     fn end_the_expelled(&self) {
-        let ended: Vec<Place> = self
+        let ended: Vec<PlaceState> = self
             .places
             .borrow_mut()
             .iter_mut()
-            .filter(|place| matches!(place, Place::Up(cluster) if !cluster.is_serving()))
-            .map(|place| std::mem::replace(place, Place::Free))
+            .filter(|place| matches!(place, PlaceState::Up(cluster) if !cluster.is_serving()))
+            .map(|place| std::mem::replace(place, PlaceState::Free))
             .collect();
         drop(ended);
     }
 }
 
-impl Place {
+impl PlaceState {
     fn starts(&self) -> bool {
         matches!(self, Self::Starting)
     }

@@ -84,7 +84,7 @@ impl Copies {
         // A snapshot may fail by a fault.
         let label = SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER };
         let info = copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new).ok()?;
-        let mut seen = Seen { pairs: self.pairs, rows: BTreeSet::new(), both: None };
+        let mut seen = FileRows { pairs: self.pairs, rows: BTreeSet::new(), both: None };
         let read = read_snapshot(&mut &file[..], &mut seen);
         self.taken += 1;
         let sound = read.is_ok_and(|read| read == info);
@@ -99,13 +99,13 @@ impl Copies {
 }
 
 /// Rows of a file, and a pair of which both exist.
-struct Seen {
+struct FileRows {
     pairs: bool,
     rows: BTreeSet<u64>,
     both: Option<u64>,
 }
 
-impl SnapshotVisitor for Seen {
+impl SnapshotVisitor for FileRows {
     fn table(&mut self, _: TableSpec) -> Result<(), SnapshotError> {
         Ok(())
     }

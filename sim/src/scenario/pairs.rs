@@ -35,15 +35,15 @@ pub const SHORTEST: usize = 16;
 
 /// Transaction of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Request {
-    kind: Kind,
+pub struct PairRequest {
+    kind: PairChange,
     row: u64,
     /// Row of another pair, if there is one.
     other: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Kind {
+enum PairChange {
     /// Inserts the row and one of another pair, unless either has a partner.
     EnterBoth,
     /// Inserts the row unless its partner exists.
@@ -61,8 +61,14 @@ enum Kind {
 /// Name of the transaction that only deletes.
 pub const LEAVES: &str = "Leave";
 
-const KINDS: [Kind; 6] =
-    [Kind::EnterBoth, Kind::Enter, Kind::Leave, Kind::Swap, Kind::Touch, Kind::Look];
+const KINDS: [PairChange; 6] = [
+    PairChange::EnterBoth,
+    PairChange::Enter,
+    PairChange::Leave,
+    PairChange::Swap,
+    PairChange::Touch,
+    PairChange::Look,
+];
 
 impl Pairs {
     /// A workload of `pairs` pairs, with values of `record_bytes`, at least [`SHORTEST`].
@@ -108,7 +114,7 @@ impl Pairs {
 const REFUSED: TxnError = TxnError::Aborted(AbortReason::Logic);
 
 impl Workload for Pairs {
-    type Request = Request;
+    type Request = PairRequest;
 
     const NAME: &'static str = "pairs";
     const FILLS_MEMORY: bool = true;
@@ -133,7 +139,7 @@ impl Workload for Pairs {
         (4 * row).into()
     }
 
-    fn draw(&self, rng: &mut SmallRng) -> Request {
+    fn draw(&self, rng: &mut SmallRng) -> PairRequest {
         let rows = 2 * self.pairs;
         let row = rng.random_range(0..rows);
         let (kinds, apart) = match self.pairs {
@@ -141,30 +147,30 @@ impl Workload for Pairs {
             _ => (&KINDS[..], rng.random_range(2..=rows - 2)),
         };
         let kind = kinds[rng.random_range(0..kinds.len())];
-        Request { kind, row, other: (row + apart) % rows }
+        PairRequest { kind, row, other: (row + apart) % rows }
     }
 
-    fn kind(request: &Request) -> usize {
+    fn kind(request: &PairRequest) -> usize {
         request.kind as usize
     }
 
-    fn access(request: &Request) -> Access {
+    fn access(request: &PairRequest) -> Access {
         match request.kind {
-            Kind::Look => Access::ReadOnly,
+            PairChange::Look => Access::ReadOnly,
             _ => Access::ReadWrite,
         }
     }
 
-    fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
+    fn first_record(&self, request: &PairRequest) -> (TableId, PrimaryKey) {
         (self.table, request.row.into())
     }
 
-    async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
+    async fn attempt<T: Txn>(&self, txn: &mut T, request: &PairRequest) -> Result<i64, TxnError> {
         let (table, row, partner) = (self.table, request.row, request.row ^ 1);
         match request.kind {
-            Kind::Enter => self.enter(txn, &[row]).await,
-            Kind::EnterBoth => self.enter(txn, &[row, request.other]).await,
-            Kind::Leave => {
+            PairChange::Enter => self.enter(txn, &[row]).await,
+            PairChange::EnterBoth => self.enter(txn, &[row, request.other]).await,
+            PairChange::Leave => {
                 let item = txn.add_rw(table, row)?;
                 txn.execute().await?;
                 if !self.checked(row, txn.value(item))? {
@@ -173,7 +179,7 @@ impl Workload for Pairs {
                 txn.delete(item)?;
                 Ok(-1)
             }
-            Kind::Swap => {
+            PairChange::Swap => {
                 let item = txn.add_rw(table, row)?;
                 txn.execute().await?;
                 if !self.checked(row, txn.value(item))? {
@@ -184,7 +190,7 @@ impl Workload for Pairs {
                 txn.execute().await?;
                 Ok(0)
             }
-            Kind::Touch => {
+            PairChange::Touch => {
                 let seen = txn.add_ro(table, row)?;
                 txn.execute().await?;
                 if !self.checked(row, txn.value(seen))? {
@@ -195,7 +201,7 @@ impl Workload for Pairs {
                 txn.put(item, &self.value(row))?;
                 Ok(0)
             }
-            Kind::Look => {
+            PairChange::Look => {
                 let [one, other] = [txn.add_ro(table, row)?, txn.add_ro(table, partner)?];
                 txn.execute().await?;
                 let one = self.checked(row, txn.value(one))?;

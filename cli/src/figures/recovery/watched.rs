@@ -25,7 +25,7 @@ pub(super) struct Awaited {
 
 /// Times at which each state was first seen, in milliseconds after the loss.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Sightings {
     /// Every shard has a live owner.
     pub owned: Option<f64>,
     /// The memory node that was started again gets every write.
@@ -40,12 +40,12 @@ pub(super) struct Seen {
 pub(super) struct Watched {
     cluster: Embedded<SimMachines>,
     awaited: Awaited,
-    pub(super) seen: Seen,
+    pub(super) seen: Sightings,
 }
 
 impl Watched {
     pub(super) fn new(cluster: Embedded<SimMachines>, awaited: Awaited) -> Self {
-        Self { cluster, awaited, seen: Seen::default() }
+        Self { cluster, awaited, seen: Sightings::default() }
     }
 
     /// Polls the cluster once. What cannot be read now is asked for at the next poll.

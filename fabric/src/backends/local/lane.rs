@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, TrySendError};
 
-use super::{Gate, Mailbox, Message, Node, Shared};
+use super::{Gate, LocalNode, LocalState, Mailbox, Message};
 use crate::backends::copies::{Initiator, Region, Round, Target, Targets};
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::contract::transport::{MAX_MESSAGE_BYTES, Sink, Token, Transport};
@@ -17,7 +17,7 @@ const SPARE_BUFFERS: usize = 64;
 /// One lane: its verbs, and its received messages.
 pub(super) struct LocalLane {
     at: Endpoint,
-    verbs: Initiator<Arc<Shared>>,
+    verbs: Initiator<Arc<LocalState>>,
     gate: Arc<Gate>,
     reconnects: Vec<(Token, NodeId)>,
     inbox: Receiver<Message>,
@@ -27,7 +27,7 @@ pub(super) struct LocalLane {
 
 impl LocalLane {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<LocalState>,
         at: Endpoint,
         epoch: Epoch,
         inbox: Receiver<Message>,
@@ -55,16 +55,16 @@ impl LocalLane {
     }
 }
 
-impl Targets for Arc<Shared> {
-    type Target = Node;
+impl Targets for Arc<LocalState> {
+    type Target = LocalNode;
 
     #[inline]
-    fn target(&self, node: NodeId) -> Option<&Node> {
+    fn target(&self, node: NodeId) -> Option<&LocalNode> {
         self.nodes.get(usize::from(node.0))
     }
 }
 
-impl Target for Node {
+impl Target for LocalNode {
     fn fence(&self, initiator: NodeId) -> Epoch {
         Epoch(self.fences[usize::from(initiator.0)].load(Ordering::SeqCst))
     }

@@ -28,18 +28,18 @@ const MAILBOX_MESSAGES: usize = 4096;
 /// Control path of the back end. Clones share one fabric.
 #[derive(Clone)]
 pub struct LocalFabric {
-    shared: Arc<Shared>,
+    shared: Arc<LocalState>,
 }
 
-struct Shared {
-    nodes: Vec<Node>,
+struct LocalState {
+    nodes: Vec<LocalNode>,
     /// Mailboxes of the open lanes.
     mailboxes: RwLock<BTreeMap<Endpoint, Mailbox>>,
     gates: Mutex<Vec<Arc<Gate>>>,
     prefaulter: Prefaulter,
 }
 
-struct Node {
+struct LocalNode {
     regions: Box<[OnceLock<Region>]>,
     /// By initiating node: epoch below which its verbs are refused.
     fences: Box<[AtomicU32]>,
@@ -69,12 +69,12 @@ struct Gate {
 impl LocalFabric {
     /// A fabric of `nodes` nodes, numbered from zero.
     pub fn new(nodes: u16) -> Self {
-        let node = || Node {
+        let node = || LocalNode {
             regions: (0..REGIONS_PER_NODE).map(|_| OnceLock::new()).collect(),
             fences: (0..nodes).map(|_| AtomicU32::new(0)).collect(),
             reachable: AtomicBool::new(true),
         };
-        let shared = Shared {
+        let shared = LocalState {
             nodes: (0..nodes).map(|_| node()).collect(),
             mailboxes: RwLock::default(),
             gates: Mutex::default(),
@@ -115,8 +115,8 @@ impl LocalFabric {
     }
 }
 
-impl Shared {
-    fn node(&self, node: NodeId) -> Result<&Node, FabricError> {
+impl LocalState {
+    fn node(&self, node: NodeId) -> Result<&LocalNode, FabricError> {
         self.nodes.get(usize::from(node.0)).ok_or(FabricError::UnknownNode(node))
     }
 }

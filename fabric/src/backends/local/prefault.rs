@@ -11,7 +11,7 @@ use std::sync::{OnceLock, Weak};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::Shared;
+use super::LocalState;
 use crate::backends::copies::{Mapping, Target};
 use crate::contract::ids::RemoteAddr;
 
@@ -33,7 +33,7 @@ pub(super) struct Prefaulter {
 impl Prefaulter {
     /// Passes a hint to the thread. If no thread can be started, or too many hints wait, it does
     /// nothing, and pages are allocated at their first touch.
-    pub(super) fn hint(&self, fabric: Weak<Shared>, at: RemoteAddr, bytes: u64) {
+    pub(super) fn hint(&self, fabric: Weak<LocalState>, at: RemoteAddr, bytes: u64) {
         let hints = self.hints.get_or_init(|| {
             let (sender, hints) = crossbeam_channel::bounded(WAITING_HINTS);
             let thread = std::thread::Builder::new().name("lotus-prefault".into());
@@ -44,7 +44,7 @@ impl Prefaulter {
     }
 }
 
-fn follow(fabric: &Weak<Shared>, hints: &Receiver<Hint>) {
+fn follow(fabric: &Weak<LocalState>, hints: &Receiver<Hint>) {
     while let Ok((at, bytes)) = hints.recv() {
         let end = at.offset() + bytes;
         for from in (at.offset()..end).step_by(STEP_BYTES as usize) {

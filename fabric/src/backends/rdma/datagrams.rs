@@ -23,7 +23,7 @@ use super::ffi::{
     AddressHandle, CompletionQueue, Completions, MemoryRegion, QueuePair, Shape, ibv_recv_wr,
     ibv_sge, ibv_wc,
 };
-use super::node::Node;
+use super::node::RdmaNode;
 use super::wire::Mailbox;
 use crate::contract::ids::{Endpoint, LaneId, NodeId};
 use crate::contract::region::{Memory, Rights};
@@ -49,13 +49,13 @@ const DOUBT: u32 = 256;
 pub(super) struct Datagrams {
     pair: QueuePair,
     at: Endpoint,
-    node: Arc<Node>,
+    node: Arc<RdmaNode>,
     mailbox: Mailbox,
     packet_bytes: usize,
     outgoing: Outgoing,
     incoming: Incoming,
     partial: Vec<Partial>,
-    peers: Vec<Peer>,
+    peers: Vec<DatagramPeer>,
 }
 
 struct Outgoing {
@@ -90,7 +90,7 @@ struct Partial {
 }
 
 /// A lane that messages were sent to.
-struct Peer {
+struct DatagramPeer {
     at: Endpoint,
     route: Option<(AddressHandle, Mailbox)>,
     /// Whether its mailbox is being looked up.
@@ -132,7 +132,7 @@ impl Datagrams {
     /// Makes the queue pair and gives all receive buffers to the device. `life` must differ from
     /// that of earlier lanes with the same number.
     pub fn open(
-        node: &Arc<Node>,
+        node: &Arc<RdmaNode>,
         config: &Config,
         at: Endpoint,
         receives: &Arc<CompletionQueue>,
@@ -187,7 +187,7 @@ impl Datagrams {
     pub fn send(&mut self, to: Endpoint, bytes: &[u8]) -> bool {
         let known = self.peers.iter().position(|peer| peer.at == to);
         let index = known.unwrap_or_else(|| {
-            self.peers.push(Peer::new(to));
+            self.peers.push(DatagramPeer::new(to));
             self.peers.len() - 1
         });
         let peer = &mut self.peers[index];
@@ -319,7 +319,7 @@ fn assemble(
     }
 }
 
-impl Peer {
+impl DatagramPeer {
     fn new(at: Endpoint) -> Self {
         Self { at, route: None, asked: false, held: Vec::new(), unheard: 0 }
     }
@@ -357,7 +357,7 @@ impl Outgoing {
 }
 
 impl Incoming {
-    fn new(node: &Node, messages: u32, packet_bytes: usize) -> Result<Self, SetupError> {
+    fn new(node: &RdmaNode, messages: u32, packet_bytes: usize) -> Result<Self, SetupError> {
         let slot_bytes = (ROUTING_BYTES + packet_bytes).next_multiple_of(64);
         Ok(Self {
             slots: buffers(node, messages as usize * slot_bytes)?,
@@ -406,7 +406,7 @@ impl Incoming {
 }
 
 /// Registered memory that only this node's device may access.
-fn buffers(node: &Node, bytes: usize) -> Result<MemoryRegion, SetupError> {
+fn buffers(node: &RdmaNode, bytes: usize) -> Result<MemoryRegion, SetupError> {
     let memory = Memory::anonymous(bytes).map_err(|source| node.device.error("use", source))?;
     let nobody = Rights { read: false, write: false, atomic: false };
     node.register_memory(Arc::new(memory), bytes as u64, nobody)

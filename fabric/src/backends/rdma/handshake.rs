@@ -11,12 +11,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::SetupError;
-use super::node::Node;
-use super::wire::{MAX_BYTES, PREAMBLE_BYTES, Reply, Request, VERSION, version_of};
+use super::node::RdmaNode;
+use super::wire::{MAX_BYTES, NodeRequest, PREAMBLE_BYTES, Reply, VERSION, version_of};
 use crate::run::env::Env;
 
 /// Sends `request` to the node at `at`, and waits for the reply.
-pub(super) fn ask(at: SocketAddr, request: &Request, limit: Duration) -> Result<Reply, SetupError> {
+pub(super) fn ask(
+    at: SocketAddr,
+    request: &NodeRequest,
+    limit: Duration,
+) -> Result<Reply, SetupError> {
     let node = request.of();
     let message = exchange(at, request, limit).map_err(|source| SetupError::PeerSilent {
         node,
@@ -32,7 +36,7 @@ pub(super) fn ask(at: SocketAddr, request: &Request, limit: Duration) -> Result<
     }
 }
 
-fn exchange(at: SocketAddr, request: &Request, limit: Duration) -> io::Result<Vec<u8>> {
+fn exchange(at: SocketAddr, request: &NodeRequest, limit: Duration) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&at, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
@@ -61,7 +65,7 @@ pub(super) struct Service {
 
 impl Service {
     pub fn start(
-        node: Arc<Node>,
+        node: Arc<RdmaNode>,
         listener: TcpListener,
         limit: Duration,
         env: &Env,
@@ -100,14 +104,15 @@ impl Drop for Service {
 }
 
 /// Answers one request. Errors are left to the asking side, which gets no reply.
-fn answer(node: &Node, stream: &TcpStream, limit: Duration) {
+fn answer(node: &RdmaNode, stream: &TcpStream, limit: Duration) {
     let serve = || -> io::Result<()> {
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         let message = read_message(stream)?;
         let reply = match message.split_first_chunk::<PREAMBLE_BYTES>() {
             Some((preamble, body)) if version_of(*preamble) == Some(VERSION) => {
-                Request::decode(body).map_or(Some(Reply::Unknown), |request| node.serve(&request))
+                NodeRequest::decode(body)
+                    .map_or(Some(Reply::Unknown), |request| node.serve(&request))
             }
             // The preamble of the reply tells the other version which version this is.
             Some((preamble, _)) if version_of(*preamble).is_some() => Some(Reply::Unknown),
@@ -133,7 +138,7 @@ mod tests {
         let at = listener.local_addr().expect("bound");
         let serve = move || listener.accept().map(|(stream, _)| peer(stream));
         let thread = Env::real(0).spawn("peer", serve).expect("a thread");
-        let refusal = ask(at, &Request::Greet { of: NODE }, LIMIT).expect_err("no good peer");
+        let refusal = ask(at, &NodeRequest::Greet { of: NODE }, LIMIT).expect_err("no good peer");
         thread.join().expect("no panic").expect("somebody called");
         refusal
     }
@@ -166,13 +171,14 @@ mod tests {
         }
         let nobody = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let nobody = nobody.expect("a port that was free just now");
-        let error = ask(nobody, &Request::Greet { of: NODE }, LIMIT).expect_err("nobody listens");
+        let error =
+            ask(nobody, &NodeRequest::Greet { of: NODE }, LIMIT).expect_err("nobody listens");
         assert!(matches!(error, SetupError::PeerSilent { node: NODE, .. }), "{error}");
     }
 
     #[test]
     fn a_stranger_is_named() {
-        for said in [b"HTTP/1.1 400 Bad Request".as_slice(), b"LoR", b"LoRD\x01\x00\xFF"] {
+        for said in [b"HTTP/1.1 400 Bad NodeRequest".as_slice(), b"LoR", b"LoRD\x01\x00\xFF"] {
             let error = refusal(move |stream| say(stream, said));
             assert!(matches!(error, SetupError::PeerStrange { node: NODE, .. }), "{error}");
         }

@@ -16,10 +16,10 @@ use super::datagrams::{Datagrams, RECEIVED};
 use super::ffi::{
     Agreement, CompletionQueue, Completions, MemoryRegion, Patience, ProtectionDomain, QueuePair,
 };
-use super::node::Node;
+use super::node::RdmaNode;
 use super::rules::Ordering;
-use super::wire::{Card, Mailbox, Reply, Request};
-use super::{SetupError, Shared};
+use super::wire::{Card, Mailbox, NodeRequest, Reply};
+use super::{RdmaState, SetupError};
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::region::Rights;
 use crate::contract::transport::{FabricError, Sink, Token, Transport, Wake};
@@ -88,8 +88,8 @@ impl Arena {
 /// Context that errands need, cloned into their threads.
 #[derive(Clone)]
 struct Errands {
-    shared: Arc<Shared>,
-    node: Arc<Node>,
+    shared: Arc<RdmaState>,
+    node: Arc<RdmaNode>,
     at: Endpoint,
     epoch: Epoch,
     queue: Arc<CompletionQueue>,
@@ -117,8 +117,8 @@ impl Errands {
         self.run(failed, move |own| {
             let link = own.make_link(node);
             let in_terms = |error| match error {
-                Refusal::Revoked => VerbError::Revoked,
-                Refusal::Failed => VerbError::Unreachable,
+                ConnectFailure::Revoked => VerbError::Revoked,
+                ConnectFailure::Failed => VerbError::Unreachable,
             };
             News::Connected(node, link.map_err(in_terms))
         });
@@ -126,7 +126,7 @@ impl Errands {
 
     fn find(&self, lane: Endpoint) {
         self.run(News::Found(lane, None), move |own| {
-            let reply = own.shared.ask(lane.node, &Request::Find { lane });
+            let reply = own.shared.ask(lane.node, &NodeRequest::Find { lane });
             let mailbox = match reply {
                 Ok(Reply::Found(mailbox)) => Some(mailbox),
                 _ => None,
@@ -136,7 +136,7 @@ impl Errands {
     }
 
     /// Makes this end of a connection, requests the other end, and joins them.
-    fn make_link(&self, to: NodeId) -> Result<Link, Refusal> {
+    fn make_link(&self, to: NodeId) -> Result<Link, ConnectFailure> {
         let (config, device) = (&self.shared.config, &self.node.device);
         let shape = self.node.connection_shape(config);
         let pair = QueuePair::new(&device.domain, &self.queue, &self.queue, shape)?;
@@ -151,11 +151,11 @@ impl Errands {
             mtu: device.mtu,
             reads: device.limits.initiated,
         };
-        let request = Request::Connect { of: to, from: self.at, epoch: self.epoch, card };
+        let request = NodeRequest::Connect { of: to, from: self.at, epoch: self.epoch, card };
         let (theirs, keys) = match self.shared.ask(to, &request)? {
             Reply::Connected { card, keys } => (card, keys),
-            Reply::Revoked => return Err(Refusal::Revoked),
-            _ => return Err(Refusal::Failed),
+            Reply::Revoked => return Err(ConnectFailure::Revoked),
+            _ => return Err(ConnectFailure::Failed),
         };
         let agreed = Agreement {
             mtu: theirs.mtu,
@@ -172,18 +172,18 @@ impl Errands {
 }
 
 /// Reason why a connection could not be made.
-enum Refusal {
+enum ConnectFailure {
     Revoked,
     Failed,
 }
 
-impl From<std::io::Error> for Refusal {
+impl From<std::io::Error> for ConnectFailure {
     fn from(_: std::io::Error) -> Self {
         Self::Failed
     }
 }
 
-impl From<FabricError> for Refusal {
+impl From<FabricError> for ConnectFailure {
     fn from(_: FabricError) -> Self {
         Self::Failed
     }
@@ -192,8 +192,8 @@ impl From<FabricError> for Refusal {
 impl RdmaLane {
     /// Makes the lane's queues. Connections are made when first used.
     pub fn open(
-        shared: Arc<Shared>,
-        node: &Arc<Node>,
+        shared: Arc<RdmaState>,
+        node: &Arc<RdmaNode>,
         at: Endpoint,
         epoch: Epoch,
         wake: Arc<dyn Wake>,

@@ -52,8 +52,8 @@ pub use error::SetupError;
 
 use device::Device;
 use handshake::{Service, ask};
-use node::Node;
-use wire::{Reply, Request};
+use node::RdmaNode;
+use wire::{NodeRequest, Reply};
 
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::contract::region::{Memory, Rights};
@@ -63,17 +63,17 @@ use crate::run::env::Env;
 /// Control path of the back end. Clones share one fabric.
 #[derive(Clone)]
 pub struct RdmaFabric {
-    shared: Arc<Shared>,
+    shared: Arc<RdmaState>,
 }
 
-struct Shared {
+struct RdmaState {
     config: Config,
     env: Env,
-    nodes: Vec<Peer>,
+    nodes: Vec<PeerNode>,
 }
 
 /// A node of the fabric, as this process reaches it.
-struct Peer {
+struct PeerNode {
     at: SocketAddr,
     here: Option<Here>,
 }
@@ -81,7 +81,7 @@ struct Peer {
 /// A node of this process. Its service is dropped before the node.
 struct Here {
     _service: Service,
-    node: Arc<Node>,
+    node: Arc<RdmaNode>,
 }
 
 impl RdmaFabric {
@@ -92,9 +92,9 @@ impl RdmaFabric {
     pub fn new(config: Config, env: Env) -> Result<Self, SetupError> {
         config.check()?;
         let nodes = (0..).map(NodeId).zip(&config.nodes);
-        let nodes = nodes.map(|(id, place)| Peer::new(id, place, &config, &env));
+        let nodes = nodes.map(|(id, place)| PeerNode::new(id, place, &config, &env));
         let nodes = nodes.collect::<Result<_, _>>()?;
-        Ok(Self { shared: Arc::new(Shared { config, env, nodes }) })
+        Ok(Self { shared: Arc::new(RdmaState { config, env, nodes }) })
     }
 
     /// Address at which a node listens for its peers; `None` if there is no such node.
@@ -108,7 +108,7 @@ impl RdmaFabric {
     /// Unknown node, or the reason why it does not answer properly.
     pub fn greet(&self, node: NodeId) -> Result<(), FabricError> {
         let at = self.shared.peer(node)?.at;
-        match self.shared.ask(node, &Request::Greet { of: node })? {
+        match self.shared.ask(node, &NodeRequest::Greet { of: node })? {
             Reply::Yes => Ok(()),
             _ => Err(SetupError::PeerStrange { node, at }.into()),
         }
@@ -125,7 +125,7 @@ impl RdmaFabric {
     }
 }
 
-impl Peer {
+impl PeerNode {
     fn new(id: NodeId, place: &Place, config: &Config, env: &Env) -> Result<Self, SetupError> {
         let (device, port, listen) = match place {
             Place::There { at } => return Ok(Self { at: *at, here: None }),
@@ -134,7 +134,7 @@ impl Peer {
         let device = Device::open(device, port, config)?;
         let name = device.name.clone();
         let failed = |source| SetupError::Verbs { what: "use", device: name, source };
-        let node = Arc::new(Node::new(id, device, env).map_err(failed)?);
+        let node = Arc::new(RdmaNode::new(id, device, env).map_err(failed)?);
         let occupied = |source| SetupError::Listen { at: listen, source };
         let listener = TcpListener::bind(listen).map_err(occupied)?;
         let service = Service::start(Arc::clone(&node), listener, config.handshake, env);
@@ -143,17 +143,17 @@ impl Peer {
     }
 }
 
-impl Shared {
-    fn peer(&self, node: NodeId) -> Result<&Peer, FabricError> {
+impl RdmaState {
+    fn peer(&self, node: NodeId) -> Result<&PeerNode, FabricError> {
         self.nodes.get(usize::from(node.0)).ok_or(FabricError::UnknownNode(node))
     }
 
-    fn here(&self, node: NodeId) -> Result<&Arc<Node>, FabricError> {
+    fn here(&self, node: NodeId) -> Result<&Arc<RdmaNode>, FabricError> {
         let here = self.peer(node)?.here.as_ref();
         Ok(&here.ok_or(SetupError::Elsewhere(node))?.node)
     }
 
-    fn ask(&self, node: NodeId, request: &Request) -> Result<Reply, FabricError> {
+    fn ask(&self, node: NodeId, request: &NodeRequest) -> Result<Reply, FabricError> {
         Ok(ask(self.peer(node)?.at, request, self.config.handshake)?)
     }
 }
@@ -192,7 +192,10 @@ impl Fabric for RdmaFabric {
         match &peer.here {
             Some(here) => here.node.fence(expelled, epoch),
             None => {
-                match self.shared.ask(target, &Request::Fence { of: target, expelled, epoch })? {
+                match self
+                    .shared
+                    .ask(target, &NodeRequest::Fence { of: target, expelled, epoch })?
+                {
                     Reply::Yes => {}
                     _ => return Err(SetupError::PeerStrange { node: target, at: peer.at }.into()),
                 }

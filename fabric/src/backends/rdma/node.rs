@@ -14,14 +14,14 @@ use super::config::Config;
 use super::device::Device;
 use super::events::Events;
 use super::ffi::{Agreement, CompletionQueue, MemoryRegion, QueuePair, Shape};
-use super::wire::{Card, Key, Mailbox, Reply, Request};
+use super::wire::{Card, Key, Mailbox, NodeRequest, Reply};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::contract::region::{Memory, Rights};
 use crate::contract::transport::FabricError;
 use crate::run::env::Env;
 
 /// A node of this process.
-pub(super) struct Node {
+pub(super) struct RdmaNode {
     pub id: NodeId,
     pub device: Device,
     pub events: Events,
@@ -43,7 +43,7 @@ struct FarEnds {
     open: BTreeMap<Endpoint, (Epoch, QueuePair)>,
 }
 
-impl Node {
+impl RdmaNode {
     pub fn new(id: NodeId, device: Device, env: &Env) -> io::Result<Self> {
         Ok(Self {
             id,
@@ -58,7 +58,7 @@ impl Node {
     }
 
     /// Answers a request; `None` if the node counts as unreachable.
-    pub fn serve(&self, request: &Request) -> Option<Reply> {
+    pub fn serve(&self, request: &NodeRequest) -> Option<Reply> {
         if !self.is_reachable() {
             return None;
         }
@@ -66,12 +66,12 @@ impl Node {
             return Some(Reply::Unknown);
         }
         Some(match request {
-            Request::Greet { .. } => Reply::Yes,
-            Request::Connect { from, epoch, card, .. } => {
+            NodeRequest::Greet { .. } => Reply::Yes,
+            NodeRequest::Connect { from, epoch, card, .. } => {
                 self.connect(*from, *epoch, card).unwrap_or(Reply::Failed)
             }
-            Request::Find { lane } => self.find(lane.lane),
-            Request::Fence { expelled, epoch, .. } => {
+            NodeRequest::Find { lane } => self.find(lane.lane),
+            NodeRequest::Fence { expelled, epoch, .. } => {
                 self.fence(*expelled, *epoch);
                 Reply::Yes
             }

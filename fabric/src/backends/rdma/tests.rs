@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lane::RdmaLane;
-use super::node::Node;
-use super::wire::{Key, Request, VERSION};
+use super::node::RdmaNode;
+use super::wire::{Key, NodeRequest, VERSION};
 use super::{Config, Place, RdmaFabric, SetupError};
 use crate::conformance::{self, Harness};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
@@ -175,7 +175,7 @@ impl Probe {
         link.expect("connected").distort(change);
     }
 
-    fn node(&self) -> &Node {
+    fn node(&self) -> &RdmaNode {
         self.fabric.shared.here(MEMORY).expect("here")
     }
 }
@@ -288,7 +288,7 @@ fn a_node_tells_other_versions_which_one_it_is() {
     let at = probe.fabric.listens_at(MEMORY).expect("the node is here");
     probe.fabric.greet(MEMORY).expect("the same version");
     let mut stream = TcpStream::connect(at).expect("it listens");
-    let mut question = Request::Greet { of: MEMORY }.encode();
+    let mut question = NodeRequest::Greet { of: MEMORY }.encode();
     question[4] = 99;
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     stream.write_all(&question).expect("writes");

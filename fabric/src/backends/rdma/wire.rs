@@ -54,7 +54,7 @@ pub(super) struct Mailbox {
 
 /// A request to node `of`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Request {
+pub(super) enum NodeRequest {
     /// Asks whether the node answers.
     Greet { of: NodeId },
     /// Asks for a connection for one-sided verbs, in place of the lane's current one.
@@ -82,7 +82,7 @@ pub(super) enum Reply {
     Failed,
 }
 
-impl Request {
+impl NodeRequest {
     pub fn of(&self) -> NodeId {
         match self {
             Self::Greet { of } | Self::Connect { of, .. } | Self::Fence { of, .. } => *of,
@@ -322,16 +322,16 @@ mod tests {
     fn messages_survive_the_wire_and_no_part_of_them_does() {
         let of = NodeId(300);
         let requests = [
-            Request::Greet { of },
-            Request::Connect { of, from: at(2, 70), epoch: Epoch(9), card: CARD },
-            Request::Find { lane: at(1, 2) },
-            Request::Fence { of, expelled: NodeId(4), epoch: Epoch(5) },
+            NodeRequest::Greet { of },
+            NodeRequest::Connect { of, from: at(2, 70), epoch: Epoch(9), card: CARD },
+            NodeRequest::Find { lane: at(1, 2) },
+            NodeRequest::Fence { of, expelled: NodeId(4), epoch: Epoch(5) },
         ];
         for request in requests {
             let bytes = request.encode();
-            assert_eq!(Request::decode(body(&bytes)), Some(request));
+            assert_eq!(NodeRequest::decode(body(&bytes)), Some(request));
             for end in PREAMBLE_BYTES..bytes.len() {
-                assert_eq!(Request::decode(&bytes[PREAMBLE_BYTES..end]), None);
+                assert_eq!(NodeRequest::decode(&bytes[PREAMBLE_BYTES..end]), None);
             }
         }
         let key = |region| Key {
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_preamble_tells_its_version() {
-        let bytes = Request::Greet { of: NodeId(0) }.encode();
+        let bytes = NodeRequest::Greet { of: NodeId(0) }.encode();
         let mut preamble = *bytes.first_chunk().expect("longer than that");
         assert_eq!(version_of(preamble), Some(VERSION));
         preamble[4] = 0xFF;

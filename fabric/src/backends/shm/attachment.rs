@@ -13,7 +13,7 @@ use super::error::ShmError;
 use super::gates::ForeignBoard;
 use super::mailbox::{Mailbox, Producer};
 use super::socket::{self, Received, Socket};
-use super::wire::{Refusal, Reply, Request, VERSION};
+use super::wire::{HostRefusal, HostRequest, Reply, VERSION};
 use crate::backends::copies::{Mapping, REGIONS_PER_NODE, Region, Target};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::contract::region::{Memory, Rights, View};
@@ -49,7 +49,7 @@ impl Attachment {
         if rustix::net::sockopt::socket_peercred(&socket)?.uid != rustix::process::geteuid() {
             return Err(ShmError::OtherUser);
         }
-        let hello = Request::Hello { version: VERSION, nodes, node };
+        let hello = HostRequest::Hello { version: VERSION, nodes, node };
         let (reply, files) = ask(&socket, hello, &[gates])?;
         let (Reply::Welcome, [board]) = (reply, &files[..]) else {
             return Err(unexpected(reply));
@@ -73,7 +73,7 @@ impl Attachment {
         }
         let mut from = 0;
         loop {
-            let (reply, files) = self.ask(Request::NextRegion { from })?;
+            let (reply, files) = self.ask(HostRequest::NextRegion { from })?;
             if reply == Reply::NoMoreRegions {
                 return Ok(());
             }
@@ -94,8 +94,8 @@ impl Attachment {
         bytes: u64,
         rights: Rights,
     ) -> Result<Option<()>, ShmError> {
-        match self.ask(Request::Register { region, bytes, rights })? {
-            (Reply::Refused(Refusal::RegionTaken), _) => Ok(None),
+        match self.ask(HostRequest::Register { region, bytes, rights })? {
+            (Reply::Refused(HostRefusal::RegionTaken), _) => Ok(None),
             (reply, files) => self.map(reply, &files).map(Some),
         }
     }
@@ -133,8 +133,8 @@ impl Attachment {
         lane: LaneId,
         bell: BorrowedFd<'_>,
     ) -> Result<Option<Mailbox>, ShmError> {
-        match self.ask_with(Request::OpenLane { lane }, &[bell])? {
-            (Reply::Refused(Refusal::LaneTaken), _) => Ok(None),
+        match self.ask_with(HostRequest::OpenLane { lane }, &[bell])? {
+            (Reply::Refused(HostRefusal::LaneTaken), _) => Ok(None),
             (Reply::Lane, files) => {
                 let [mailbox] = &files[..] else { return Err(ShmError::Nonsense) };
                 Ok(Some(Mailbox::map(mailbox)?))
@@ -150,8 +150,8 @@ impl Attachment {
         lane: LaneId,
         from: Endpoint,
     ) -> Result<Option<(Producer, OwnedFd)>, ShmError> {
-        match self.ask(Request::FindLane { lane, from })? {
-            (Reply::Refused(Refusal::NoLane | Refusal::NoRoom), _) => Ok(None),
+        match self.ask(HostRequest::FindLane { lane, from })? {
+            (Reply::Refused(HostRefusal::NoLane | HostRefusal::NoRoom), _) => Ok(None),
             (Reply::Ring { index }, files) => {
                 let files = <[OwnedFd; 2]>::try_from(files).map_err(|_| ShmError::Nonsense)?;
                 let [mailbox, bell] = files;
@@ -165,28 +165,28 @@ impl Attachment {
     /// Closes a lane: releases its mailbox if it is this node's, and the rings that it sends
     /// through here.
     pub(super) fn close_lane(&self, at: Endpoint) -> Result<(), ShmError> {
-        self.expect_done(Request::CloseLane { at })
+        self.expect_done(HostRequest::CloseLane { at })
     }
 
     /// Fences `expelled` at this node; see `Fabric::fence`.
     pub(super) fn fence_out(&self, expelled: NodeId, epoch: Epoch) -> Result<(), ShmError> {
-        self.expect_done(Request::Fence { expelled, epoch })
+        self.expect_done(HostRequest::Fence { expelled, epoch })
     }
 
-    fn expect_done(&self, request: Request) -> Result<(), ShmError> {
+    fn expect_done(&self, request: HostRequest) -> Result<(), ShmError> {
         match self.ask(request)? {
             (Reply::Done, _) => Ok(()),
             (reply, _) => Err(unexpected(reply)),
         }
     }
 
-    fn ask(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ShmError> {
+    fn ask(&self, request: HostRequest) -> Result<(Reply, Vec<OwnedFd>), ShmError> {
         self.ask_with(request, &[])
     }
 
     fn ask_with(
         &self,
-        request: Request,
+        request: HostRequest,
         files: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), ShmError> {
         let socket = self.socket();
@@ -247,14 +247,14 @@ impl Drop for Attachment {
         // Unmapped first, as the goodbye says.
         self.regions = Box::default();
         // If it does not arrive, the host waits for the end of this process.
-        let _ = self.socket().send_now(&Request::Goodbye.encode(), &[]);
+        let _ = self.socket().send_now(&HostRequest::Goodbye.encode(), &[]);
     }
 }
 
 /// Sends one request and receives its reply.
 fn ask(
     socket: &Socket,
-    request: Request,
+    request: HostRequest,
     files: &[BorrowedFd<'_>],
 ) -> Result<(Reply, Vec<OwnedFd>), ShmError> {
     socket.send(&request.encode(), files).map_err(of_socket)?;
@@ -278,15 +278,16 @@ fn of_socket(error: io::Error) -> ShmError {
 fn unexpected(reply: Reply) -> ShmError {
     match reply {
         Reply::Refused(refusal) => match refusal {
-            Refusal::Version { theirs } => ShmError::Version { ours: VERSION, theirs },
-            Refusal::OtherCluster => ShmError::OtherCluster,
-            Refusal::OtherUser => ShmError::OtherUser,
-            Refusal::Crowded => ShmError::Crowded,
-            Refusal::NotFenced => ShmError::NotFenced,
-            Refusal::System { errno } => ShmError::System(io::Error::from_raw_os_error(errno)),
-            Refusal::RegionTaken | Refusal::LaneTaken | Refusal::NoLane | Refusal::NoRoom => {
-                ShmError::Nonsense
-            }
+            HostRefusal::Version { theirs } => ShmError::Version { ours: VERSION, theirs },
+            HostRefusal::OtherCluster => ShmError::OtherCluster,
+            HostRefusal::OtherUser => ShmError::OtherUser,
+            HostRefusal::Crowded => ShmError::Crowded,
+            HostRefusal::NotFenced => ShmError::NotFenced,
+            HostRefusal::System { errno } => ShmError::System(io::Error::from_raw_os_error(errno)),
+            HostRefusal::RegionTaken
+            | HostRefusal::LaneTaken
+            | HostRefusal::NoLane
+            | HostRefusal::NoRoom => ShmError::Nonsense,
         },
         _ => ShmError::Nonsense,
     }

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::attachment::Attachment;
 use super::mailbox::Producer;
-use super::{Shared, bell};
+use super::{ShmState, bell};
 use crate::contract::ids::{Endpoint, NodeId};
 use crate::contract::transport::{Token, Wake};
 use crate::contract::verbs::VerbError;
@@ -79,9 +79,9 @@ pub(super) struct Sleeper {
 const BELL: u64 = u64::MAX;
 
 /// Descriptors that the attendant sleeps on.
-pub(super) struct Watch(OwnedFd);
+pub(super) struct WatchedDescriptors(OwnedFd);
 
-impl Watch {
+impl WatchedDescriptors {
     pub(super) fn new(bell: &OwnedFd) -> rustix::io::Result<Self> {
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&watch, bell, EventData::new_u64(BELL), EventFlags::IN)?;
@@ -97,7 +97,12 @@ impl Watch {
 }
 
 /// Main loop of the thread; it ends when the fabric is dropped.
-pub(super) fn attend(shared: &Weak<Shared>, watch: &Watch, bell: &OwnedFd, jobs: &Receiver<Job>) {
+pub(super) fn attend(
+    shared: &Weak<ShmState>,
+    watch: &WatchedDescriptors,
+    bell: &OwnedFd,
+    jobs: &Receiver<Job>,
+) {
     let mut events = Vec::with_capacity(64);
     loop {
         // Fails only if interrupted; then there are no events.
@@ -116,7 +121,7 @@ pub(super) fn attend(shared: &Weak<Shared>, watch: &Watch, bell: &OwnedFd, jobs:
     }
 }
 
-impl Shared {
+impl ShmState {
     fn carry_out(&self, job: Job) {
         let answer = match job.errand {
             Errand::Find { from, to } => Answer::Found(to, self.find(from, to)),

@@ -31,7 +31,7 @@ use super::error::ShmError;
 use super::process::Process;
 use super::service::{Answer, Ledger, PeerId, Service};
 use super::socket::{self, Received, Socket};
-use super::wire::{Refusal, Reply, Request};
+use super::wire::{HostRefusal, HostRequest, Reply};
 use crate::contract::counters::Lent;
 use crate::contract::ids::NodeId;
 use crate::run::env::Env;
@@ -130,13 +130,13 @@ struct Server {
     service: Service,
     listener: OwnedFd,
     stop: Arc<OwnedFd>,
-    peers: BTreeMap<PeerId, Peer>,
+    peers: BTreeMap<PeerId, PeerProcess>,
     next: PeerId,
 }
 
-enum Peer {
+enum PeerProcess {
     /// Has not sent its hello; a refusal is sent in reply to that.
-    Stranger(Socket, Result<Process, Refusal>),
+    Stranger(Socket, Result<Process, HostRefusal>),
     Attached(Socket),
     /// Hung up, but may have the node's memory mapped until it ends.
     Departed,
@@ -147,7 +147,7 @@ enum Peer {
 enum Event {
     Stop,
     Connection,
-    Peer(PeerId),
+    PeerProcess(PeerId),
 }
 
 impl Server {
@@ -160,7 +160,7 @@ impl Server {
                 match event {
                     Event::Stop => return,
                     Event::Connection => accepting = self.welcome().is_ok(),
-                    Event::Peer(peer) => self.attend(peer),
+                    Event::PeerProcess(peer) => self.attend(peer),
                 }
             }
         }
@@ -174,10 +174,12 @@ impl Server {
         }
         for (id, peer) in &self.peers {
             let source = match peer {
-                Peer::Stranger(socket, _) | Peer::Attached(socket) => Some(socket.as_fd()),
-                Peer::Departed => self.service.process(*id).map(Process::as_fd),
+                PeerProcess::Stranger(socket, _) | PeerProcess::Attached(socket) => {
+                    Some(socket.as_fd())
+                }
+                PeerProcess::Departed => self.service.process(*id).map(Process::as_fd),
             };
-            sources.extend(source.map(|source| (Event::Peer(*id), source)));
+            sources.extend(source.map(|source| (Event::PeerProcess(*id), source)));
         }
         let polled =
             sources.iter().map(|(_, source)| PollFd::from_borrowed_fd(*source, PollFlags::IN));
@@ -196,11 +198,11 @@ impl Server {
         let socket = socket::accept(&self.listener)?;
         let process = match self.peers.len() {
             ..MAX_PEERS => stranger(&socket),
-            MAX_PEERS..MOST_CONNECTIONS => Err(Refusal::Crowded),
+            MAX_PEERS..MOST_CONNECTIONS => Err(HostRefusal::Crowded),
             // A flood: closed without a reply.
             _ => return Ok(()),
         };
-        self.peers.insert(self.next, Peer::Stranger(socket, process));
+        self.peers.insert(self.next, PeerProcess::Stranger(socket, process));
         self.next += 1;
         Ok(())
     }
@@ -208,9 +210,9 @@ impl Server {
     /// Handles a peer's request, or its end.
     fn attend(&mut self, id: PeerId) {
         let next = match self.peers.remove(&id) {
-            Some(Peer::Stranger(socket, process)) => self.greet(id, socket, process),
-            Some(Peer::Attached(socket)) => self.serve_one(id, socket),
-            Some(Peer::Departed) => {
+            Some(PeerProcess::Stranger(socket, process)) => self.greet(id, socket, process),
+            Some(PeerProcess::Attached(socket)) => self.serve_one(id, socket),
+            Some(PeerProcess::Departed) => {
                 self.service.forget(id);
                 None
             }
@@ -223,39 +225,39 @@ impl Server {
         &mut self,
         id: PeerId,
         socket: Socket,
-        process: Result<Process, Refusal>,
-    ) -> Option<Peer> {
+        process: Result<Process, HostRefusal>,
+    ) -> Option<PeerProcess> {
         let (packet, files) = match socket.receive_now() {
-            Ok(None) => return Some(Peer::Stranger(socket, process)),
+            Ok(None) => return Some(PeerProcess::Stranger(socket, process)),
             Ok(Some(Received::Packet(packet, files))) => (packet, files),
             // It holds nothing of this node yet.
             _ => return None,
         };
         let answer = match process {
-            Ok(process) => self.service.greet(id, process, Request::decode(&packet)?, files)?,
+            Ok(process) => self.service.greet(id, process, HostRequest::decode(&packet)?, files)?,
             Err(refusal) => refusal.into(),
         };
         let sent = send(&socket, &answer);
         if answer.reply != Reply::Welcome {
             return None;
         }
-        Some(if sent { Peer::Attached(socket) } else { Peer::Departed })
+        Some(if sent { PeerProcess::Attached(socket) } else { PeerProcess::Departed })
     }
 
     /// Answers one request.
-    fn serve_one(&mut self, id: PeerId, socket: Socket) -> Option<Peer> {
+    fn serve_one(&mut self, id: PeerId, socket: Socket) -> Option<PeerProcess> {
         let (request, files) = match socket.receive_now() {
-            Ok(None) => return Some(Peer::Attached(socket)),
-            Ok(Some(Received::Packet(packet, files))) => (Request::decode(&packet), files),
+            Ok(None) => return Some(PeerProcess::Attached(socket)),
+            Ok(Some(Received::Packet(packet, files))) => (HostRequest::decode(&packet), files),
             _ => (None, Vec::new()),
         };
         let answer = request.and_then(|request| self.service.answer(id, request, files));
         if answer.is_some_and(|answer| send(&socket, &answer)) {
-            return Some(Peer::Attached(socket));
+            return Some(PeerProcess::Attached(socket));
         }
         self.service.hang_up(id);
         // After a goodbye the process is forgotten already.
-        self.service.process(id).map(|_| Peer::Departed)
+        self.service.process(id).map(|_| PeerProcess::Departed)
     }
 }
 
@@ -265,14 +267,14 @@ fn send(socket: &Socket, answer: &Answer) -> bool {
 }
 
 /// Identifies the connecting process, and refuses processes of other users.
-fn stranger(socket: &Socket) -> Result<Process, Refusal> {
-    let refuse = |error: Errno| Refusal::System { errno: error.raw_os_error() };
+fn stranger(socket: &Socket) -> Result<Process, HostRefusal> {
+    let refuse = |error: Errno| HostRefusal::System { errno: error.raw_os_error() };
     let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(refuse)?;
     if credentials.uid != rustix::process::geteuid() {
-        return Err(Refusal::OtherUser);
+        return Err(HostRefusal::OtherUser);
     }
     Process::of(credentials)
-        .map_err(|error| Refusal::System { errno: error.raw_os_error().unwrap_or(0) })
+        .map_err(|error| HostRefusal::System { errno: error.raw_os_error().unwrap_or(0) })
 }
 
 #[cfg(test)]

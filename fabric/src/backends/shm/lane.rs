@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::Shared;
+use super::ShmState;
 use super::attachment::Attachment;
 use super::attendant::{Answer, Errand, Job, Outlet};
 use super::gates::Gate;
@@ -26,7 +26,7 @@ const MAX_WAITING: usize = 64;
 
 /// One lane.
 pub(super) struct ShmLane {
-    shared: Arc<Shared>,
+    shared: Arc<ShmState>,
     at: Endpoint,
     verbs: Initiator<Connections>,
     gate: Gate,
@@ -34,7 +34,7 @@ pub(super) struct ShmLane {
     inbox: Consumer,
     /// Whether senders see this lane as asleep.
     asleep: Cell<bool>,
-    peers: Vec<(Endpoint, Peer)>,
+    peers: Vec<(Endpoint, PeerMailbox)>,
     answers: Receiver<Answer>,
     /// Channel for the attendant's answers.
     reply_to: Sender<Answer>,
@@ -56,7 +56,7 @@ impl Targets for Connections {
     }
 }
 
-enum Peer {
+enum PeerMailbox {
     /// Being looked up by the attendant; holds the messages to send then.
     Wanted(Vec<Vec<u8>>),
     Found(Box<Outlet>),
@@ -74,7 +74,7 @@ pub(super) struct Parts {
 }
 
 impl ShmLane {
-    pub(super) fn new(shared: Arc<Shared>, parts: Parts) -> Self {
+    pub(super) fn new(shared: Arc<ShmState>, parts: Parts) -> Self {
         let Parts { at, epoch, connections, gate, mailbox, wake, bed } = parts;
         let nodes = connections.0.len();
         let (reply_to, answers) = crossbeam_channel::unbounded();
@@ -119,10 +119,10 @@ impl ShmLane {
         let Some(index) = self.peers.iter().position(|(peer, _)| *peer == to) else { return };
         let (_, wanted) = self.peers.swap_remove(index);
         let Some(mut outlet) = outlet else { return };
-        if let Peer::Wanted(waiting) = wanted {
+        if let PeerMailbox::Wanted(waiting) = wanted {
             waiting.iter().for_each(|message| outlet.send(self.at, message));
         }
-        self.peers.push((to, Peer::Found(Box::new(outlet))));
+        self.peers.push((to, PeerMailbox::Found(Box::new(outlet))));
     }
 
     fn reconnected(
@@ -169,15 +169,15 @@ impl Transport for ShmLane {
         }
         let known = self.peers.iter().position(|(peer, _)| *peer == to);
         match known.map(|index| &mut self.peers[index].1) {
-            Some(Peer::Wanted(waiting)) if waiting.len() < MAX_WAITING => {
+            Some(PeerMailbox::Wanted(waiting)) if waiting.len() < MAX_WAITING => {
                 waiting.push(bytes.to_vec());
             }
-            Some(Peer::Wanted(_)) => {}
-            Some(Peer::Found(outlet)) if outlet.is_open() => outlet.send(self.at, bytes),
+            Some(PeerMailbox::Wanted(_)) => {}
+            Some(PeerMailbox::Found(outlet)) if outlet.is_open() => outlet.send(self.at, bytes),
             _ => {
                 // The lane was closed; it may have been reopened since.
                 self.peers.retain(|(peer, _)| *peer != to);
-                self.peers.push((to, Peer::Wanted(vec![bytes.to_vec()])));
+                self.peers.push((to, PeerMailbox::Wanted(vec![bytes.to_vec()])));
                 self.ask(Errand::Find { from: self.at, to });
             }
         }
@@ -217,8 +217,8 @@ impl Drop for ShmLane {
         self.shared.close(self.at);
         let own = self.verbs.targets.target(self.at.node);
         let senders = self.peers.iter().filter_map(|(_, peer)| match peer {
-            Peer::Found(outlet) => Some(&*outlet.node),
-            Peer::Wanted(_) => None,
+            PeerMailbox::Found(outlet) => Some(&*outlet.node),
+            PeerMailbox::Wanted(_) => None,
         });
         // If a host does not receive this, it keeps the lane's resources until this process ends.
         // The list may name a host more than once, which does no harm.

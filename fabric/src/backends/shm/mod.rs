@@ -63,25 +63,25 @@ use crate::contract::transport::{Fabric, FabricError, Transport, Wake};
 use crate::run::env::Env;
 use crate::run::exec::Bed;
 use attachment::Attachment;
-use attendant::{Job, Sleeper, Watch};
+use attendant::{Job, Sleeper, WatchedDescriptors};
 use gates::Gates;
 use lane::{Connections, Parts, ShmLane};
 
 /// A process's access to a fabric of processes on one host. Clones share it.
 #[derive(Clone)]
 pub struct ShmFabric {
-    shared: Arc<Shared>,
+    shared: Arc<ShmState>,
     /// Not in `shared`, which lanes hold too: a node ends with the last clone of the fabric.
     hosts: Arc<Mutex<Vec<Host>>>,
 }
 
-struct Shared {
+struct ShmState {
     env: Env,
     directory: PathBuf,
-    nodes: Box<[Node]>,
+    nodes: Box<[ShmNode]>,
     gates: Arc<Gates>,
     bell: Arc<OwnedFd>,
-    watch: Arc<Watch>,
+    watch: Arc<WatchedDescriptors>,
     jobs: Sender<Job>,
     /// Lanes open in this process.
     lanes: Mutex<Vec<Sleeper>>,
@@ -89,7 +89,7 @@ struct Shared {
 
 /// A node of the fabric, as this process sees it.
 #[derive(Default)]
-struct Node {
+struct ShmNode {
     attachment: Mutex<Option<Arc<Attachment>>>,
     /// Whether an attempt to attach was made; opening a lane then makes no further one.
     tried: AtomicBool,
@@ -105,12 +105,12 @@ impl ShmFabric {
     /// The operating system's error when it has no memory, descriptor or thread to give.
     pub fn join(directory: impl Into<PathBuf>, nodes: u16, env: &Env) -> Result<Self, ShmError> {
         let bell = Arc::new(bell::new()?);
-        let watch = Arc::new(Watch::new(&bell)?);
+        let watch = Arc::new(WatchedDescriptors::new(&bell)?);
         let (jobs, errands) = crossbeam_channel::unbounded();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ShmState {
             env: env.clone(),
             directory: directory.into(),
-            nodes: (0..nodes).map(|_| Node::default()).collect(),
+            nodes: (0..nodes).map(|_| ShmNode::default()).collect(),
             gates: Gates::new()?,
             bell: Arc::clone(&bell),
             watch: Arc::clone(&watch),
@@ -127,7 +127,7 @@ impl ShmFabric {
     /// # Errors
     /// See [`Host::start`].
     pub fn host(&self, node: NodeId) -> Result<(), ShmError> {
-        let Shared { directory, nodes, env, .. } = &*self.shared;
+        let ShmState { directory, nodes, env, .. } = &*self.shared;
         let host = Host::start(directory, node, nodes.len() as u16, env)?;
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner).push(host);
         Ok(())
@@ -154,8 +154,8 @@ impl ShmFabric {
     }
 }
 
-impl Shared {
-    fn node(&self, node: NodeId) -> Result<&Node, FabricError> {
+impl ShmState {
+    fn node(&self, node: NodeId) -> Result<&ShmNode, FabricError> {
         self.nodes.get(usize::from(node.0)).ok_or(FabricError::UnknownNode(node))
     }
 
@@ -190,7 +190,7 @@ impl Shared {
 
     /// Connections to all nodes that can be attached to, with all their regions.
     fn connections(&self) -> Connections {
-        let connect = |(index, node): (usize, &Node)| {
+        let connect = |(index, node): (usize, &ShmNode)| {
             let id = NodeId(index as u16);
             let attachment = self.attached(id);
             let known = attachment.filter(|attachment| attachment.refresh().is_ok());
@@ -214,7 +214,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ShmState {
     fn drop(&mut self) {
         // Wakes the attendant, which ends because the fabric is gone.
         bell::ring(&self.bell);

@@ -16,7 +16,7 @@ use super::gates::{Board, ForeignGates};
 use super::mailbox::{Mailbox, RINGS};
 use super::memfd;
 use super::process::Process;
-use super::wire::{Refusal, Reply, Request, VERSION};
+use super::wire::{HostRefusal, HostRequest, Reply, VERSION};
 use crate::backends::copies::Round;
 use crate::contract::counters::Lent;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
@@ -44,8 +44,8 @@ impl From<Reply> for Answer {
     }
 }
 
-impl From<Refusal> for Answer {
-    fn from(refusal: Refusal) -> Self {
+impl From<HostRefusal> for Answer {
+    fn from(refusal: HostRefusal) -> Self {
         Reply::Refused(refusal).into()
     }
 }
@@ -131,15 +131,15 @@ impl Service {
         &mut self,
         peer: PeerId,
         process: Process,
-        request: Request,
+        request: HostRequest,
         files: Vec<OwnedFd>,
     ) -> Option<Answer> {
-        let Request::Hello { version, nodes, node } = request else { return None };
+        let HostRequest::Hello { version, nodes, node } = request else { return None };
         if version != VERSION {
-            return Some(Refusal::Version { theirs: VERSION }.into());
+            return Some(HostRefusal::Version { theirs: VERSION }.into());
         }
         if (node, nodes) != (self.node, self.nodes) {
-            return Some(Refusal::OtherCluster.into());
+            return Some(HostRefusal::OtherCluster.into());
         }
         let [gates] = <[OwnedFd; 1]>::try_from(files).ok()?;
         let gates = match ForeignGates::map(&gates) {
@@ -156,33 +156,33 @@ impl Service {
     pub(super) fn answer(
         &mut self,
         peer: PeerId,
-        request: Request,
+        request: HostRequest,
         files: Vec<OwnedFd>,
     ) -> Option<Answer> {
         Some(match request {
-            Request::Hello { .. } => return None,
-            Request::Goodbye => {
+            HostRequest::Hello { .. } => return None,
+            HostRequest::Goodbye => {
                 self.hang_up(peer);
                 self.forget(peer);
                 return None;
             }
-            Request::Register { region, bytes, rights } => {
+            HostRequest::Register { region, bytes, rights } => {
                 self.register(region, bytes, rights).unwrap_or_else(Answer::from)
             }
-            Request::NextRegion { from } => self.next_region(from),
-            Request::OpenLane { lane } => {
+            HostRequest::NextRegion { from } => self.next_region(from),
+            HostRequest::OpenLane { lane } => {
                 let [bell] = <[OwnedFd; 1]>::try_from(files).ok()?;
                 self.open_lane(peer, lane, bell).unwrap_or_else(Answer::from)
             }
-            Request::FindLane { lane, from } => {
+            HostRequest::FindLane { lane, from } => {
                 self.find_lane(peer, lane, from).unwrap_or_else(Answer::from)
             }
-            Request::CloseLane { at } => {
+            HostRequest::CloseLane { at } => {
                 self.close_lanes(|owner, lane| owner == peer && lane == at);
                 self.free_rings(|sender, from| sender == peer && from == at);
                 Reply::Done.into()
             }
-            Request::Fence { expelled, epoch } => {
+            HostRequest::Fence { expelled, epoch } => {
                 self.fence(expelled, epoch).map_or_else(Answer::from, |()| Reply::Done.into())
             }
         })
@@ -211,9 +211,9 @@ impl Service {
         region: RegionId,
         bytes: u64,
         rights: Rights,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, HostRefusal> {
         if self.regions.contains_key(&region) {
-            return Err(Refusal::RegionTaken);
+            return Err(HostRefusal::RegionTaken);
         }
         let writable = memfd::large(bytes as usize).map_err(|error| system(&error))?;
         let file = if rights.write || rights.atomic {
@@ -241,9 +241,14 @@ impl Service {
         }
     }
 
-    fn open_lane(&mut self, peer: PeerId, lane: LaneId, bell: OwnedFd) -> Result<Answer, Refusal> {
+    fn open_lane(
+        &mut self,
+        peer: PeerId,
+        lane: LaneId,
+        bell: OwnedFd,
+    ) -> Result<Answer, HostRefusal> {
         if self.lanes.contains_key(&lane) {
-            return Err(Refusal::LaneTaken);
+            return Err(HostRefusal::LaneTaken);
         }
         let file = Mailbox::file().map_err(|error| system(&error))?;
         let mailbox = Mailbox::map(&file).map_err(|error| system(&error))?;
@@ -254,14 +259,19 @@ impl Service {
         Ok(Answer { reply: Reply::Lane, files })
     }
 
-    fn find_lane(&mut self, peer: PeerId, lane: LaneId, from: Endpoint) -> Result<Answer, Refusal> {
-        let lane = self.lanes.get_mut(&lane).ok_or(Refusal::NoLane)?;
+    fn find_lane(
+        &mut self,
+        peer: PeerId,
+        lane: LaneId,
+        from: Endpoint,
+    ) -> Result<Answer, HostRefusal> {
+        let lane = self.lanes.get_mut(&lane).ok_or(HostRefusal::NoLane)?;
         let place = |wanted: Option<(PeerId, Endpoint)>| {
             lane.rings.iter().position(|sender| *sender == wanted)
         };
         let ring = place(Some((peer, from))).or_else(|| place(None)).unwrap_or(lane.rings.len());
         if ring == RINGS {
-            return Err(Refusal::NoRoom);
+            return Err(HostRefusal::NoRoom);
         }
         lane.rings.resize(lane.rings.len().max(ring + 1), None);
         lane.rings[ring] = Some((peer, from));
@@ -289,9 +299,9 @@ impl Service {
 
     /// Raises the fence and waits until every lane of the expelled node was seen outside a round
     /// of copies, or its process was seen to have ended.
-    fn fence(&self, expelled: NodeId, epoch: Epoch) -> Result<(), Refusal> {
+    fn fence(&self, expelled: NodeId, epoch: Epoch) -> Result<(), HostRefusal> {
         if expelled.0 >= self.nodes {
-            return Err(Refusal::OtherCluster);
+            return Err(HostRefusal::OtherCluster);
         }
         // Before looking at the gates: a lane that enters a round later sees the new epoch.
         self.board.fence(expelled, epoch);
@@ -305,7 +315,7 @@ impl Service {
                     continue;
                 }
                 if !process.kill(PATIENCE_WITH_THE_KILLED) {
-                    return Err(Refusal::NotFenced);
+                    return Err(HostRefusal::NotFenced);
                 }
                 break;
             }
@@ -314,8 +324,8 @@ impl Service {
     }
 }
 
-fn system(error: &io::Error) -> Refusal {
-    Refusal::System { errno: error.raw_os_error().unwrap_or(0) }
+fn system(error: &io::Error) -> HostRefusal {
+    HostRefusal::System { errno: error.raw_os_error().unwrap_or(0) }
 }
 
 #[cfg(test)]
@@ -340,15 +350,15 @@ mod tests {
             let process = Process::of(credentials).expect("we live");
             let gates = Gates::new().expect("gates").file().try_clone_to_owned();
             let files = vec![gates.expect("a descriptor")];
-            let hello = Request::Hello { version: VERSION, nodes: NODES, node: NodeId(0) };
+            let hello = HostRequest::Hello { version: VERSION, nodes: NODES, node: NodeId(0) };
             let answer = service.greet(peer, process, hello, files);
             assert!(answer.is_some_and(|answer| answer.reply == Reply::Welcome));
         }
         service
     }
 
-    fn reply(service: &mut Service, peer: PeerId, request: Request) -> Reply {
-        let opens = matches!(request, Request::OpenLane { .. });
+    fn reply(service: &mut Service, peer: PeerId, request: HostRequest) -> Reply {
+        let opens = matches!(request, HostRequest::OpenLane { .. });
         let files = opens.then(|| bell::new().expect("a bell")).into_iter().collect();
         service.answer(peer, request, files).expect("the connection goes on").reply
     }
@@ -358,21 +368,21 @@ mod tests {
     }
 
     fn find(service: &mut Service, peer: PeerId, lane: u16) -> Reply {
-        reply(service, peer, Request::FindLane { lane: LANE, from: sender(lane) })
+        reply(service, peer, HostRequest::FindLane { lane: LANE, from: sender(lane) })
     }
 
     #[test]
     fn every_sender_has_a_ring_of_its_own_and_keeps_it() {
         let mut service = service();
-        assert_eq!(find(&mut service, 1, 0), Reply::Refused(Refusal::NoLane));
-        assert_eq!(reply(&mut service, 1, Request::OpenLane { lane: LANE }), Reply::Lane);
+        assert_eq!(find(&mut service, 1, 0), Reply::Refused(HostRefusal::NoLane));
+        assert_eq!(reply(&mut service, 1, HostRequest::OpenLane { lane: LANE }), Reply::Lane);
         for lane in 0..RINGS as u16 {
             assert_eq!(find(&mut service, 1, lane), Reply::Ring { index: lane });
         }
         assert_eq!(find(&mut service, 1, 5), Reply::Ring { index: 5 }, "asked again");
-        let no_room = Reply::Refused(Refusal::NoRoom);
+        let no_room = Reply::Refused(HostRefusal::NoRoom);
         assert_eq!(find(&mut service, 2, 5), no_room, "the same name in another process");
-        let closed = Request::CloseLane { at: sender(5) };
+        let closed = HostRequest::CloseLane { at: sender(5) };
         assert_eq!(reply(&mut service, 2, closed), Reply::Done);
         assert_eq!(find(&mut service, 2, 5), no_room, "it was not its own to close");
         assert_eq!(reply(&mut service, 1, closed), Reply::Done);
@@ -382,24 +392,24 @@ mod tests {
     #[test]
     fn who_hangs_up_keeps_its_rings_until_it_ends_and_loses_its_lanes_at_once() {
         let mut service = service();
-        assert_eq!(reply(&mut service, 1, Request::OpenLane { lane: LANE }), Reply::Lane);
-        let taken = Reply::Refused(Refusal::LaneTaken);
-        assert_eq!(reply(&mut service, 2, Request::OpenLane { lane: LANE }), taken);
+        assert_eq!(reply(&mut service, 1, HostRequest::OpenLane { lane: LANE }), Reply::Lane);
+        let taken = Reply::Refused(HostRefusal::LaneTaken);
+        assert_eq!(reply(&mut service, 2, HostRequest::OpenLane { lane: LANE }), taken);
         assert_eq!(find(&mut service, 2, 0), Reply::Ring { index: 0 });
         service.hang_up(2);
         assert_eq!(find(&mut service, 3, 0), Reply::Ring { index: 1 }, "it may still write there");
         service.forget(2);
         assert_eq!(find(&mut service, 3, 1), Reply::Ring { index: 0 });
         service.hang_up(1);
-        assert_eq!(find(&mut service, 3, 0), Reply::Refused(Refusal::NoLane));
-        assert_eq!(reply(&mut service, 3, Request::OpenLane { lane: LANE }), Reply::Lane);
+        assert_eq!(find(&mut service, 3, 0), Reply::Refused(HostRefusal::NoLane));
+        assert_eq!(reply(&mut service, 3, HostRequest::OpenLane { lane: LANE }), Reply::Lane);
     }
 
     #[test]
     fn whoever_says_goodbye_is_forgotten() {
         let mut service = service();
         assert!(service.process(1).is_some());
-        assert!(service.answer(1, Request::Goodbye, Vec::new()).is_none());
+        assert!(service.answer(1, HostRequest::Goodbye, Vec::new()).is_none());
         assert!(service.process(1).is_none());
     }
 }

@@ -18,7 +18,7 @@ type Words = [u64; PACKET_BYTES / 8];
 
 /// Requests of a process to a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Request {
+pub(super) enum HostRequest {
     /// First packet; carries the file of the process's gates.
     Hello { version: u16, nodes: u16, node: NodeId },
     /// Registers a region.
@@ -53,12 +53,12 @@ pub(super) enum Reply {
     /// A ring of a lane; carries its mailbox and bell.
     Ring { index: u16 },
     /// Not carried out.
-    Refused(Refusal),
+    Refused(HostRefusal),
 }
 
 /// Reason why a host refuses a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refusal {
+pub(super) enum HostRefusal {
     Version { theirs: u16 },
     OtherCluster,
     OtherUser,
@@ -110,7 +110,7 @@ fn unpack(packet: &Packet) -> Words {
     std::array::from_fn(|index| u64::from_le_bytes(words[index]))
 }
 
-impl Request {
+impl HostRequest {
     pub(super) fn encode(self) -> Packet {
         pack(match self {
             Self::Hello { version, nodes, node } => {
@@ -179,13 +179,13 @@ impl Reply {
             4 => Self::NoMoreRegions,
             5 => Self::Lane,
             6 => Self::Ring { index: short(one)? },
-            7 if one == MAGIC => Self::Refused(Refusal::of_code(two, three)?),
+            7 if one == MAGIC => Self::Refused(HostRefusal::of_code(two, three)?),
             _ => return None,
         })
     }
 }
 
-impl Refusal {
+impl HostRefusal {
     fn code(self) -> (u64, u64) {
         match self {
             Self::Version { theirs } => (1, theirs.into()),
@@ -229,29 +229,29 @@ mod tests {
     fn requests_and_replies_survive_the_way() {
         let (region, rights) = (RegionId(255), Rights::READ_ONLY);
         let requests = [
-            Request::Hello { version: VERSION, nodes: 9, node: AT.node },
-            Request::Register { region, bytes: 1 << 40, rights },
-            Request::NextRegion { from: 256 },
-            Request::OpenLane { lane: AT.lane },
-            Request::FindLane { lane: LaneId(0), from: AT },
-            Request::CloseLane { at: AT },
-            Request::Fence { expelled: AT.node, epoch: Epoch(u32::MAX) },
-            Request::Goodbye,
+            HostRequest::Hello { version: VERSION, nodes: 9, node: AT.node },
+            HostRequest::Register { region, bytes: 1 << 40, rights },
+            HostRequest::NextRegion { from: 256 },
+            HostRequest::OpenLane { lane: AT.lane },
+            HostRequest::FindLane { lane: LaneId(0), from: AT },
+            HostRequest::CloseLane { at: AT },
+            HostRequest::Fence { expelled: AT.node, epoch: Epoch(u32::MAX) },
+            HostRequest::Goodbye,
         ];
         for request in requests {
-            assert_eq!(Request::decode(&request.encode()), Some(request));
+            assert_eq!(HostRequest::decode(&request.encode()), Some(request));
         }
         let refusals = [
-            Refusal::Version { theirs: 7 },
-            Refusal::OtherCluster,
-            Refusal::OtherUser,
-            Refusal::Crowded,
-            Refusal::RegionTaken,
-            Refusal::LaneTaken,
-            Refusal::NoLane,
-            Refusal::NoRoom,
-            Refusal::NotFenced,
-            Refusal::System { errno: 12 },
+            HostRefusal::Version { theirs: 7 },
+            HostRefusal::OtherCluster,
+            HostRefusal::OtherUser,
+            HostRefusal::Crowded,
+            HostRefusal::RegionTaken,
+            HostRefusal::LaneTaken,
+            HostRefusal::NoLane,
+            HostRefusal::NoRoom,
+            HostRefusal::NotFenced,
+            HostRefusal::System { errno: 12 },
         ];
         let replies = [
             Reply::Welcome,
@@ -272,8 +272,8 @@ mod tests {
         fn garbage_never_panics(kind in 0u64..12, fields in any::<[u64; 5]>(), magic: bool) {
             let [one, two, three, four, five] = fields;
             let packet = pack([kind, if magic { MAGIC } else { one }, two, three, four, five]);
-            if let Some(request) = Request::decode(&packet) {
-                prop_assert_eq!(Request::decode(&request.encode()), Some(request));
+            if let Some(request) = HostRequest::decode(&packet) {
+                prop_assert_eq!(HostRequest::decode(&request.encode()), Some(request));
             }
             if let Some(reply) = Reply::decode(&packet) {
                 prop_assert_eq!(Reply::decode(&reply.encode()), Some(reply));

@@ -78,7 +78,7 @@ impl Connection {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum FlightKind {
     /// Verbs of this batch.
     Verbs(u32),
     /// A request to close the connection and make a new one.
@@ -88,7 +88,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy)]
 pub(super) struct Leg {
     pub(super) next: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: FlightKind,
     /// First verb, and the next one, as indices into the batch.
     pub(super) first: u32,
     pub(super) verb: u32,
@@ -222,8 +222,8 @@ impl State {
             Way::Clear => {}
         }
         match kind {
-            Kind::Verbs(batch) => self.serve_verbs(id, batch),
-            Kind::Reconnect(_) => self.answer(id),
+            FlightKind::Verbs(batch) => self.serve_verbs(id, batch),
+            FlightKind::Reconnect(_) => self.answer(id),
         }
     }
 
@@ -258,13 +258,13 @@ impl State {
             Way::Clear => {}
         }
         match kind {
-            Kind::Verbs(batch) => {
+            FlightKind::Verbs(batch) => {
                 // If it was held up, it leaves only now.
                 let at = answered.max(self.now) + self.jitter();
                 self.pop_head(id);
                 self.finish_leg(batch, at);
             }
-            Kind::Reconnect(token) => {
+            FlightKind::Reconnect(token) => {
                 let result = self.renew(id, target, initiator);
                 self.pop_head(id);
                 self.report_reconnect(id, lane, token, result);
@@ -344,7 +344,7 @@ impl State {
     /// batch is gone. Returns their number. `flushed` tells whether the initiator was told
     /// `Flushed`.
     fn strand(&mut self, id: u32, leg: &Leg, due: Picos, count: usize, flushed: bool) -> usize {
-        let Kind::Verbs(batch) = leg.kind else { return 0 };
+        let FlightKind::Verbs(batch) = leg.kind else { return 0 };
         let (number, target) = (self.connection(id).number, self.ends(id).target);
         let work = &self.batches[batch as usize].work;
         let rest = work.requests()[leg.verb as usize..].iter();
@@ -404,18 +404,18 @@ impl State {
             let leg = self.legs[key as usize];
             let first_error = error.take();
             match (leg.kind, first_error) {
-                (Kind::Verbs(batch), _) => {
+                (FlightKind::Verbs(batch), _) => {
                     self.legs.remove(key as usize);
                     let error = first_error.unwrap_or(VerbError::Flushed);
                     let verb = if error.outcome_unknown() { leg.first } else { leg.verb };
                     self.batches[batch as usize].work.fail(verb as usize, error);
                     self.finish_leg(batch, at);
                 }
-                (Kind::Reconnect(token), Some(error)) => {
+                (FlightKind::Reconnect(token), Some(error)) => {
                     self.legs.remove(key as usize);
                     self.report_reconnect(id, lane, token, Err(error));
                 }
-                (Kind::Reconnect(_), None) => {
+                (FlightKind::Reconnect(_), None) => {
                     self.legs[key as usize].next = NONE;
                     self.link(id, key);
                 }
@@ -444,7 +444,7 @@ impl State {
             if leg.verb != u32::MAX {
                 landing -= self.strand(id, &leg, due, landing, false);
             }
-            if let Kind::Verbs(batch) = leg.kind {
+            if let FlightKind::Verbs(batch) = leg.kind {
                 self.finish_leg(batch, self.now);
             }
             key = leg.next;

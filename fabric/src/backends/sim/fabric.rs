@@ -20,10 +20,10 @@ use crate::run::env::Env;
 /// The fabric of a world. Clones share it; code that runs in the world may hold one.
 #[derive(Clone)]
 pub struct SimFabric {
-    shared: Arc<Shared>,
+    shared: Arc<SimShared>,
 }
 
-struct Shared {
+struct SimShared {
     seed: u64,
     state: Mutex<State>,
 }
@@ -31,7 +31,7 @@ struct Shared {
 impl SimFabric {
     pub(super) fn new(config: Config) -> Self {
         let (seed, state) = (config.seed, Mutex::new(State::new(config)));
-        Self { shared: Arc::new(Shared { seed, state }) }
+        Self { shared: Arc::new(SimShared { seed, state }) }
     }
 
     #[inline]

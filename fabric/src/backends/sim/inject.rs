@@ -3,7 +3,7 @@
 use super::connection::Phase;
 use super::faults::{Chances, Fault, MemoryFate, When};
 use super::queue::{Event, picos};
-use super::state::{NONE, Next, Node, State};
+use super::state::{NONE, Next, SimNode, State};
 use super::trace::Happening;
 use crate::contract::ids::{Epoch, NodeId};
 
@@ -38,7 +38,8 @@ impl State {
     /// Schedules the faults due at a count that a node has just reached.
     #[cold]
     pub(super) fn counted_faults(&mut self, of: NodeId) {
-        let Node { verbs, messages, verbs_due, messages_due, .. } = self.nodes[usize::from(of.0)];
+        let SimNode { verbs, messages, verbs_due, messages_due, .. } =
+            self.nodes[usize::from(of.0)];
         let reached = |count: Option<u64>, due: u64, now: u64| count == Some(due) && due <= now;
         for (entry, scheduled) in self.schedule.iter().enumerate() {
             let when = scheduled.when;
@@ -174,7 +175,7 @@ impl State {
     }
 
     /// A node that exists.
-    pub(super) fn node(&mut self, id: NodeId) -> &mut Node {
+    pub(super) fn node(&mut self, id: NodeId) -> &mut SimNode {
         &mut self.nodes[usize::from(id.0)]
     }
 }

@@ -89,7 +89,7 @@ pub(super) struct Path {
     pub(super) stalled_until: Picos,
 }
 
-pub(super) struct Node {
+pub(super) struct SimNode {
     pub(super) clock: Arc<NodeClock>,
     pub(super) nic: Nic,
     pub(super) regions: Regions,
@@ -198,7 +198,7 @@ pub(super) struct State {
     pub(super) costs: Costs,
     pub(super) timeout: Picos,
     pub(super) interleaving: Interleaving,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SimNode>,
     pub(super) lanes: Vec<Lane>,
     /// By lane, then by target node.
     pub(super) connections: Vec<Connection>,
@@ -246,7 +246,7 @@ impl State {
     pub(super) fn new(config: Config) -> Self {
         let world_clock = Arc::new(AtomicU64::new(0));
         let nodes = usize::from(config.nodes);
-        let node = || Node {
+        let node = || SimNode {
             clock: Arc::new(NodeClock::new(Arc::clone(&world_clock))),
             nic: Nic::new(),
             regions: Regions::new(),

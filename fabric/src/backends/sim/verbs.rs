@@ -10,7 +10,7 @@
 use rand::Rng;
 use rand::seq::SliceRandom;
 
-use super::connection::{Ends, Kind, Leg, Phase};
+use super::connection::{Ends, FlightKind, Leg, Phase};
 use super::nic::Service;
 use super::queue::{Event, Picos, picos};
 use super::state::{NONE, State};
@@ -127,7 +127,7 @@ impl State {
     ) -> FreshLeg {
         self.charge(self.costs.cpu.doorbell);
         let id = self.connection_to(lane, target).expect("it takes verbs");
-        let (kind, next, first) = (Kind::Verbs(batch), NONE, verb);
+        let (kind, next, first) = (FlightKind::Verbs(batch), NONE, verb);
         let (deadline, answered) = (0, 0);
         let leg = self.append(id, Leg { next, kind, first, verb, arrival, deadline, answered });
         FreshLeg { target, id, leg }
@@ -196,7 +196,7 @@ impl State {
         self.charge(self.costs.cpu.doorbell);
         let arrival = self.cpu_time() + self.travel();
         let deadline = arrival.saturating_add(self.timeout);
-        let kind = Kind::Reconnect(token);
+        let kind = FlightKind::Reconnect(token);
         let (next, first, verb, answered) = (NONE, 0, 0, 0);
         let leg = self.append(id, Leg { next, kind, first, verb, arrival, deadline, answered });
         if self.connection(id).head == leg {
@@ -245,7 +245,7 @@ impl State {
     /// Carries out the current verb when its service begins.
     #[inline]
     pub(super) fn leave_queue(&mut self, id: u32) {
-        let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs queue") };
+        let FlightKind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs queue") };
         let (request, ends) = (self.current(id, batch), self.ends(id));
         if self.takes_verbs(id, ends) && self.take_effect(id, ends, batch, &request) {
             self.go_on(id, ends, batch, &request);
@@ -449,7 +449,9 @@ impl State {
             let wait = self.random.tears.random_range(0..=gap);
             return self.schedule(id, self.now.saturating_add(wait));
         }
-        let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs are torn") };
+        let FlightKind::Verbs(batch) = self.head(id).kind else {
+            unreachable!("only verbs are torn")
+        };
         let request = self.current(id, batch);
         let from = self.lanes[ends.lane as usize].at;
         self.count_verb(ends.initiator);
@@ -465,7 +467,9 @@ impl State {
 
     /// Lands up to `count` further words of a torn verb. Returns whether all have landed.
     pub(super) fn land(&mut self, id: u32, count: usize) -> bool {
-        let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs are torn") };
+        let FlightKind::Verbs(batch) = self.head(id).kind else {
+            unreachable!("only verbs are torn")
+        };
         let request = self.current(id, batch);
         let regions = &self.nodes[usize::from(request.addr.node().0)].regions;
         let work = &mut self.batches[batch as usize].work;

@@ -8,7 +8,7 @@ use super::dial::Dial;
 use super::handshake::Hello;
 use super::inner::Inner;
 use super::limits::Limits;
-use super::socket::Watch;
+use super::socket::SocketWatch;
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::transport::Token;
 use crate::contract::verbs::VerbError;
@@ -16,7 +16,7 @@ use crate::contract::verbs::VerbError;
 /// State shared by all connections of a lane.
 pub(super) struct Common {
     pub(super) inner: Arc<Inner>,
-    pub(super) watch: Arc<Watch>,
+    pub(super) watch: Arc<SocketWatch>,
     pub(super) at: Endpoint,
     pub(super) epoch: Epoch,
     /// Identifies this life of the lane.

@@ -11,8 +11,8 @@ use super::handshake::{Hello, Initiator, Refusal, push_frame};
 use super::limits::{GUEST_WORDS, Limits};
 use super::serve::RegisterError;
 use super::socket::{Fill, Input, Output};
-use super::target::Shared;
-use super::wire::{self, Frame, Kind, WireError};
+use super::target::TargetNode;
+use super::wire::{self, Frame, FrameKind, WireError};
 use crate::contract::ids::{Epoch, NodeId, RegionId};
 use crate::contract::region::Rights;
 use lotus_security::Security;
@@ -20,7 +20,7 @@ use lotus_security::Stream;
 
 /// A control request to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Request {
+pub(super) enum ControlRequest {
     Register { region: RegionId, bytes: u64, rights: Rights },
     Fence { expelled: NodeId, epoch: Epoch },
 }
@@ -41,30 +41,30 @@ const TAKEN: u8 = 1;
 const MEMORY: u8 = 2;
 const UNKNOWN_NODE: u8 = 3;
 
-impl Request {
+impl ControlRequest {
     fn push(self, out: &mut Vec<u64>) {
         match self {
             Self::Register { region, bytes, rights } => {
                 let Rights { read, write, atomic } = rights;
                 let bits = u64::from(read) | u64::from(write) << 1 | u64::from(atomic) << 2;
                 let what = u64::from(region.0) | bits << 8;
-                push_frame(out, Kind::Register, 0, &[what, bytes]);
+                push_frame(out, FrameKind::Register, 0, &[what, bytes]);
             }
             Self::Fence { expelled, epoch } => {
                 let body = [u64::from(expelled.0), u64::from(epoch.0)];
-                push_frame(out, Kind::Fence, 0, &body);
+                push_frame(out, FrameKind::Fence, 0, &body);
             }
         }
     }
 
     fn parse(frame: &Frame<'_>) -> Result<Self, WireError> {
         match (frame.header.kind, frame.body) {
-            (Kind::Register, &[what, bytes]) => {
+            (FrameKind::Register, &[what, bytes]) => {
                 let bit = |bit: u32| what >> (8 + bit) & 1 == 1;
                 let rights = Rights { read: bit(0), write: bit(1), atomic: bit(2) };
                 Ok(Self::Register { region: RegionId(what as u8), bytes, rights })
             }
-            (Kind::Fence, &[node, epoch]) => {
+            (FrameKind::Fence, &[node, epoch]) => {
                 let number = |word: u64| u32::try_from(word).map_err(|_| WireError::Body);
                 let node = u16::try_from(node).map_err(|_| WireError::Body)?;
                 Ok(Self::Fence { expelled: NodeId(node), epoch: Epoch(number(epoch)?) })
@@ -77,19 +77,19 @@ impl Request {
 /// Appends the result of a request.
 pub(super) fn push_done(out: &mut Vec<u64>, done: &Done) {
     match done {
-        Ok(()) => push_frame(out, Kind::Done, 0, &[]),
-        Err(Failure::Taken) => push_frame(out, Kind::Done, TAKEN, &[]),
-        Err(Failure::Memory(code)) => push_frame(out, Kind::Done, MEMORY, &[*code as u64]),
-        Err(Failure::UnknownNode) => push_frame(out, Kind::Done, UNKNOWN_NODE, &[]),
+        Ok(()) => push_frame(out, FrameKind::Done, 0, &[]),
+        Err(Failure::Taken) => push_frame(out, FrameKind::Done, TAKEN, &[]),
+        Err(Failure::Memory(code)) => push_frame(out, FrameKind::Done, MEMORY, &[*code as u64]),
+        Err(Failure::UnknownNode) => push_frame(out, FrameKind::Done, UNKNOWN_NODE, &[]),
     }
 }
 
 fn parse_done(frame: &Frame<'_>) -> Result<Done, WireError> {
     match (frame.header.kind, frame.header.status, frame.body) {
-        (Kind::Done, 0, []) => Ok(Ok(())),
-        (Kind::Done, TAKEN, []) => Ok(Err(Failure::Taken)),
-        (Kind::Done, MEMORY, &[code]) => Ok(Err(Failure::Memory(code as i32))),
-        (Kind::Done, UNKNOWN_NODE, []) => Ok(Err(Failure::UnknownNode)),
+        (FrameKind::Done, 0, []) => Ok(Ok(())),
+        (FrameKind::Done, TAKEN, []) => Ok(Err(Failure::Taken)),
+        (FrameKind::Done, MEMORY, &[code]) => Ok(Err(Failure::Memory(code as i32))),
+        (FrameKind::Done, UNKNOWN_NODE, []) => Ok(Err(Failure::UnknownNode)),
         _ => Err(WireError::Unexpected),
     }
 }
@@ -110,11 +110,11 @@ pub(super) fn asker(name: u64) -> (usize, u32) {
 /// The frame is not a control request.
 pub(super) fn answer(
     frame: &Frame<'_>,
-    shared: &Shared,
+    shared: &TargetNode,
     asker: u64,
 ) -> Result<Option<Done>, WireError> {
-    Ok(match Request::parse(frame)? {
-        Request::Register { region, bytes, rights } => {
+    Ok(match ControlRequest::parse(frame)? {
+        ControlRequest::Register { region, bytes, rights } => {
             let registered = shared.regions.register(region, bytes, rights);
             Some(registered.map_err(|error| match error {
                 RegisterError::Taken => Failure::Taken,
@@ -123,10 +123,10 @@ pub(super) fn answer(
                 }
             }))
         }
-        Request::Fence { expelled, .. } if !shared.knows(expelled) => {
+        ControlRequest::Fence { expelled, .. } if !shared.knows(expelled) => {
             Some(Err(Failure::UnknownNode))
         }
-        Request::Fence { expelled, epoch } => {
+        ControlRequest::Fence { expelled, epoch } => {
             shared.fence(expelled, epoch, asker);
             None
         }
@@ -153,7 +153,7 @@ pub(super) fn call(
     hello: Hello,
     security: &Security,
     limits: &Limits,
-    request: Request,
+    request: ControlRequest,
 ) -> Result<Done, CallError> {
     let mut line = Line::open(address, security, limits.control)?;
     let mut initiator = Initiator::start(hello, security.key(), &mut line.output.words)?;

@@ -7,7 +7,7 @@ use lotus_security::Key;
 use super::handshake::Greeter;
 use super::limits::GUEST_WORDS;
 use super::serve::{Regions, Served};
-use super::wire::{self, Kind, MAX_FRAME_WORDS};
+use super::wire::{self, FrameKind, MAX_FRAME_WORDS};
 use crate::contract::ids::RegionId;
 use crate::contract::region::Rights;
 
@@ -31,7 +31,7 @@ pub fn tcp_verbs(bytes: &[u8]) {
     let mut out = Vec::new();
     while let Ok(Some(frame)) = wire::decode(input) {
         input = &input[frame.words()..];
-        if frame.header.kind != Kind::Verbs {
+        if frame.header.kind != FrameKind::Verbs {
             continue;
         }
         out.clear();

@@ -16,7 +16,7 @@
 
 use lotus_security::{Key, Words4, nonce};
 
-use super::wire::{Frame, Header, Kind};
+use super::wire::{Frame, FrameKind, Header};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 
 /// The protocol's version. Both ends must have the same.
@@ -145,14 +145,14 @@ impl Hello {
 }
 
 /// Appends a frame with a status and a body.
-pub(super) fn push_frame(out: &mut Vec<u64>, kind: Kind, status: u8, body: &[u64]) {
+pub(super) fn push_frame(out: &mut Vec<u64>, kind: FrameKind, status: u8, body: &[u64]) {
     out.push(Header { status, ..Header::new(kind, 0, body.len()) }.pack());
     out.extend_from_slice(body);
 }
 
 /// Appends a refusal.
 pub(super) fn push_refusal(out: &mut Vec<u64>, refusal: Refusal) {
-    push_frame(out, Kind::Refused, refusal as u8, &[]);
+    push_frame(out, FrameKind::Refused, refusal as u8, &[]);
 }
 
 /// The initiator's state.
@@ -174,7 +174,7 @@ impl Initiator {
         out: &mut Vec<u64>,
     ) -> std::io::Result<Self> {
         let hello = hello.pack(key.is_some(), nonce()?);
-        push_frame(out, Kind::Hello, 0, &hello);
+        push_frame(out, FrameKind::Hello, 0, &hello);
         Ok(Self { trusted: key.is_none(), key: key.cloned(), hello })
     }
 
@@ -184,20 +184,20 @@ impl Initiator {
     /// The target's refusal, or the initiator's own.
     pub(super) fn step(&mut self, frame: &Frame<'_>, out: &mut Vec<u64>) -> Result<bool, Refusal> {
         match (frame.header.kind, &self.key, frame.body) {
-            (Kind::Refused, _, _) => Err(Refusal::of_status(frame.header.status)),
-            (Kind::Challenge, Some(key), [a, b, c, d, proof @ ..]) if !self.trusted => {
+            (FrameKind::Refused, _, _) => Err(Refusal::of_status(frame.header.status)),
+            (FrameKind::Challenge, Some(key), [a, b, c, d, proof @ ..]) if !self.trusted => {
                 let nonce = [*a, *b, *c, *d];
                 if !key.verify(TARGET, &self.hello, nonce, proof) {
                     return Err(Refusal::Proof);
                 }
                 self.trusted = true;
-                push_frame(out, Kind::Proof, 0, &key.sign(INITIATOR, &self.hello, nonce));
+                push_frame(out, FrameKind::Proof, 0, &key.sign(INITIATOR, &self.hello, nonce));
                 Ok(false)
             }
-            (Kind::Welcome, _, []) if self.trusted => Ok(true),
+            (FrameKind::Welcome, _, []) if self.trusted => Ok(true),
             // A target without a key welcomes at once; an initiator with a key does not accept
             // that.
-            (Kind::Welcome, ..) => Err(Refusal::Security),
+            (FrameKind::Welcome, ..) => Err(Refusal::Security),
             _ => Err(Refusal::Garbage),
         }
     }
@@ -227,7 +227,7 @@ impl Greeter {
         out: &mut Vec<u64>,
     ) -> Result<Option<Hello>, Refusal> {
         match (std::mem::replace(self, Self::Done), frame.header.kind) {
-            (Self::Silent, Kind::Hello) => {
+            (Self::Silent, FrameKind::Hello) => {
                 let (hello, secured) = Hello::unpack(frame.body)?;
                 if secured != key.is_some() {
                     return Err(Refusal::Security);
@@ -238,11 +238,11 @@ impl Greeter {
                     frame.body.try_into().map_err(|_| Refusal::Garbage)?;
                 let mut body = nonce.to_vec();
                 body.extend_from_slice(&key.sign(TARGET, &hello, nonce));
-                push_frame(out, Kind::Challenge, 0, &body);
+                push_frame(out, FrameKind::Challenge, 0, &body);
                 *self = Self::Challenged { hello, nonce };
                 Ok(None)
             }
-            (Self::Challenged { hello, nonce }, Kind::Proof) => {
+            (Self::Challenged { hello, nonce }, FrameKind::Proof) => {
                 let proven = |key: &Key| key.verify(INITIATOR, &hello, nonce, frame.body);
                 if !key.is_some_and(proven) {
                     return Err(Refusal::Proof);

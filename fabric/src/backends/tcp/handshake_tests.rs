@@ -33,7 +33,7 @@ fn talk(initiator_key: Option<&Key>, target_key: Option<&Key>) -> Result<Hello, 
         let frame = decode(&to_target).expect("a frame").expect("whole");
         match greeter.step(&frame, target_key, &mut to_initiator) {
             Ok(Some(hello)) => {
-                push_frame(&mut to_initiator, super::wire::Kind::Welcome, 0, &[]);
+                push_frame(&mut to_initiator, super::wire::FrameKind::Welcome, 0, &[]);
                 let frame = decode(&to_initiator).expect("a frame").expect("whole");
                 assert!(initiator.step(&frame, &mut to_target)?);
                 return Ok(hello);
@@ -69,7 +69,7 @@ fn a_target_that_welcomes_without_a_proof_is_not_trusted() {
     let mut out = Vec::new();
     let mut initiator = Initiator::start(hello(), Some(&key), &mut out).expect("randomness");
     let mut welcome = Vec::new();
-    push_frame(&mut welcome, super::wire::Kind::Welcome, 0, &[]);
+    push_frame(&mut welcome, super::wire::FrameKind::Welcome, 0, &[]);
     let frame = decode(&welcome).expect("a frame").expect("whole");
     assert_eq!(initiator.step(&frame, &mut out), Err(Refusal::Security));
 }
@@ -93,7 +93,7 @@ fn a_proof_is_good_for_one_challenge_only() {
     let (mut reflected, mut out) = (Greeter::default(), Vec::new());
     assert_eq!(reflected.step(&first, Some(&key), &mut out), Ok(None));
     let mut echo = Vec::new();
-    push_frame(&mut echo, super::wire::Kind::Proof, 0, &out[5..9]);
+    push_frame(&mut echo, super::wire::FrameKind::Proof, 0, &out[5..9]);
     let echo = decode(&echo).expect("a frame").expect("whole");
     assert_eq!(reflected.step(&echo, Some(&key), &mut out), Err(Refusal::Proof));
 }

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::config::Waiting;
-use super::control::{self, CallError, Request};
+use super::control::{self, CallError, ControlRequest};
 use super::handshake::{Hello, Purpose};
 use super::limits::Limits;
-use super::target::Shared;
+use super::target::TargetNode;
 use super::targets::Targets;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::contract::transport::FabricError;
@@ -37,7 +37,7 @@ impl Inner {
     }
 
     /// The target of a node that this process serves.
-    pub(super) fn target(&self, node: NodeId) -> Option<&Shared> {
+    pub(super) fn target(&self, node: NodeId) -> Option<&TargetNode> {
         self.targets.node(node)
     }
 
@@ -54,7 +54,7 @@ impl Inner {
     pub(super) fn call(
         &self,
         node: NodeId,
-        request: Request,
+        request: ControlRequest,
     ) -> Result<control::Done, FabricError> {
         self.check(node)?;
         let unreachable = |source| FabricError::Unreachable { node, source };

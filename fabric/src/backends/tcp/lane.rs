@@ -14,7 +14,7 @@ use super::common::Common;
 use super::inner::Inner;
 use super::link::Link;
 use super::mail::Mail;
-use super::socket::{BELL, OTHERS, Ready, Watch};
+use super::socket::{BELL, OTHERS, Ready, SocketWatch};
 use super::target::Visitor;
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::transport::{Sink, Sleep, Token, Transport};
@@ -40,7 +40,7 @@ impl TcpLane {
         epoch: Epoch,
         session: u64,
         inbox: Receiver<Visitor>,
-        watch: Watch,
+        watch: SocketWatch,
     ) -> Self {
         let links = (0..inner.nodes).map(|node| Link::new(NodeId(node))).collect();
         let common = Common {

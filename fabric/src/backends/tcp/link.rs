@@ -19,7 +19,7 @@ use super::dial::{Dial, DialError};
 use super::handshake::{Hello, Purpose, Refusal};
 use super::limits::{INPUT_WORDS, OUTPUT_WORDS};
 use super::socket::{Fill, Input, Interest, Output, Tag};
-use super::wire::{self, Frame, Header, Kind, MAX_BODY_WORDS, MAX_FRAME_WORDS, WireError};
+use super::wire::{self, Frame, FrameKind, Header, MAX_BODY_WORDS, MAX_FRAME_WORDS, WireError};
 use crate::contract::ids::{Endpoint, LaneId, NodeId};
 use crate::contract::transport::Token;
 use crate::contract::verbs::{Op, VerbError};
@@ -29,7 +29,7 @@ use lotus_security::Stream;
 /// A lane's connection to one node.
 pub(super) struct Link {
     node: NodeId,
-    state: State,
+    state: LinkState,
     /// Number of connections made so far.
     number: u64,
     queue: VecDeque<Item>,
@@ -42,7 +42,7 @@ pub(super) struct Link {
     heard_at: Nanos,
 }
 
-enum State {
+enum LinkState {
     Fresh,
     Dialing(Box<Dial>),
     Open(Stream),
@@ -74,7 +74,7 @@ impl Link {
     pub(super) fn new(node: NodeId) -> Self {
         Self {
             node,
-            state: State::Fresh,
+            state: LinkState::Fresh,
             number: 0,
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
@@ -112,27 +112,27 @@ impl Link {
     /// Works through the queue as far as possible now.
     #[inline]
     fn proceed(&mut self, common: &mut Common) {
-        if common.is_cut(self.node) && !matches!(self.state, State::Down(_)) {
+        if common.is_cut(self.node) && !matches!(self.state, LinkState::Down(_)) {
             self.lose(VerbError::Unreachable, common);
         }
         while let Some(item) = self.queue.front() {
             match (&self.state, item) {
-                (State::Dialing(_), _) => return,
-                (State::Fresh, _) => self.dial(common),
-                (State::Open(_), &Item::Part { batch, next }) => {
+                (LinkState::Dialing(_), _) => return,
+                (LinkState::Fresh, _) => self.dial(common),
+                (LinkState::Open(_), &Item::Part { batch, next }) => {
                     if self.output.len() + MAX_FRAME_WORDS > OUTPUT_WORDS {
                         return;
                     }
                     self.encode(batch, next, &common.batches);
                 }
-                (State::Open(_), Item::Reconnect(_)) => {
+                (LinkState::Open(_), Item::Reconnect(_)) => {
                     if !self.in_flight.is_empty() {
                         return;
                     }
                     self.dial(common);
                 }
-                (State::Down(_), Item::Reconnect(_)) => self.dial(common),
-                (&State::Down(error), &Item::Part { batch, next }) => {
+                (LinkState::Down(_), Item::Reconnect(_)) => self.dial(common),
+                (&LinkState::Down(error), &Item::Part { batch, next }) => {
                     self.queue.pop_front();
                     common.batches.fail(batch, self.node, next, 0, error);
                     common.batches.part_over(batch);
@@ -170,7 +170,7 @@ impl Link {
             verbs += 1;
             result_words += results;
         }
-        out[header] = Header::new(Kind::Verbs, verbs, out.len() - header - 1).pack();
+        out[header] = Header::new(FrameKind::Verbs, verbs, out.len() - header - 1).pack();
         match next {
             Some(next) => self.queue[0] = Item::Part { batch, next },
             None => _ = self.queue.pop_front(),
@@ -189,7 +189,7 @@ impl Link {
         if self.output.is_empty() {
             return;
         }
-        let State::Open(stream) = &mut self.state else { return };
+        let LinkState::Open(stream) = &mut self.state else { return };
         if self.output.flush(stream).is_err() {
             self.lose(VerbError::Unreachable, common);
         }
@@ -202,7 +202,7 @@ impl Link {
     /// Watches the socket for the next possible operation.
     #[inline]
     fn watch_on(&mut self, common: &mut Common) {
-        let State::Open(stream) = &self.state else { return };
+        let LinkState::Open(stream) = &self.state else { return };
         let interest = Interest { read: true, write: !self.output.is_empty() };
         if interest != self.interest {
             self.interest = interest;
@@ -217,12 +217,12 @@ impl Link {
     #[inline]
     pub(super) fn turn(&mut self, common: &mut Common) {
         match &self.state {
-            State::Open(_) => {
+            LinkState::Open(_) => {
                 self.receive(common);
                 self.flush(common);
             }
-            State::Dialing(_) => self.advance(common),
-            State::Fresh | State::Down(_) => {}
+            LinkState::Dialing(_) => self.advance(common),
+            LinkState::Fresh | LinkState::Down(_) => {}
         }
         self.proceed(common);
     }
@@ -230,7 +230,7 @@ impl Link {
     /// Receives answers.
     #[inline]
     fn receive(&mut self, common: &mut Common) {
-        while let State::Open(stream) = &mut self.state {
+        while let LinkState::Open(stream) = &mut self.state {
             let Ok(fill) = self.input.fill(stream) else {
                 return self.lose(VerbError::Unreachable, common);
             };
@@ -289,7 +289,7 @@ impl Link {
         }
         self.input.clear();
         self.output.clear();
-        self.state = State::Down(behind);
+        self.state = LinkState::Down(behind);
     }
 
     /// Fails the front of the queue, for lack of a connection.
@@ -318,7 +318,7 @@ impl Link {
             number: self.number,
         };
         // This closes the older socket, if there is one.
-        self.state = State::Fresh;
+        self.state = LinkState::Fresh;
         self.input.clear();
         self.output.clear();
         match common.dial(hello) {
@@ -327,14 +327,14 @@ impl Link {
                 if common.watch.add(dial.stream(), self.tag(), self.interest).is_err() {
                     return self.dial_failed(VerbError::Unreachable, common);
                 }
-                self.state = State::Dialing(Box::new(dial));
+                self.state = LinkState::Dialing(Box::new(dial));
             }
             Err(_) => self.dial_failed(VerbError::Unreachable, common),
         }
     }
 
     fn advance(&mut self, common: &mut Common) {
-        let State::Dialing(dial) = &mut self.state else { return };
+        let LinkState::Dialing(dial) = &mut self.state else { return };
         match dial.advance() {
             Ok(true) => self.open(common),
             Ok(false) => {
@@ -355,11 +355,13 @@ impl Link {
     }
 
     fn open(&mut self, common: &mut Common) {
-        let State::Dialing(dial) = std::mem::replace(&mut self.state, State::Fresh) else { return };
+        let LinkState::Dialing(dial) = std::mem::replace(&mut self.state, LinkState::Fresh) else {
+            return;
+        };
         if self.input.capacity() == 0 {
             self.input = Input::new(INPUT_WORDS);
         }
-        self.state = State::Open(dial.into_stream());
+        self.state = LinkState::Open(dial.into_stream());
         self.watch_on(common);
         while let Some(&Item::Reconnect(token)) = self.queue.front() {
             self.queue.pop_front();
@@ -369,7 +371,7 @@ impl Link {
 
     fn dial_failed(&mut self, error: VerbError, common: &mut Common) {
         let behind = if error == VerbError::Revoked { error } else { VerbError::Broken };
-        self.state = State::Down(behind);
+        self.state = LinkState::Down(behind);
         self.fail_front(error, common);
     }
 
@@ -379,11 +381,11 @@ impl Link {
             self.heard_at = now;
         }
         match &self.state {
-            State::Dialing(dial) if now > dial.deadline => {
+            LinkState::Dialing(dial) if now > dial.deadline => {
                 self.dial_failed(VerbError::Unreachable, common);
             }
-            State::Open(_) if self.in_flight.is_empty() => return,
-            State::Open(_) if now.since(self.heard_at) > common.limits().verb => {
+            LinkState::Open(_) if self.in_flight.is_empty() => return,
+            LinkState::Open(_) if now.since(self.heard_at) > common.limits().verb => {
                 self.lose(VerbError::TimedOut, common);
             }
             _ => return,
@@ -441,10 +443,10 @@ impl Flight {
     fn results<'a>(&self, answer: &Frame<'a>) -> Result<&'a [u64], Trouble> {
         let Header { kind, status, count, .. } = answer.header;
         match kind {
-            Kind::Results if status != 0 && count < self.verbs => {
+            FrameKind::Results if status != 0 && count < self.verbs => {
                 Err(Trouble::Refused(wire::error_of(status)?))
             }
-            Kind::Results
+            FrameKind::Results
                 if status == 0 && count == self.verbs && answer.body.len() == self.result_words =>
             {
                 Ok(answer.body)

@@ -30,7 +30,7 @@ const READS: usize = 4;
 
 /// Message connections of one lane.
 pub(super) struct Mail {
-    peers: Vec<Peer>,
+    peers: Vec<PeerLane>,
     known: BTreeMap<Endpoint, usize>,
     /// Peers with unsent messages.
     dirty: Vec<usize>,
@@ -39,16 +39,16 @@ pub(super) struct Mail {
 }
 
 /// A lane that this lane sends to.
-struct Peer {
+struct PeerLane {
     at: Endpoint,
-    state: State,
+    state: MailState,
     /// Number of connections made so far.
     number: u64,
     output: Output,
     interest: Interest,
 }
 
-enum State {
+enum MailState {
     /// No connection; none is attempted before that time.
     Down {
         until: Nanos,
@@ -88,7 +88,7 @@ impl Mail {
         }
         let index = self.known.get(&to).copied().unwrap_or_else(|| self.add(to));
         let peer = &mut self.peers[index];
-        if let State::Down { until } = peer.state
+        if let MailState::Down { until } = peer.state
             && (common.inner.env.now() < until || !peer.dial(index, common))
         {
             return;
@@ -96,7 +96,7 @@ impl Mail {
         if peer.output.len() + wire::MAX_MESSAGE_WORDS > PEER_WORDS {
             return;
         }
-        let waits = !peer.output.is_empty() || matches!(peer.state, State::Dialing(_));
+        let waits = !peer.output.is_empty() || matches!(peer.state, MailState::Dialing(_));
         wire::encode_message(&mut peer.output.words, bytes);
         if !waits {
             self.dirty.push(index);
@@ -105,8 +105,8 @@ impl Mail {
 
     fn add(&mut self, at: Endpoint) -> usize {
         let (number, output, interest) = (0, Output::default(), Interest::READ);
-        let state = State::Down { until: Nanos(0) };
-        self.peers.push(Peer { at, state, number, output, interest });
+        let state = MailState::Down { until: Nanos(0) };
+        self.peers.push(PeerLane { at, state, number, output, interest });
         self.known.insert(at, self.peers.len() - 1);
         self.peers.len() - 1
     }
@@ -154,7 +154,7 @@ impl Mail {
     /// Gives up connections that exceeded the handshake time-out.
     pub(super) fn check(&mut self, now: Nanos) {
         for peer in &mut self.peers {
-            if let State::Dialing(dial) = &peer.state
+            if let MailState::Dialing(dial) = &peer.state
                 && now > dial.deadline
             {
                 peer.hang_up(now);
@@ -163,7 +163,7 @@ impl Mail {
     }
 }
 
-impl Peer {
+impl PeerLane {
     /// Starts a connection. Returns whether that succeeded so far.
     fn dial(&mut self, index: usize, common: &Common) -> bool {
         self.number += 1;
@@ -181,7 +181,7 @@ impl Peer {
         };
         self.interest = dial.interest();
         let watched = common.watch.add(dial.stream(), PEERS + index as Tag, self.interest);
-        self.state = State::Dialing(Box::new(dial));
+        self.state = MailState::Dialing(Box::new(dial));
         if watched.is_err() {
             self.fail(common);
         }
@@ -194,13 +194,13 @@ impl Peer {
 
     fn hang_up(&mut self, until: Nanos) {
         self.output.clear();
-        self.state = State::Down { until };
+        self.state = MailState::Down { until };
     }
 
     fn turn(&mut self, index: usize, common: &Common) {
         match &mut self.state {
-            State::Down { .. } => {}
-            State::Dialing(dial) => match dial.advance() {
+            MailState::Down { .. } => {}
+            MailState::Dialing(dial) => match dial.advance() {
                 Ok(true) => self.open(index, common),
                 Ok(false) => {
                     let interest = dial.interest();
@@ -214,7 +214,7 @@ impl Peer {
                 }
                 Err(_) => self.fail(common),
             },
-            State::Open(stream) => {
+            MailState::Open(stream) => {
                 // The peer sends nothing here, so any readable data means the end.
                 let fill = Input::new(1).fill(stream);
                 if !fill.is_ok_and(|fill| fill == Fill::Nothing) {
@@ -226,15 +226,15 @@ impl Peer {
     }
 
     fn open(&mut self, index: usize, common: &Common) {
-        let down = State::Down { until: Nanos(0) };
-        if let State::Dialing(dial) = std::mem::replace(&mut self.state, down) {
-            self.state = State::Open(dial.into_stream());
+        let down = MailState::Down { until: Nanos(0) };
+        if let MailState::Dialing(dial) = std::mem::replace(&mut self.state, down) {
+            self.state = MailState::Open(dial.into_stream());
             self.flush(index, common);
         }
     }
 
     fn flush(&mut self, index: usize, common: &Common) {
-        let State::Open(stream) = &mut self.state else { return };
+        let MailState::Open(stream) = &mut self.state else { return };
         if self.output.flush(stream).is_err() {
             return self.fail(common);
         }

@@ -45,7 +45,7 @@ pub use config::{Config, MAX_NODES, StartError, Waiting};
 pub use handshake::{Refusal, VERSION};
 pub use limits::{Limits, TargetCounters};
 
-use control::{Failure, Request};
+use control::{ControlRequest, Failure};
 use inner::Inner;
 use lane::TcpLane;
 use targets::Targets;
@@ -135,7 +135,7 @@ impl Fabric for TcpFabric {
         bytes: u64,
         rights: Rights,
     ) -> Result<(), FabricError> {
-        match self.inner.call(node, Request::Register { region, bytes, rights })? {
+        match self.inner.call(node, ControlRequest::Register { region, bytes, rights })? {
             Ok(()) => Ok(()),
             Err(Failure::Taken) => Err(FabricError::RegionTaken(node, region)),
             Err(Failure::Memory(code)) => {
@@ -155,7 +155,7 @@ impl Fabric for TcpFabric {
         self.inner.check(at.node)?;
         let target = self.inner.target(at.node).ok_or(FabricError::Elsewhere(at.node))?;
         let system = FabricError::System;
-        let watch = socket::Watch::new(self.inner.waiting.lane_spin()).map_err(system)?;
+        let watch = socket::SocketWatch::new(self.inner.waiting.lane_spin()).map_err(system)?;
         let [session, ..] = lotus_security::nonce().map_err(system)?;
         let inbox = target.open(at.lane, wake).ok_or(FabricError::LaneTaken(at))?;
         Ok(Box::new(TcpLane::new(Arc::clone(&self.inner), at, epoch, session, inbox, watch)))
@@ -164,7 +164,7 @@ impl Fabric for TcpFabric {
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError> {
         self.inner.check(target)?;
         self.inner.check(expelled)?;
-        match self.inner.call(target, Request::Fence { expelled, epoch })? {
+        match self.inner.call(target, ControlRequest::Fence { expelled, epoch })? {
             Ok(()) => Ok(()),
             Err(_) => Err(FabricError::UnknownNode(expelled)),
         }

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::wire::{self, Act, Frame, Header, Kind, MAX_FRAME_WORDS, Verb, WireError};
+use super::wire::{self, Act, Frame, FrameKind, Header, MAX_FRAME_WORDS, Verb, WireError};
 use crate::contract::ids::{RegionId, RemoteAddr};
 use crate::contract::region::{Memory, Rights, WORD_BYTES};
 use crate::contract::verbs::{VerbError, first_word};
@@ -112,7 +112,7 @@ impl Regions {
             return Err(WireError::Body);
         }
         let words = out.len() - start - 1;
-        out[start] = Header::new(Kind::Results, usize::from(frame.header.count), words).pack();
+        out[start] = Header::new(FrameKind::Results, usize::from(frame.header.count), words).pack();
         Ok(Served::All)
     }
 
@@ -165,5 +165,5 @@ impl Regions {
 /// Appends the answer to a frame in which verb number `verb` was refused.
 pub(super) fn push_failure(out: &mut Vec<u64>, verb: usize, error: VerbError) {
     let status = wire::status_of(error);
-    out.push(Header { status, ..Header::new(Kind::Results, verb, 0) }.pack());
+    out.push(Header { status, ..Header::new(FrameKind::Results, verb, 0) }.pack());
 }

@@ -225,11 +225,11 @@ impl Interest {
     }
 }
 
-/// Identifies a socket in the events of a [`Watch`].
+/// Identifies a socket in the events of a [`SocketWatch`].
 pub(super) type Tag = u64;
 
 /// Watches sockets, level-triggered, and an event counter (the bell) that other threads write to.
-pub(super) struct Watch {
+pub(super) struct SocketWatch {
     epoll: OwnedFd,
     bell: OwnedFd,
     spin: Duration,
@@ -245,7 +245,7 @@ const EVENTS: usize = 64;
 /// Sockets that are ready.
 pub(super) type Ready = Vec<epoll::Event>;
 
-impl Watch {
+impl SocketWatch {
     /// A watch over its bell alone; a thread polls for `spin` before it sleeps on it.
     ///
     /// # Errors
@@ -310,7 +310,7 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
-impl Sleep for Watch {
+impl Sleep for SocketWatch {
     fn spin(&self) -> Duration {
         self.spin
     }
@@ -324,7 +324,7 @@ impl Sleep for Watch {
     }
 }
 
-impl Wake for Watch {
+impl Wake for SocketWatch {
     /// Rings the bell.
     fn wake(&self) {
         // Fails only if the counter would overflow: then it is readable anyway.

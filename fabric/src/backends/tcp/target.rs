@@ -16,7 +16,7 @@ use super::config::{Config, Waiting};
 use super::handshake::Hello;
 use super::limits::{Counting, Limits};
 use super::serve::Regions;
-use super::socket::Watch;
+use super::socket::SocketWatch;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::contract::transport::Wake;
 use crate::run::env::Env;
@@ -24,7 +24,7 @@ use lotus_security::Security;
 use lotus_security::Stream;
 
 /// State of one node, shared by the workers.
-pub(super) struct Shared {
+pub(super) struct TargetNode {
     pub(super) node: NodeId,
     /// Its index among the nodes of the process.
     pub(super) place: usize,
@@ -56,7 +56,7 @@ pub(super) struct Visitor {
 /// A worker's orders, and what wakes it.
 pub(super) struct Mailbox {
     pub(super) orders: Sender<Order>,
-    pub(super) watch: Arc<Watch>,
+    pub(super) watch: Arc<SocketWatch>,
 }
 
 impl Mailbox {
@@ -92,7 +92,7 @@ pub(super) struct FenceOrder {
     pub(super) asker: u64,
 }
 
-impl Shared {
+impl TargetNode {
     pub(super) fn new(
         node: NodeId,
         place: usize,
@@ -191,8 +191,8 @@ impl Shared {
 /// Everything that a worker needs to start.
 pub(super) struct Post {
     pub(super) index: usize,
-    pub(super) nodes: Arc<[Arc<Shared>]>,
-    pub(super) watch: Arc<Watch>,
+    pub(super) nodes: Arc<[Arc<TargetNode>]>,
+    pub(super) watch: Arc<SocketWatch>,
     pub(super) listeners: Vec<TcpListener>,
     pub(super) orders: Receiver<Order>,
     pub(super) waiting: Waiting,

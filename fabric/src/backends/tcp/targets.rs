@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::config::{Config, StartError};
-use super::socket::Watch;
-use super::target::{Mailbox, Order, Post, Shared};
+use super::socket::SocketWatch;
+use super::target::{Mailbox, Order, Post, TargetNode};
 use super::worker::Worker;
 use crate::contract::ids::NodeId;
 use crate::run::env::Env;
@@ -21,7 +21,7 @@ use crate::run::env::Env;
 /// The nodes served by this process, and its worker threads. Dropping it stops them and closes all
 /// connections.
 pub(super) struct Targets {
-    nodes: BTreeMap<NodeId, (Arc<Shared>, SocketAddr)>,
+    nodes: BTreeMap<NodeId, (Arc<TargetNode>, SocketAddr)>,
     mailboxes: Arc<[Mailbox]>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -37,7 +37,7 @@ impl Targets {
         let mut receivers = Vec::new();
         for _ in 0..config.workers.get() {
             let (orders, receiver) = crossbeam_channel::unbounded();
-            let watch = Watch::new(Duration::ZERO).map_err(system)?;
+            let watch = SocketWatch::new(Duration::ZERO).map_err(system)?;
             mailboxes.push(Mailbox { orders, watch: Arc::new(watch) });
             receivers.push(receiver);
         }
@@ -49,7 +49,7 @@ impl Targets {
             let address = config.listen.get(&node).copied().unwrap_or(reached);
             let (listener, address) =
                 listen(address).map_err(|source| StartError::Listen { node, address, source })?;
-            let shared = Arc::new(Shared::new(node, place, config, Arc::clone(&mailboxes)));
+            let shared = Arc::new(TargetNode::new(node, place, config, Arc::clone(&mailboxes)));
             nodes.insert(node, (Arc::clone(&shared), address));
             posts.push((shared, listener));
         }
@@ -76,7 +76,7 @@ impl Targets {
     }
 
     /// A node served by this process.
-    pub(super) fn node(&self, node: NodeId) -> Option<&Shared> {
+    pub(super) fn node(&self, node: NodeId) -> Option<&TargetNode> {
         self.nodes.get(&node).map(|(shared, _)| &**shared)
     }
 

@@ -172,7 +172,7 @@ fn a_peer_that_does_not_read_its_answers_is_cut_off() {
     for _ in 0..3 {
         wire::encode_verb(&mut frame, word(0), crate::contract::verbs::Op::Read, 8192, &[]);
     }
-    frame[0] = wire::Header::new(wire::Kind::Verbs, 3, 3).pack();
+    frame[0] = wire::Header::new(wire::FrameKind::Verbs, 3, 3).pack();
     let bytes = zerocopy::IntoBytes::as_bytes(&frame[..]);
     // Sends requests without end, and reads nothing.
     let mut sent = 0;

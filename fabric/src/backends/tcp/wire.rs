@@ -43,7 +43,7 @@ const WORDS_BITS: u32 = 12;
 /// Kinds of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     /// First frame: the initiator, the target and the purpose.
     Hello = 1,
     /// The target's proof that it has the key, and its request for the same.
@@ -68,7 +68,7 @@ pub(super) enum Kind {
     Done,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 11] = [
         Self::Hello,
         Self::Challenge,
@@ -88,7 +88,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum WireError {
     #[error("no frame begins with {0:#x}")]
-    Kind(u8),
+    FrameKind(u8),
     #[error("a frame of {0} words is longer than any may be")]
     Long(usize),
     #[error("the body does not fit what its header says")]
@@ -102,7 +102,7 @@ pub(super) enum WireError {
 /// The first word of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
-    pub(super) kind: Kind,
+    pub(super) kind: FrameKind,
     pub(super) status: u8,
     pub(super) count: u16,
     pub(super) words: u32,
@@ -110,7 +110,7 @@ pub(super) struct Header {
 
 impl Header {
     /// A header of a frame of `words` body words.
-    pub(super) fn new(kind: Kind, count: usize, words: usize) -> Self {
+    pub(super) fn new(kind: FrameKind, count: usize, words: usize) -> Self {
         debug_assert!(words <= MAX_BODY_WORDS && count <= usize::from(u16::MAX));
         Self { kind, status: 0, count: count as u16, words: words as u32 }
     }
@@ -128,7 +128,7 @@ impl Header {
     fn unpack(word: u64) -> Result<Self, WireError> {
         let number = (word >> 56) as u8;
         let index = usize::from(number).wrapping_sub(1);
-        let kind = *Kind::ALL.get(index).ok_or(WireError::Kind(number))?;
+        let kind = *FrameKind::ALL.get(index).ok_or(WireError::FrameKind(number))?;
         let words = word as u32;
         if words as usize > MAX_BODY_WORDS {
             return Err(WireError::Long(words as usize));
@@ -283,7 +283,7 @@ pub(super) fn encode_verb(
 /// Appends a message.
 pub(super) fn encode_message(out: &mut Vec<u64>, bytes: &[u8]) {
     let words = bytes.len().div_ceil(WORD_BYTES);
-    out.push(Header::new(Kind::Message, bytes.len(), words).pack());
+    out.push(Header::new(FrameKind::Message, bytes.len(), words).pack());
     let start = out.len();
     out.resize(start + words, 0);
     out[start..].as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
@@ -295,7 +295,7 @@ pub(super) fn encode_message(out: &mut Vec<u64>, bytes: &[u8]) {
 /// The frame is not a message, or its length contradicts its header.
 pub(super) fn message<'a>(frame: &Frame<'a>) -> Result<&'a [u8], WireError> {
     let bytes = usize::from(frame.header.count);
-    if frame.header.kind != Kind::Message {
+    if frame.header.kind != FrameKind::Message {
         return Err(WireError::Unexpected);
     }
     if bytes > MAX_MESSAGE_BYTES || frame.body.len() != bytes.div_ceil(WORD_BYTES) {

@@ -42,7 +42,7 @@ fn encode(posted: &[Posted]) -> Vec<u64> {
     for (addr, op, bytes, data) in posted {
         encode_verb(&mut out, *addr, *op, *bytes, data);
     }
-    out[0] = Header::new(Kind::Verbs, posted.len(), out.len() - 1).pack();
+    out[0] = Header::new(FrameKind::Verbs, posted.len(), out.len() - 1).pack();
     out
 }
 
@@ -153,7 +153,7 @@ proptest! {
             if regions.execute(&frame, &mut out).is_ok() {
                 let answer = decode(&out[1..]).expect("well-formed").expect("whole");
                 prop_assert_eq!(answer.words() + 1, out.len());
-                prop_assert_eq!(answer.header.kind, Kind::Results);
+                prop_assert_eq!(answer.header.kind, FrameKind::Results);
             }
         }
     }

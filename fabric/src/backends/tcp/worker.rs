@@ -20,8 +20,8 @@ use super::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusa
 use super::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
 use super::serve::{Served, push_failure};
 use super::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
-use super::target::{FenceOrder, Order, Post, Shared, Visitor};
-use super::wire::{self, Kind, MAX_FRAME_WORDS, WireError};
+use super::target::{FenceOrder, Order, Post, TargetNode, Visitor};
+use super::wire::{self, FrameKind, MAX_FRAME_WORDS, WireError};
 use crate::contract::ids::{Endpoint, Epoch};
 use crate::contract::verbs::VerbError;
 use crate::run::env::Nanos;
@@ -56,7 +56,7 @@ pub(super) struct Worker {
 
 struct Connection {
     /// The node at this end.
-    shared: Arc<Shared>,
+    shared: Arc<TargetNode>,
     stream: Stream,
     role: Role,
     input: Input,
@@ -96,7 +96,7 @@ enum Standing {
 }
 
 /// Decision about a connection after its turn.
-enum Verdict {
+enum NextTurn {
     Keep,
     Close,
     /// A guest has completed its handshake with this request.
@@ -231,7 +231,7 @@ impl Worker {
 
     fn add(
         &mut self,
-        shared: Arc<Shared>,
+        shared: Arc<TargetNode>,
         stream: Stream,
         role: Role,
         input_words: usize,
@@ -276,9 +276,9 @@ impl Worker {
         let was_stuck = connection.interest.write;
         let verdict = connection.turn(key).unwrap_or_else(|error| connection.give_up(&error));
         let kept = match verdict {
-            Verdict::Keep => connection.watch_on(key, &self.post).is_ok(),
-            Verdict::Close => false,
-            Verdict::Asks(hello) => return self.admit(key, hello),
+            NextTurn::Keep => connection.watch_on(key, &self.post).is_ok(),
+            NextTurn::Close => false,
+            NextTurn::Asks(hello) => return self.admit(key, hello),
         };
         let is_stuck = connection.interest.write;
         self.stuck = self.stuck + usize::from(is_stuck) - usize::from(was_stuck);
@@ -303,7 +303,7 @@ impl Worker {
                 false => shared.tell(worker, Order::Serve(shared.place, stream, hello)),
             };
         }
-        push_frame(&mut output.words, Kind::Welcome, 0, &[]);
+        push_frame(&mut output.words, FrameKind::Welcome, 0, &[]);
         // A few bytes into an empty socket: if they do not fit now, they never will.
         if output.flush(&mut stream).is_err() || !output.is_empty() {
             return;
@@ -321,7 +321,7 @@ impl Worker {
     }
 
     /// Serves a lane from now on, and closes its older connection, if any.
-    fn serve(&mut self, shared: Arc<Shared>, mut stream: Stream, hello: Hello) {
+    fn serve(&mut self, shared: Arc<TargetNode>, mut stream: Stream, hello: Hello) {
         // Checked on the thread that acknowledges fences: a fence either sees this connection or
         // was raised before this check.
         if shared.is_fenced(hello.from.node, hello.epoch) {
@@ -352,7 +352,7 @@ impl Worker {
             return;
         };
         self.lanes.insert(name, key);
-        push_frame(&mut self.connections[key].output.words, Kind::Welcome, 0, &[]);
+        push_frame(&mut self.connections[key].output.words, FrameKind::Welcome, 0, &[]);
         self.turn(key);
     }
 
@@ -402,7 +402,7 @@ impl Worker {
 }
 
 /// Reason to refuse a guest's hello, if any.
-fn refusal(shared: &Shared, hello: &Hello) -> Option<Refusal> {
+fn refusal(shared: &TargetNode, hello: &Hello) -> Option<Refusal> {
     if hello.to.node != shared.node || !shared.knows(hello.from.node) {
         return Some(Refusal::Node);
     }
@@ -416,7 +416,7 @@ fn refusal(shared: &Shared, hello: &Hello) -> Option<Refusal> {
 }
 
 /// Sends a refusal; the connection is closed when the stream is dropped.
-fn refuse(shared: &Shared, stream: &mut impl Write, refusal: Refusal) {
+fn refuse(shared: &TargetNode, stream: &mut impl Write, refusal: Refusal) {
     shared.counting.refused.add(1);
     let mut output = Output::default();
     push_refusal(&mut output.words, refusal);
@@ -425,7 +425,7 @@ fn refuse(shared: &Shared, stream: &mut impl Write, refusal: Refusal) {
 }
 
 impl Connection {
-    fn turn(&mut self, key: usize) -> io::Result<Verdict> {
+    fn turn(&mut self, key: usize) -> io::Result<NextTurn> {
         let mut reads = 0;
         while reads < READS || self.stream.hides_input() {
             reads += 1;
@@ -433,7 +433,7 @@ impl Connection {
             loop {
                 let verdict = self.step(key);
                 self.output.flush(&mut self.stream)?;
-                if !matches!(verdict, Verdict::Keep) {
+                if !matches!(verdict, NextTurn::Keep) {
                     return Ok(verdict);
                 }
                 // There was no room for more answers, and now there is.
@@ -442,38 +442,38 @@ impl Connection {
                 }
             }
             if fill == Fill::Closed {
-                return Ok(Verdict::Close);
+                return Ok(NextTurn::Close);
             }
             if fill != Fill::Full || !self.output.is_empty() {
                 break;
             }
         }
-        Ok(Verdict::Keep)
+        Ok(NextTurn::Keep)
     }
 
     /// Counts a failed connection, and sends the reason where the peer can still receive it.
-    fn give_up(&mut self, error: &io::Error) -> Verdict {
+    fn give_up(&mut self, error: &io::Error) -> NextTurn {
         match error.kind() {
             // TLS has told the peer that it is not admitted.
             io::ErrorKind::InvalidData => self.shared.counting.refused.add(1),
             NO_TLS => refuse(&self.shared, &mut self.stream.socket(), Refusal::Security),
             _ => {}
         }
-        Verdict::Close
+        NextTurn::Close
     }
 
     /// Processes received frames as far as possible.
-    fn step(&mut self, key: usize) -> Verdict {
+    fn step(&mut self, key: usize) -> NextTurn {
         let step = match &mut self.role {
             Role::Guest(_) => return self.greet(),
             Role::Lane(_) => self.carry_out(),
             Role::Control { .. } => self.control(key),
         };
         match step {
-            Ok(()) => Verdict::Keep,
+            Ok(()) => NextTurn::Keep,
             Err(_no_frame) => {
                 self.shared.counting.garbage.add(1);
-                Verdict::Close
+                NextTurn::Close
             }
         }
     }
@@ -497,7 +497,7 @@ impl Connection {
         let (mut taken, mut frames) = (0, 0);
         while output.len() + MAX_FRAME_WORDS <= OUTPUT_WORDS {
             let Some(frame) = wire::decode(&input.words()[taken..])? else { break };
-            if frame.header.kind != Kind::Verbs {
+            if frame.header.kind != FrameKind::Verbs {
                 return Err(WireError::Unexpected);
             }
             taken += frame.words();
@@ -520,7 +520,7 @@ impl Connection {
         Ok(())
     }
 
-    fn greet(&mut self) -> Verdict {
+    fn greet(&mut self) -> NextTurn {
         let Self { role: Role::Guest(greeter), shared, input, output, .. } = self else {
             unreachable!()
         };
@@ -528,7 +528,7 @@ impl Connection {
             let frame = match wire::decode(input.words()) {
                 Ok(Some(frame)) => frame,
                 // A frame too long for the guest's buffer is not part of a handshake.
-                Ok(None) if input.words().len() < GUEST_WORDS => return Verdict::Keep,
+                Ok(None) if input.words().len() < GUEST_WORDS => return NextTurn::Keep,
                 Ok(None) | Err(_) => break Refusal::Garbage,
             };
             let words = frame.words();
@@ -538,14 +538,14 @@ impl Connection {
                 Ok(None) => {}
                 // A guest must send nothing before the welcome.
                 Ok(Some(_)) if !input.is_empty() => break Refusal::Garbage,
-                Ok(Some(hello)) => return Verdict::Asks(hello),
+                Ok(Some(hello)) => return NextTurn::Asks(hello),
                 Err(refusal) => break refusal,
             }
         };
         let counting = &shared.counting;
         if refusal == Refusal::Garbage { &counting.garbage } else { &counting.refused }.add(1);
         push_refusal(&mut output.words, refusal);
-        Verdict::Close
+        NextTurn::Close
     }
 
     /// Answers control requests, one after the other.

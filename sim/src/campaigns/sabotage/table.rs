@@ -21,20 +21,24 @@ pub(super) struct Hunted {
     /// Named scenarios, the most promising one first.
     pub(super) scenarios: &'static [&'static str],
     /// Checkers that must notice; one is enough.
-    meant: &'static [Watch],
+    meant: &'static [Noticed],
 }
 
 impl Hunted {
     /// Whether this property is expected to fail.
     pub(super) fn is_meant(&self, property: &str) -> bool {
         self.meant.iter().any(|watch| match watch {
-            Watch::Isolation => Anomaly::ALL.iter().any(|anomaly| anomaly.name() == property),
-            Watch::Property(name) => *name == property,
+            Noticed::Isolation => Anomaly::ALL.iter().any(|anomaly| anomaly.name() == property),
+            Noticed::Property(name) => *name == property,
         })
     }
 }
 
-const fn hunted(rule: Rule, scenarios: &'static [&'static str], meant: &'static [Watch]) -> Hunted {
+const fn hunted(
+    rule: Rule,
+    scenarios: &'static [&'static str],
+    meant: &'static [Noticed],
+) -> Hunted {
     Hunted { rule, scenarios, meant }
 }
 
@@ -47,28 +51,28 @@ pub(super) fn row_of(rule: Rule) -> &'static Hunted {
 }
 
 /// Checker that must notice.
-enum Watch {
+enum Noticed {
     /// The isolation checker, whichever anomaly it finds.
     Isolation,
     /// The check of the property with this name.
     Property(&'static str),
 }
 
-use Watch::{Isolation, Property};
+use Noticed::{Isolation, Property};
 
-const LOGGED: Watch = Property(lotus::inspect::LOGGED);
-const BACKED: Watch = Property(lotus::inspect::BACKED);
-const CACHED: Watch = Property(lotus::inspect::CACHED);
-const FLOORED: Watch = Property(lotus::inspect::FLOORED);
-const FENCED: Watch = Property(lotus::inspect::FENCED);
-const OWNED: Watch = Property(lotus::inspect::OWNED);
-const LOCKED: Watch = Property(lotus::inspect::LOCKED);
-const REPLICATED: Watch = Property("every replica is byte for byte the same");
-const RECORDED: Watch = Property("every version has its record, whole and its own");
-const SETTLED: Watch = Property("no cell is left INVISIBLE or torn");
-const CONSISTENT: Watch = Property("recovery has met nothing that cannot be");
-const UNLOCKED: Watch = Property("no lock is left held");
-const ZEROED: Watch = Property("a lock slot that nobody holds is all zeroes");
+const LOGGED: Noticed = Property(lotus::inspect::LOGGED);
+const BACKED: Noticed = Property(lotus::inspect::BACKED);
+const CACHED: Noticed = Property(lotus::inspect::CACHED);
+const FLOORED: Noticed = Property(lotus::inspect::FLOORED);
+const FENCED: Noticed = Property(lotus::inspect::FENCED);
+const OWNED: Noticed = Property(lotus::inspect::OWNED);
+const LOCKED: Noticed = Property(lotus::inspect::LOCKED);
+const REPLICATED: Noticed = Property("every replica is byte for byte the same");
+const RECORDED: Noticed = Property("every version has its record, whole and its own");
+const SETTLED: Noticed = Property("no cell is left INVISIBLE or torn");
+const CONSISTENT: Noticed = Property("recovery has met nothing that cannot be");
+const UNLOCKED: Noticed = Property("no lock is left held");
+const ZEROED: Noticed = Property("a lock slot that nobody holds is all zeroes");
 
 const CACHES: &str = "h11-caches-beside-writers";
 

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use lotus::{Cluster, ClusterError, Data, Isolation, TxnError};
 
 use super::hall::Hall;
-use super::{ACCOUNTS, Ground, Place, ROWS, STARTED, STRUCK, WHOLE, rows};
+use super::{ACCOUNTS, Ground, PlaceState, ROWS, STARTED, STRUCK, WHOLE, rows};
 
 /// Observations after the last fault.
 pub(super) struct Calm {
@@ -36,7 +36,7 @@ pub(super) struct Calm {
 
 impl Calm {
     /// Begins the calm, while no process starts.
-    pub(super) fn begin(places: &[Place]) -> Self {
+    pub(super) fn begin(places: &[PlaceState]) -> Self {
         Self { lived: places.iter().any(|place| place.cluster().is_some()), refuses: true }
     }
 
@@ -75,7 +75,7 @@ impl Ground {
             }
             return;
         }
-        let up: Vec<_> = places.iter().filter_map(Place::cluster).collect();
+        let up: Vec<_> = places.iter().filter_map(PlaceState::cluster).collect();
         if up.is_empty() {
             if !self.is_struck.get() {
                 self.violated(STARTED, "it was cut short, and nothing went wrong".to_owned());

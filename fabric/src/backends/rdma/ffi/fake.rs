@@ -10,7 +10,7 @@ use super::*;
 
 /// A work request, as the device saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::backends::rdma) struct Seen {
+pub(in crate::backends::rdma) struct SeenRequest {
     pub reports: bool,
     pub fenced: bool,
     pub inline: bool,
@@ -20,7 +20,7 @@ pub(in crate::backends::rdma) struct Seen {
 #[derive(Default)]
 pub(in crate::backends::rdma) struct Log {
     pub doorbells: usize,
-    pub requests: Vec<Seen>,
+    pub requests: Vec<SeenRequest>,
     reported: VecDeque<u64>,
 }
 
@@ -47,7 +47,7 @@ unsafe extern "C" fn post_send(
         while let Some(request) = unsafe { next.as_ref() } {
             let has = |flag: sys::ibv_send_flags| request.send_flags & flag.0 != 0;
             let reports = has(sys::ibv_send_flags::IBV_SEND_SIGNALED);
-            log.requests.push(Seen {
+            log.requests.push(SeenRequest {
                 reports,
                 fenced: has(sys::ibv_send_flags::IBV_SEND_FENCE),
                 inline: has(sys::ibv_send_flags::IBV_SEND_INLINE),
