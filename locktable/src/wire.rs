@@ -50,7 +50,7 @@ struct Head {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Item {
+struct LockItem {
     kind: u8,
     refusal: u8,
     count: U16,
@@ -80,7 +80,7 @@ struct Keeper {
 
 const _: () = assert!(size_of::<Keeper>() <= LOCK_BYTES, "it answers a request of a lock at least");
 const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
-const _: () = assert!(size_of::<Item>() == ITEM_BYTES);
+const _: () = assert!(size_of::<LockItem>() == ITEM_BYTES);
 const _: () = assert!(size_of::<Lock>() == LOCK_BYTES);
 
 /// Item kinds. Zero is not used, so that a zeroed buffer is not a message.
@@ -308,8 +308,8 @@ fn items<'a, T>(
     })
 }
 
-fn take_item<'a>(rest: &mut &'a [u8]) -> Result<(&'a Item, TxnId), DecodeError> {
-    let (item, after) = Item::ref_from_prefix(rest).map_err(|_| DecodeError::Truncated)?;
+fn take_item<'a>(rest: &mut &'a [u8]) -> Result<(&'a LockItem, TxnId), DecodeError> {
+    let (item, after) = LockItem::ref_from_prefix(rest).map_err(|_| DecodeError::Truncated)?;
     *rest = after;
     match item.txn.get() {
         raw if raw >> 63 == 0 => Ok((item, TxnId::from_raw(raw))),
@@ -384,7 +384,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes an item, or nothing; returns the room for the bytes that follow it.
-    fn push(&mut self, item: &Item, following: usize) -> Result<&mut [u8], BufferFull> {
+    fn push(&mut self, item: &LockItem, following: usize) -> Result<&mut [u8], BufferFull> {
         let bytes = ITEM_BYTES + following;
         let room = self.buffer.get_mut(self.used..self.used + bytes).ok_or(BufferFull)?;
         self.items = self.items.checked_add(1).ok_or(BufferFull)?;
@@ -402,14 +402,14 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn item(kind: u8, question: Question, refusal: u8, count: u16) -> Item {
+fn item(kind: u8, question: Question, refusal: u8, count: u16) -> LockItem {
     let Question { txn, round, fragment } = question;
     let (count, round, fragment) = (count.into(), round.into(), fragment.into());
-    Item { kind, refusal, count, round, fragment, txn: txn.raw().into() }
+    LockItem { kind, refusal, count, round, fragment, txn: txn.raw().into() }
 }
 
 /// The item of an end or its acknowledgement, which belong to no round.
-fn end_item(kind: u8, txn: TxnId) -> Item {
+fn end_item(kind: u8, txn: TxnId) -> LockItem {
     item(kind, Question { txn, round: 0, fragment: 0 }, 0, 0)
 }
 

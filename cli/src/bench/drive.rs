@@ -32,7 +32,7 @@ use crate::apps::load::{self, Generated, Ids, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
 use crate::config::load::{Load, SEED};
 use lotus_node::agree::records::{Record, Stage};
-use lotus_node::agree::seat::{Seat, authority};
+use lotus_node::agree::seat::{ClusterAuthority, authority};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::wait_until;
@@ -173,7 +173,7 @@ impl Count {
 /// The cluster when the load has ended.
 struct Aftermath<'a> {
     file: &'a ClusterFile,
-    authority: &'a Seat,
+    authority: &'a ClusterAuthority,
     before: Vec<Count>,
     options: &'a Options,
     progress: &'a Progress,

@@ -14,7 +14,7 @@ use super::schedule::Fault;
 use super::striker::{Nodes, RECOVERING, Struck};
 use crate::apps::errands::{AUDITING, Done, Errand, ask};
 use crate::show::steps::Steps;
-use lotus_node::agree::seat::Seat;
+use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::wait_until;
@@ -44,7 +44,11 @@ impl Aftermath<'_> {
     ///
     /// # Errors
     /// A sentence: a node that takes part does not carry out its audit.
-    pub fn judge(&self, authority: &Seat, seen: &CallerResults) -> Result<Findings, String> {
+    pub fn judge(
+        &self,
+        authority: &ClusterAuthority,
+        seen: &CallerResults,
+    ) -> Result<Findings, String> {
         let mut checks = Vec::new();
         self.steps.say("whoever is out is recovered");
         let members = self.await_recovery(authority);

@@ -21,7 +21,7 @@ use super::striker::Nodes;
 use crate::operate::commands::{restart, start_processes, stop};
 use crate::operate::status::LOST;
 use crate::show::steps::Steps;
-use lotus_node::agree::seat::{Seat, Silent};
+use lotus_node::agree::seat::{ClusterAuthority, Silent};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::{PAUSE, wait_until};
@@ -116,7 +116,7 @@ impl Restoring<'_> {
     /// come back.
     pub fn carry_out(
         &self,
-        authority: &Seat,
+        authority: &ClusterAuthority,
         restore: &Restore,
         copies: &mut Copies,
     ) -> Result<Restored, String> {
@@ -136,7 +136,7 @@ impl Restoring<'_> {
     }
 
     /// Takes the last snapshot, again if need be.
-    fn end(&self, authority: &Seat, copies: &mut Copies) -> Result<Snapshot, String> {
+    fn end(&self, authority: &ClusterAuthority, copies: &mut Copies) -> Result<Snapshot, String> {
         let mut attempts = 0;
         loop {
             let taken = copier::take_last(self.file, authority, TAKING).map(|(_, taken)| taken);

@@ -20,7 +20,7 @@ use super::schedule::{self, Fault, Strike};
 use crate::operate::commands::restart;
 use crate::operate::status::Survey;
 use lotus_node::agree::records::{Record, Stage};
-use lotus_node::agree::seat::Seat;
+use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::{PAUSE, wait_until};
@@ -103,7 +103,7 @@ impl Nodes {
     }
 
     /// State of all nodes.
-    pub fn survey<'a>(&'a self, authority: &Seat) -> Survey<'a> {
+    pub fn survey<'a>(&'a self, authority: &ClusterAuthority) -> Survey<'a> {
         Survey::take(&self.file, &self.state, authority)
     }
 
@@ -217,7 +217,7 @@ impl Struck {
 /// A sentence: a strike or a snapshot could not be carried out.
 pub fn strike(
     nodes: &Nodes,
-    authority: &Seat,
+    authority: &ClusterAuthority,
     mut keeper: Keeper,
     span: Duration,
     copies: Copies,

@@ -18,7 +18,7 @@ use crate::show::Verdict;
 use crate::show::screen::say;
 use crate::show::steps::Steps;
 use lotus_node::agree::records::Record;
-use lotus_node::agree::seat::{Seat, Silent, authority};
+use lotus_node::agree::seat::{ClusterAuthority, Silent, authority};
 use lotus_node::config::address::Hosted;
 use lotus_node::config::authority::Place;
 use lotus_node::config::file::{ClusterFile, Net};
@@ -289,7 +289,7 @@ pub fn start_one(file: &ClusterFile, state: &StateFolder, node: NodeName) -> Res
 
 /// Life of the cluster that the authority knew before nodes were started.
 struct Life {
-    authority: Seat,
+    authority: ClusterAuthority,
     number: Option<Version>,
     /// Version of the last record of the authority's host in this life.
     said: Version,

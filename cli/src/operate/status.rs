@@ -23,7 +23,7 @@ use crate::show::Verdict;
 use crate::show::screen::{or_dash, percent, say};
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::rest::Rest;
-use lotus_node::agree::seat::{Seat, Unreached, authority};
+use lotus_node::agree::seat::{ClusterAuthority, Unreached, authority};
 use lotus_node::config::address::HostPort;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::name::{NodeKind, NodeName};
@@ -143,7 +143,7 @@ struct Known {
 
 impl<'a> Survey<'a> {
     /// Looks at this host, and asks the authority.
-    pub fn take(file: &'a ClusterFile, state: &StateFolder, authority: &Seat) -> Self {
+    pub fn take(file: &'a ClusterFile, state: &StateFolder, authority: &ClusterAuthority) -> Self {
         let refused = match authority.connect() {
             Ok(()) => None,
             Err(Unreached::Silent(why)) => Some(("unreachable", why)),
@@ -291,7 +291,7 @@ impl<'a> Survey<'a> {
 }
 
 /// Whether `lotus cluster down` has brought all compute nodes to rest, and not ended them yet.
-fn rest_for_good(authority: &Seat) -> bool {
+fn rest_for_good(authority: &ClusterAuthority) -> bool {
     matches!(Rest::read(authority), Ok(Some(rest)) if rest.secs.is_none())
 }
 

@@ -301,6 +301,10 @@ fn disown(coordinator: &Coordinator, now: &Membership) {
         }
         node.oracle.admit(now);
     });
+    debug_assert!(
+        node.members.seen() >= now.epoch(),
+        "I78: an expulsion that was learned stays known"
+    );
 }
 
 /// Whether every live member knows of this node, and has its floor.

@@ -128,6 +128,7 @@ pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result
         return Ok(());
     }
     let mut targets = coordinator.placement().nodes();
+    debug_assert!(!targets.is_empty(), "I67: a dead node is fenced at some memory node");
     let used = now.surviving(&coordinator.shared.placement).nodes();
     targets.extend(used.into_iter().filter(|node| coordinator.configuration.has_left(*node)));
     fence_at(coordinator, now.expelled().map(|(member, since)| (member.node, since)), &targets)

@@ -79,6 +79,7 @@ impl Coordinator {
     /// Carries over the words that were certain only on the former primary; see the module's
     /// documentation. Done by coordinator 0, before it acknowledges the change.
     pub(crate) async fn carry_over(&self, now: &Membership) -> Result<(), Fenced> {
+        debug_assert_eq!(self.thread, 0, "I106: one coordinator of a node carries words over");
         self.take_floors_out(now).await?;
         let placed = self.configuration.placed();
         // Only a membership as late as the placement names all nodes to fence at joining ones.

@@ -148,6 +148,10 @@ impl Coordinator {
                 }
             }
             if !shards.is_empty() {
+                debug_assert!(
+                    shards.len() as u64 <= CHAINS,
+                    "I137: a piece has a chain of each shard"
+                );
                 let (node, life) = (*node, *life);
                 let (table, filled, at_once) = (0, 0, CHAINS);
                 return Some(Filling { node, life, shards, begun: false, table, filled, at_once });

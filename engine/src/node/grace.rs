@@ -44,7 +44,7 @@ impl Grace {
     /// Begins a period that covers the commits under way now. The last one must be
     /// [over](Self::is_over).
     pub(crate) fn begin(&self) {
-        debug_assert!(self.is_over(), "one period at a time");
+        debug_assert!(self.is_over(), "I71: one period at a time");
         self.current.set(1 - self.current.get());
     }
 

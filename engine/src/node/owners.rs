@@ -21,6 +21,10 @@ impl ComputeNode {
             self.shards.learn(shard, Owner { node, ..owner });
             self.routes.learn(shard, Owner { node, ..owner });
         });
+        debug_assert!(
+            self.shards.owner(shard).epoch >= owner.epoch,
+            "I46: shard epochs never come back"
+        );
     }
 
     /// Whether this node knows an owner of every shard.

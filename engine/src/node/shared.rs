@@ -213,6 +213,10 @@ impl Shared {
 impl ComputeNode {
     pub(crate) fn new(parts: NodeParts<'_>) -> Self {
         let NodeParts { id, locks, shards, threads, cached, members, .. } = parts;
+        debug_assert!(
+            members.member(id).is_some_and(|member| member.incarnation == parts.incarnation),
+            "I48: a node has the incarnation that the members know"
+        );
         let standing = if parts.epoch == FIRST_EPOCH { SERVES } else { SUSPENDED };
         Self {
             id,

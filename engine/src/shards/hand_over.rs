@@ -306,6 +306,10 @@ impl Coordinator {
 
     /// Tells a node which shards it was given; with no transfers, only asks whether it is there.
     async fn tell(&self, to: NodeId, transfers: &[Transfer], patience: Patience) -> Result<(), ()> {
+        debug_assert!(
+            transfers.iter().all(|one| one.to.node == to),
+            "I76: a receiver is told of its own shards"
+        );
         let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
         let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
         let at = Endpoint { node: to, lane: LaneId(0) };

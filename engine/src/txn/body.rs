@@ -207,7 +207,10 @@ pub(crate) struct Body {
 
 impl Body {
     pub(crate) fn clear(&mut self) {
-        debug_assert!(self.held.is_empty(), "locks are released before the buffers are reused");
+        debug_assert!(
+            self.held.is_empty(),
+            "I41: locks are released before the buffers are reused"
+        );
         self.rows.clear();
         self.index.clear();
         self.values.clear();

@@ -614,6 +614,10 @@ impl Body {
         replicas: Replicas,
         batch: &mut Batch,
     ) {
+        debug_assert!(
+            self.plan.writes.iter().all(|write| write.buffers.is_some()),
+            "I13: what becomes visible was written INVISIBLE"
+        );
         let word = Version::Committed(commit_ts).encode();
         let placement = coordinator.placement();
         let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());

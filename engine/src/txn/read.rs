@@ -387,6 +387,7 @@ impl Body {
     /// Claims the place of an insert's CVT. Fails with `KeyCollision` if another insert of this
     /// transaction has the same 64-bit key.
     fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
+        debug_assert!(self.rows[row].access == Access::Insert, "I24: only an insert takes a CVT");
         let Row { table, key, primary_key, .. } = self.rows[row];
         let twin = |other: &Row| {
             other.primary_key != primary_key && other.target.is_some_and(|target| target.new_cvt)
@@ -568,6 +569,7 @@ impl Body {
     #[inline]
     pub(crate) fn keep_value(&mut self, row: usize, record: &Record<'_>, words: &[u64]) {
         let row = &mut self.rows[row];
+        debug_assert!(!row.executed, "I104: a row is read once under one placement");
         row.writer = record.header().writer;
         row.value = record.value_range().map(|range| {
             let start = self.values.len();

@@ -162,6 +162,11 @@ impl Slot {
     }
 
     pub(crate) fn give_back(&self, mut body: Box<Body>) {
+        debug_assert!(
+            body.rows.iter().all(|row| row.reserved.is_none()),
+            "I202: an attempt that ends keeps no slot"
+        );
+        debug_assert!(body.grown.is_empty(), "I202: an attempt that ends keeps no bucket");
         body.clear();
         if let Some(counts) = &self.coordinator.node.counts {
             let now = self.coordinator.executor.now();
@@ -236,7 +241,7 @@ impl Slot {
 
     fn ask(&self, request: Operation, body: Box<Body>) {
         let before = self.errand.replace(Errand::Asked(request, body));
-        debug_assert!(matches!(before, Errand::Idle), "a slot has one transaction at a time");
+        debug_assert!(matches!(before, Errand::Idle), "I16: a slot has one transaction at a time");
     }
 
     /// Driver only: waits for the next request.

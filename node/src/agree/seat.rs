@@ -80,7 +80,7 @@ pub enum Silent {
 }
 
 /// The authority, as every process but its host reaches it.
-pub enum Seat {
+pub enum ClusterAuthority {
     /// Hosted by memory node 0's process.
     Hosted(RemoteAuthority),
     /// Stored in etcd.
@@ -108,7 +108,7 @@ impl From<ConnectError> for Unreached {
     }
 }
 
-impl Seat {
+impl ClusterAuthority {
     /// Creates the authority that the file names, without connecting.
     ///
     /// # Errors
@@ -198,12 +198,12 @@ impl Seat {
 /// The authority that the file names, without connecting.
 ///
 /// # Errors
-/// As [`Seat::of`].
-pub fn authority(file: &ClusterFile) -> Result<Seat, String> {
-    Seat::of(file)
+/// As [`ClusterAuthority::of`].
+pub fn authority(file: &ClusterFile) -> Result<ClusterAuthority, String> {
+    ClusterAuthority::of(file)
 }
 
-impl Authority for Seat {
+impl Authority for ClusterAuthority {
     fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
         self.inner().read(key)
     }

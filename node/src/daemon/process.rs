@@ -25,7 +25,7 @@ use super::service::Service;
 use super::turned_away::{Counts, TurnedAway};
 use crate::agree::records::{self, Record, Stage};
 use crate::agree::rest::Rest;
-use crate::agree::seat::{self, Seat, Unreached, authority};
+use crate::agree::seat::{self, ClusterAuthority, Unreached, authority};
 use crate::application::Application;
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::{NodeKind, NodeName};
@@ -192,7 +192,7 @@ impl<A: Application> Daemon<'_, A> {
     }
 
     /// Connects to the authority, which may start later than this node.
-    fn connect(&self) -> Result<Seat, Early> {
+    fn connect(&self) -> Result<ClusterAuthority, Early> {
         let authority = authority(self.file)?;
         let mut outcome = Ok(());
         self.stop.wait_until(&self.env, PATIENCE, || {
@@ -231,7 +231,7 @@ impl<A: Application> Daemon<'_, A> {
 
     fn take_part<F: Fabric + Clone + 'static>(
         &self,
-        authority: Arc<Seat>,
+        authority: Arc<ClusterAuthority>,
         machines: Threads<F>,
         counts: &dyn Fn() -> Counts,
     ) -> Result<(), Early> {
@@ -283,7 +283,7 @@ impl<A: Application> Daemon<'_, A> {
     /// Joins the cluster; as its founder, creates and fills it.
     fn start<F: Fabric + Clone + 'static>(
         &self,
-        authority: &Arc<Seat>,
+        authority: &Arc<ClusterAuthority>,
         machines: Threads<F>,
     ) -> Result<Arc<Cluster<Threads<F>>>, Early> {
         let (file, node) = (self.file, self.node);
@@ -359,7 +359,7 @@ impl<A: Application> Daemon<'_, A> {
 
     fn serve<M: Machines + 'static>(
         &self,
-        authority: &Arc<Seat>,
+        authority: &Arc<ClusterAuthority>,
         cluster: Arc<Cluster<M>>,
         counts: &dyn Fn() -> Counts,
     ) -> Result<(), Early>

@@ -4,6 +4,7 @@ use crate::node::coordinator::Coordinator;
 use crate::node::verbs::Fenced;
 use crate::txn::body::{Body, Change, Receipt};
 use crate::txn::commit::{Commit, Replicas};
+use crate::txn::plan::PlannedWrite;
 use crate::txn::slot::Slot;
 use lotus_fabric::lane::Batch;
 use lotus_locktable::LockService;
@@ -29,7 +30,13 @@ impl Commit<'_> {
             "I203: a trim changes no other rows"
         );
         body.plan_commit(coordinator);
-        debug_assert!(body.plan.writes.iter().all(|write| write.target.cell.version != Version::Committed(write.target.previous)), "I203: a trim never takes the newest version");
+        let is_newest = |write: &PlannedWrite| {
+            write.target.cell.version == Version::Committed(write.target.previous)
+        };
+        debug_assert!(
+            !body.plan.writes.iter().any(is_newest),
+            "I203: a trim never takes the newest version"
+        );
         if broken(Rule::TrimsReachAllCopies) {
             self.until_done(|batch| body.add_trims(coordinator, self, Replicas::Primaries, batch))
                 .await?;
