@@ -228,7 +228,9 @@ impl ClusterFile {
         let snapshots = reader.snapshots(&written)?;
         let calls = reader.calls(&written, &settings)?;
         let load = written.load.map(|load| Section::new(path, text, load.span().start));
-        let program = written.program.map(|program| reader.home().join(program));
+        // With a slash: a bare name would be looked up in PATH.
+        let beside = |program| Path::new(".").join(reader.home()).join(program);
+        let program = written.program.map(beside);
         let path = path.to_owned();
         let file = Self {
             path,

@@ -6,8 +6,8 @@ use lotus_security::Key;
 
 use super::handshake::Greeter;
 use super::limits::GUEST_WORDS;
-use super::serve::{Regions, Served};
 use super::wire::{self, FrameKind, MAX_FRAME_WORDS};
+use crate::backends::tcp::server::serve::{Regions, Served};
 use crate::contract::ids::RegionId;
 use crate::contract::region::Rights;
 

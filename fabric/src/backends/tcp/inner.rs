@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::config::Waiting;
-use super::control::{self, CallError, ControlRequest};
 use super::handshake::{Hello, Purpose};
 use super::limits::Limits;
-use super::target::TargetNode;
-use super::targets::Targets;
+use crate::backends::tcp::server::control::{self, CallError, ControlRequest};
+use crate::backends::tcp::server::target::TargetNode;
+use crate::backends::tcp::server::targets::Targets;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::contract::transport::FabricError;
 use crate::run::env::Env;

@@ -5,10 +5,8 @@
 //! reaches, so one stream is one order of verbs. Messages travel over connections from lane to
 //! lane, in the same framing.
 //!
-//! * initiator: `lane` (the data path), `link` (one connection to a node), `mail` (messages),
-//!   `common` (what a lane's connections share), `batches`, `dial` (making connections);
-//! * target: `targets` (the start of threads), `worker` (one thread), `control` (registering and
-//!   fencing), `target` (state that workers share), `serve` (verbs on memory);
+//! * `initiator`: lanes and their connections; imports `server` and the files below;
+//! * `server`: a node's target and its threads;
 //! * both: `inner` (state of a fabric), `config`, `wire` (frames), `handshake` (authentication),
 //!   `socket` (non-blocking sockets), `limits`. Keys, TLS and streams are those of
 //!   `lotus_security`.
@@ -16,25 +14,16 @@
 //! No async runtime: a thread owns its sockets, and carries frames out where they were received
 //! (docs/decisions/0018-own-event-loop-for-tcp.md). The threat model is in docs/security.md.
 
-mod batches;
-mod common;
 mod config;
-mod control;
-mod dial;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod handshake;
+mod initiator;
 mod inner;
-mod lane;
 mod limits;
-mod link;
-mod mail;
-mod serve;
+mod server;
 mod socket;
-mod target;
-mod targets;
 mod wire;
-mod worker;
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,10 +34,10 @@ pub use config::{Config, MAX_NODES, StartError, Waiting};
 pub use handshake::{Refusal, VERSION};
 pub use limits::{Limits, TargetCounters};
 
-use control::{ControlRequest, Failure};
+use initiator::lane::TcpLane;
 use inner::Inner;
-use lane::TcpLane;
-use targets::Targets;
+use server::control::{ControlRequest, Failure};
+use server::targets::Targets;
 
 use crate::contract::counters::Lent;
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};

@@ -6,9 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
-use super::serve::Regions;
 use super::socket::{Fill, Input};
 use super::wire::*;
+use crate::backends::tcp::server::serve::Regions;
 use crate::contract::ids::{NodeId, RegionId, RemoteAddr};
 use crate::contract::region::Rights;
 use crate::contract::verbs::Op;

@@ -264,3 +264,14 @@ fn what_is_said_of_etcd_makes_sense_or_is_named() {
         assert!(refused.starts_with("/etc/c.toml, line ") && refused.contains(said), "{refused}");
     }
 }
+
+/// A bare name was looked up in PATH where the file was named without a folder.
+#[test]
+fn a_program_is_found_beside_the_file() {
+    let text = "fabric = \"shm\"\nprogram = \"orders\"\nmemory = \"64M\"\n[[memory_node]]\n\
+                [[compute_node]]\n";
+    for (file, program) in [("c.toml", "./orders"), ("/etc/c.toml", "/etc/orders")] {
+        let parsed = ClusterFile::parse(Path::new(file), text, None).expect("sound");
+        assert_eq!(parsed.program.map(PathBuf::into_os_string), Some(program.into()), "{file}");
+    }
+}

@@ -13,13 +13,15 @@
 
 use std::collections::VecDeque;
 
-use super::batches::{BatchId, Batches};
-use super::common::Common;
-use super::dial::{Dial, DialError};
-use super::handshake::{Hello, Purpose, Refusal};
-use super::limits::{INPUT_WORDS, OUTPUT_WORDS};
-use super::socket::{Fill, Input, Interest, Output, Tag};
-use super::wire::{self, Frame, FrameKind, Header, MAX_BODY_WORDS, MAX_FRAME_WORDS, WireError};
+use crate::backends::tcp::handshake::{Hello, Purpose, Refusal};
+use crate::backends::tcp::initiator::batches::{BatchId, Batches};
+use crate::backends::tcp::initiator::common::Common;
+use crate::backends::tcp::initiator::dial::{Dial, DialError};
+use crate::backends::tcp::limits::{INPUT_WORDS, OUTPUT_WORDS};
+use crate::backends::tcp::socket::{Fill, Input, Interest, Output, Tag};
+use crate::backends::tcp::wire::{
+    self, Frame, FrameKind, Header, MAX_BODY_WORDS, MAX_FRAME_WORDS, WireError,
+};
 use crate::contract::ids::{Endpoint, LaneId, NodeId};
 use crate::contract::transport::Token;
 use crate::contract::verbs::{Op, VerbError};
@@ -27,7 +29,7 @@ use crate::run::env::Nanos;
 use lotus_security::Stream;
 
 /// A lane's connection to one node.
-pub(super) struct Link {
+pub(in crate::backends::tcp) struct Link {
     node: NodeId,
     state: LinkState,
     /// Number of connections made so far.
@@ -71,7 +73,7 @@ struct Flight {
 }
 
 impl Link {
-    pub(super) fn new(node: NodeId) -> Self {
+    pub(in crate::backends::tcp) fn new(node: NodeId) -> Self {
         Self {
             node,
             state: LinkState::Fresh,
@@ -93,19 +95,19 @@ impl Link {
 
     /// Queues a batch's verbs to this node, of which there is at least one.
     #[inline]
-    pub(super) fn post(&mut self, batch: BatchId, common: &mut Common) {
+    pub(in crate::backends::tcp) fn post(&mut self, batch: BatchId, common: &mut Common) {
         self.queue.push_back(Item::Part { batch, next: 0 });
         self.proceed(common);
     }
 
-    pub(super) fn reconnect(&mut self, token: Token, common: &mut Common) {
+    pub(in crate::backends::tcp) fn reconnect(&mut self, token: Token, common: &mut Common) {
         self.queue.push_back(Item::Reconnect(token));
         self.proceed(common);
     }
 
     /// Whether `flush` would have something to send.
     #[inline]
-    pub(super) fn has_output(&self) -> bool {
+    pub(in crate::backends::tcp) fn has_output(&self) -> bool {
         !self.output.is_empty() && self.interest == Interest::READ
     }
 
@@ -185,7 +187,7 @@ impl Link {
 
     /// Sends the encoded frames.
     #[inline]
-    pub(super) fn flush(&mut self, common: &mut Common) {
+    pub(in crate::backends::tcp) fn flush(&mut self, common: &mut Common) {
         if self.output.is_empty() {
             return;
         }
@@ -215,7 +217,7 @@ impl Link {
 
     /// Handles readiness of the socket.
     #[inline]
-    pub(super) fn turn(&mut self, common: &mut Common) {
+    pub(in crate::backends::tcp) fn turn(&mut self, common: &mut Common) {
         match &self.state {
             LinkState::Open(_) => {
                 self.receive(common);
@@ -376,7 +378,7 @@ impl Link {
     }
 
     /// Fails the connection if it exceeded a time-out.
-    pub(super) fn check(&mut self, now: Nanos, common: &mut Common) {
+    pub(in crate::backends::tcp) fn check(&mut self, now: Nanos, common: &mut Common) {
         if std::mem::take(&mut self.heard) {
             self.heard_at = now;
         }

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use crossbeam_channel::Receiver;
 use slab::Slab;
 
-use super::common::Common;
-use super::dial::Dial;
-use super::handshake::{Hello, Purpose};
-use super::limits::{PEER_WORDS, VISITOR_WORDS, VISITORS};
-use super::socket::{Fill, Input, Interest, Output, Tag};
-use super::target::Visitor;
-use super::wire::{self, WireError};
+use crate::backends::tcp::handshake::{Hello, Purpose};
+use crate::backends::tcp::initiator::common::Common;
+use crate::backends::tcp::initiator::dial::Dial;
+use crate::backends::tcp::limits::{PEER_WORDS, VISITOR_WORDS, VISITORS};
+use crate::backends::tcp::server::target::Visitor;
+use crate::backends::tcp::socket::{Fill, Input, Interest, Output, Tag};
+use crate::backends::tcp::wire::{self, WireError};
 use crate::contract::ids::Endpoint;
 use crate::contract::transport::Sink;
 use crate::run::env::Nanos;
@@ -29,7 +29,7 @@ const FROM_PEERS: Tag = 1 << 33;
 const READS: usize = 4;
 
 /// Message connections of one lane.
-pub(super) struct Mail {
+pub(in crate::backends::tcp) struct Mail {
     peers: Vec<PeerLane>,
     known: BTreeMap<Endpoint, usize>,
     /// Peers with unsent messages.
@@ -65,7 +65,7 @@ struct Inbound {
 }
 
 impl Mail {
-    pub(super) fn new(inbox: Receiver<Visitor>) -> Self {
+    pub(in crate::backends::tcp) fn new(inbox: Receiver<Visitor>) -> Self {
         Self {
             peers: Vec::new(),
             known: BTreeMap::new(),
@@ -76,13 +76,13 @@ impl Mail {
     }
 
     /// Whether `flush` or `welcome` would do something.
-    pub(super) fn has_news(&self) -> bool {
+    pub(in crate::backends::tcp) fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.inbox.is_empty()
     }
 
     /// Queues a message, or drops it.
     #[inline]
-    pub(super) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
+    pub(in crate::backends::tcp) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
         if common.is_cut(to.node) {
             return;
         }
@@ -113,14 +113,14 @@ impl Mail {
 
     /// Sends the queued messages.
     #[inline]
-    pub(super) fn flush(&mut self, common: &Common) {
+    pub(in crate::backends::tcp) fn flush(&mut self, common: &Common) {
         for index in self.dirty.drain(..) {
             self.peers[index].flush(index, common);
         }
     }
 
     /// Takes over connections that other lanes have made to this one, and delivers their messages.
-    pub(super) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
+    pub(in crate::backends::tcp) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
         while let Ok(Visitor { from, stream }) = self.inbox.try_recv() {
             // A peer has one connection at a time; this is the newest.
             self.visitors.retain(|_, known| known.from != from);
@@ -138,7 +138,12 @@ impl Mail {
 
     /// Handles readiness of a socket.
     #[inline]
-    pub(super) fn turn(&mut self, tag: Tag, common: &Common, sink: &mut dyn Sink) {
+    pub(in crate::backends::tcp) fn turn(
+        &mut self,
+        tag: Tag,
+        common: &Common,
+        sink: &mut dyn Sink,
+    ) {
         if tag >= FROM_PEERS {
             let key = (tag - FROM_PEERS) as usize;
             // The key may be vacant: the connection was replaced earlier in the same round.
@@ -152,7 +157,7 @@ impl Mail {
     }
 
     /// Gives up connections that exceeded the handshake time-out.
-    pub(super) fn check(&mut self, now: Nanos) {
+    pub(in crate::backends::tcp) fn check(&mut self, now: Nanos) {
         for peer in &mut self.peers {
             if let MailState::Dialing(dial) = &peer.state
                 && now > dial.deadline

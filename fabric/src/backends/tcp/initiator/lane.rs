@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use super::batches::Batches;
-use super::common::Common;
-use super::inner::Inner;
-use super::link::Link;
-use super::mail::Mail;
-use super::socket::{BELL, OTHERS, Ready, SocketWatch};
-use super::target::Visitor;
+use crate::backends::tcp::initiator::batches::Batches;
+use crate::backends::tcp::initiator::common::Common;
+use crate::backends::tcp::initiator::link::Link;
+use crate::backends::tcp::initiator::mail::Mail;
+use crate::backends::tcp::inner::Inner;
+use crate::backends::tcp::server::target::Visitor;
+use crate::backends::tcp::socket::{BELL, OTHERS, Ready, SocketWatch};
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::transport::{Sink, Sleep, Token, Transport};
 use crate::contract::verbs::{Capabilities, VerbError, Work};
@@ -24,7 +24,7 @@ use crate::contract::verbs::{Capabilities, VerbError, Work};
 const POLLS_PER_CHECK: u32 = 256;
 
 /// One lane, with its connections.
-pub(super) struct TcpLane {
+pub(in crate::backends::tcp) struct TcpLane {
     common: Common,
     /// By target node.
     links: Box<[Link]>,
@@ -34,7 +34,7 @@ pub(super) struct TcpLane {
 }
 
 impl TcpLane {
-    pub(super) fn new(
+    pub(in crate::backends::tcp) fn new(
         inner: Arc<Inner>,
         at: Endpoint,
         epoch: Epoch,

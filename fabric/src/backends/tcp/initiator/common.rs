@@ -3,41 +3,41 @@
 use std::io;
 use std::sync::Arc;
 
-use super::batches::Batches;
-use super::dial::Dial;
-use super::handshake::Hello;
-use super::inner::Inner;
-use super::limits::Limits;
-use super::socket::SocketWatch;
+use crate::backends::tcp::handshake::Hello;
+use crate::backends::tcp::initiator::batches::Batches;
+use crate::backends::tcp::initiator::dial::Dial;
+use crate::backends::tcp::inner::Inner;
+use crate::backends::tcp::limits::Limits;
+use crate::backends::tcp::socket::SocketWatch;
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::transport::Token;
 use crate::contract::verbs::VerbError;
 
 /// State shared by all connections of a lane.
-pub(super) struct Common {
-    pub(super) inner: Arc<Inner>,
-    pub(super) watch: Arc<SocketWatch>,
-    pub(super) at: Endpoint,
-    pub(super) epoch: Epoch,
+pub(in crate::backends::tcp) struct Common {
+    pub(in crate::backends::tcp) inner: Arc<Inner>,
+    pub(in crate::backends::tcp) watch: Arc<SocketWatch>,
+    pub(in crate::backends::tcp) at: Endpoint,
+    pub(in crate::backends::tcp) epoch: Epoch,
     /// Identifies this life of the lane.
-    pub(super) session: u64,
-    pub(super) batches: Batches,
-    pub(super) reconnected: Vec<(Token, Result<(), VerbError>)>,
+    pub(in crate::backends::tcp) session: u64,
+    pub(in crate::backends::tcp) batches: Batches,
+    pub(in crate::backends::tcp) reconnected: Vec<(Token, Result<(), VerbError>)>,
 }
 
 impl Common {
-    pub(super) fn limits(&self) -> &Limits {
+    pub(in crate::backends::tcp) fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
     /// Whether a test has made this node, or the lane's own, unreachable.
     #[inline]
-    pub(super) fn is_cut(&self, node: NodeId) -> bool {
+    pub(in crate::backends::tcp) fn is_cut(&self, node: NodeId) -> bool {
         self.inner.is_cut(node) || self.inner.is_cut(self.at.node)
     }
 
     /// Starts a connection.
-    pub(super) fn dial(&self, hello: Hello) -> io::Result<Dial> {
+    pub(in crate::backends::tcp) fn dial(&self, hello: Hello) -> io::Result<Dial> {
         let address = self.inner.address(hello.to.node);
         let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
         if self.is_cut(hello.to.node) {

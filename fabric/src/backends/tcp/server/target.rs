@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::config::{Config, Waiting};
-use super::handshake::Hello;
-use super::limits::{Counting, Limits};
-use super::serve::Regions;
-use super::socket::SocketWatch;
+use crate::backends::tcp::config::{Config, Waiting};
+use crate::backends::tcp::handshake::Hello;
+use crate::backends::tcp::limits::{Counting, Limits};
+use crate::backends::tcp::server::serve::Regions;
+use crate::backends::tcp::socket::SocketWatch;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::contract::transport::Wake;
 use crate::run::env::Env;
@@ -24,16 +24,16 @@ use lotus_security::Security;
 use lotus_security::Stream;
 
 /// State of one node, shared by the workers.
-pub(super) struct TargetNode {
-    pub(super) node: NodeId,
+pub(in crate::backends::tcp) struct TargetNode {
+    pub(in crate::backends::tcp) node: NodeId,
     /// Its index among the nodes of the process.
-    pub(super) place: usize,
-    pub(super) regions: Regions,
-    pub(super) security: Security,
-    pub(super) limits: Limits,
-    pub(super) counting: Counting,
+    pub(in crate::backends::tcp) place: usize,
+    pub(in crate::backends::tcp) regions: Regions,
+    pub(in crate::backends::tcp) security: Security,
+    pub(in crate::backends::tcp) limits: Limits,
+    pub(in crate::backends::tcp) counting: Counting,
     /// Number of admitted connections, of all workers.
-    pub(super) admitted: AtomicUsize,
+    pub(in crate::backends::tcp) admitted: AtomicUsize,
     /// By expelled node: epoch below which its connections are refused.
     fences: Box<[AtomicU32]>,
     lanes: Mutex<BTreeMap<LaneId, Door>>,
@@ -48,19 +48,19 @@ struct Door {
 }
 
 /// A connection that carries messages to a lane.
-pub(super) struct Visitor {
-    pub(super) from: Endpoint,
-    pub(super) stream: Stream,
+pub(in crate::backends::tcp) struct Visitor {
+    pub(in crate::backends::tcp) from: Endpoint,
+    pub(in crate::backends::tcp) stream: Stream,
 }
 
 /// A worker's orders, and what wakes it.
-pub(super) struct Mailbox {
-    pub(super) orders: Sender<Order>,
-    pub(super) watch: Arc<SocketWatch>,
+pub(in crate::backends::tcp) struct Mailbox {
+    pub(in crate::backends::tcp) orders: Sender<Order>,
+    pub(in crate::backends::tcp) watch: Arc<SocketWatch>,
 }
 
 impl Mailbox {
-    pub(super) fn tell(&self, order: Order) {
+    pub(in crate::backends::tcp) fn tell(&self, order: Order) {
         // Fails only if the worker has ended, which needs no order.
         if self.orders.send(order).is_ok() {
             self.watch.wake();
@@ -69,7 +69,7 @@ impl Mailbox {
 }
 
 /// Message from one worker to another.
-pub(super) enum Order {
+pub(in crate::backends::tcp) enum Order {
     /// Serve this lane, on the node at that index.
     Serve(usize, Stream, Hello),
     /// Carry out a fence.
@@ -81,19 +81,19 @@ pub(super) enum Order {
 }
 
 /// A fence that is being carried out.
-pub(super) struct FenceOrder {
+pub(in crate::backends::tcp) struct FenceOrder {
     /// Index of the protected node.
-    pub(super) place: usize,
-    pub(super) expelled: NodeId,
-    pub(super) epoch: Epoch,
+    pub(in crate::backends::tcp) place: usize,
+    pub(in crate::backends::tcp) expelled: NodeId,
+    pub(in crate::backends::tcp) epoch: Epoch,
     /// Number of workers that have not yet carried it out.
     left: AtomicUsize,
     /// Control connection that asked, as the first worker's name for it.
-    pub(super) asker: u64,
+    pub(in crate::backends::tcp) asker: u64,
 }
 
 impl TargetNode {
-    pub(super) fn new(
+    pub(in crate::backends::tcp) fn new(
         node: NodeId,
         place: usize,
         config: &Config,
@@ -114,28 +114,28 @@ impl TargetNode {
     }
 
     /// Whether the node is part of the fabric.
-    pub(super) fn knows(&self, node: NodeId) -> bool {
+    pub(in crate::backends::tcp) fn knows(&self, node: NodeId) -> bool {
         usize::from(node.0) < self.fences.len()
     }
 
     /// Whether `epoch` of `node` has been fenced. Unknown nodes count as fenced.
-    pub(super) fn is_fenced(&self, node: NodeId, epoch: Epoch) -> bool {
+    pub(in crate::backends::tcp) fn is_fenced(&self, node: NodeId, epoch: Epoch) -> bool {
         let fence = self.fences.get(usize::from(node.0));
         fence.is_none_or(|fence| fence.load(Ordering::SeqCst) > epoch.0)
     }
 
     /// Index of the worker that serves a lane.
-    pub(super) fn worker_of(&self, lane: Endpoint) -> usize {
+    pub(in crate::backends::tcp) fn worker_of(&self, lane: Endpoint) -> usize {
         (usize::from(lane.node.0) + usize::from(lane.lane.0)) % self.mailboxes.len()
     }
 
-    pub(super) fn tell(&self, worker: usize, order: Order) {
+    pub(in crate::backends::tcp) fn tell(&self, worker: usize, order: Order) {
         self.mailboxes[worker].tell(order);
     }
 
     /// Raises a fence and orders every worker to carry it out; the first worker gets `Fenced` when
     /// all have.
-    pub(super) fn fence(&self, expelled: NodeId, epoch: Epoch, asker: u64) {
+    pub(in crate::backends::tcp) fn fence(&self, expelled: NodeId, epoch: Epoch, asker: u64) {
         // Before the orders: a connection that a worker admits later sees the new epoch.
         self.fences[usize::from(expelled.0)].fetch_max(epoch.0, Ordering::SeqCst);
         let left = AtomicUsize::new(self.mailboxes.len());
@@ -145,7 +145,7 @@ impl TargetNode {
     }
 
     /// Records that one worker has carried out a fence.
-    pub(super) fn acknowledge(&self, order: Arc<FenceOrder>) {
+    pub(in crate::backends::tcp) fn acknowledge(&self, order: Arc<FenceOrder>) {
         // Everything that any worker did before its own decrement happens before the answer.
         if order.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.tell(0, Order::Fenced(order));
@@ -157,7 +157,11 @@ impl TargetNode {
     }
 
     /// Opens a lane to messages; `None` if it is open already.
-    pub(super) fn open(&self, lane: LaneId, wake: Arc<dyn Wake>) -> Option<Receiver<Visitor>> {
+    pub(in crate::backends::tcp) fn open(
+        &self,
+        lane: LaneId,
+        wake: Arc<dyn Wake>,
+    ) -> Option<Receiver<Visitor>> {
         let mut lanes = self.lanes();
         if lanes.contains_key(&lane) {
             return None;
@@ -167,17 +171,17 @@ impl TargetNode {
         Some(receiver)
     }
 
-    pub(super) fn close(&self, lane: LaneId) {
+    pub(in crate::backends::tcp) fn close(&self, lane: LaneId) {
         self.lanes().remove(&lane);
     }
 
     /// Whether a lane is open.
-    pub(super) fn is_open(&self, lane: LaneId) -> bool {
+    pub(in crate::backends::tcp) fn is_open(&self, lane: LaneId) -> bool {
         self.lanes().contains_key(&lane)
     }
 
     /// Passes a connection to a lane, or closes it if the lane is gone or its queue is full.
-    pub(super) fn visit(&self, lane: LaneId, visitor: Visitor) {
+    pub(in crate::backends::tcp) fn visit(&self, lane: LaneId, visitor: Visitor) {
         let door = self.lanes().get(&lane).cloned();
         if let Some(door) = door {
             // On failure the connection closes; the sender dials again with its next message.
@@ -189,13 +193,13 @@ impl TargetNode {
 }
 
 /// Everything that a worker needs to start.
-pub(super) struct Post {
-    pub(super) index: usize,
-    pub(super) nodes: Arc<[Arc<TargetNode>]>,
-    pub(super) watch: Arc<SocketWatch>,
-    pub(super) listeners: Vec<TcpListener>,
-    pub(super) orders: Receiver<Order>,
-    pub(super) waiting: Waiting,
-    pub(super) limits: Limits,
-    pub(super) env: Env,
+pub(in crate::backends::tcp) struct Post {
+    pub(in crate::backends::tcp) index: usize,
+    pub(in crate::backends::tcp) nodes: Arc<[Arc<TargetNode>]>,
+    pub(in crate::backends::tcp) watch: Arc<SocketWatch>,
+    pub(in crate::backends::tcp) listeners: Vec<TcpListener>,
+    pub(in crate::backends::tcp) orders: Receiver<Order>,
+    pub(in crate::backends::tcp) waiting: Waiting,
+    pub(in crate::backends::tcp) limits: Limits,
+    pub(in crate::backends::tcp) env: Env,
 }

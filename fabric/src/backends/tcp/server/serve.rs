@@ -6,7 +6,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::wire::{self, Act, Frame, FrameKind, Header, MAX_FRAME_WORDS, Verb, WireError};
+use crate::backends::tcp::wire::{
+    self, Act, Frame, FrameKind, Header, MAX_FRAME_WORDS, Verb, WireError,
+};
 use crate::contract::ids::{RegionId, RemoteAddr};
 use crate::contract::region::{Memory, Rights, WORD_BYTES};
 use crate::contract::verbs::{VerbError, first_word};
@@ -20,21 +22,21 @@ struct Region {
 }
 
 /// All regions of one node.
-pub(super) struct Regions {
+pub(in crate::backends::tcp) struct Regions {
     regions: Box<[OnceLock<Region>]>,
     /// Number of bytes that may still be registered.
     left: AtomicU64,
 }
 
 /// Reason why a region cannot be registered.
-pub(super) enum RegisterError {
+pub(in crate::backends::tcp) enum RegisterError {
     Taken,
     Memory(std::io::Error),
 }
 
 /// Result of a frame of verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Served {
+pub(in crate::backends::tcp) enum Served {
     /// All verbs took effect.
     All,
     /// A verb was refused; those before it took effect, and none after it may.
@@ -43,12 +45,12 @@ pub(super) enum Served {
 
 impl Regions {
     /// No regions, with a limit of `limit_bytes`.
-    pub(super) fn new(limit_bytes: u64) -> Self {
+    pub(in crate::backends::tcp) fn new(limit_bytes: u64) -> Self {
         let regions = (0..REGIONS).map(|_| OnceLock::new()).collect();
         Self { regions, left: AtomicU64::new(limit_bytes) }
     }
 
-    pub(super) fn register(
+    pub(in crate::backends::tcp) fn register(
         &self,
         region: RegionId,
         bytes: u64,
@@ -79,7 +81,7 @@ impl Regions {
     }
 
     /// Bytes of all regions.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(in crate::backends::tcp) fn bytes(&self) -> u64 {
         self.regions.iter().filter_map(OnceLock::get).map(|region| region.bytes).sum()
     }
 
@@ -88,7 +90,7 @@ impl Regions {
     /// # Errors
     /// The frame is not well-formed. Verbs before the error took effect.
     #[inline]
-    pub(super) fn execute(
+    pub(in crate::backends::tcp) fn execute(
         &self,
         frame: &Frame<'_>,
         out: &mut Vec<u64>,
@@ -144,7 +146,7 @@ impl Regions {
 
     /// Prefetches the memory of all verbs of the whole frames in `input`: cache misses and address
     /// translations overlap only if nothing is between them.
-    pub(super) fn prefetch(&self, mut input: &[u64]) {
+    pub(in crate::backends::tcp) fn prefetch(&self, mut input: &[u64]) {
         while let Ok(Some(frame)) = wire::decode(input) {
             input = &input[frame.words()..];
             let mut body = frame.body;
@@ -163,7 +165,7 @@ impl Regions {
 }
 
 /// Appends the answer to a frame in which verb number `verb` was refused.
-pub(super) fn push_failure(out: &mut Vec<u64>, verb: usize, error: VerbError) {
+pub(in crate::backends::tcp) fn push_failure(out: &mut Vec<u64>, verb: usize, error: VerbError) {
     let status = wire::status_of(error);
     out.push(Header { status, ..Header::new(FrameKind::Results, verb, 0) }.pack());
 }

@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::config::Waiting;
-use super::control;
-use super::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusal};
-use super::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
-use super::serve::{Served, push_failure};
-use super::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
-use super::target::{FenceOrder, Order, Post, TargetNode, Visitor};
-use super::wire::{self, FrameKind, MAX_FRAME_WORDS, WireError};
+use crate::backends::tcp::config::Waiting;
+use crate::backends::tcp::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusal};
+use crate::backends::tcp::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
+use crate::backends::tcp::server::control;
+use crate::backends::tcp::server::serve::{Served, push_failure};
+use crate::backends::tcp::server::target::{FenceOrder, Order, Post, TargetNode, Visitor};
+use crate::backends::tcp::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
+use crate::backends::tcp::wire::{self, FrameKind, MAX_FRAME_WORDS, WireError};
 use crate::contract::ids::{Endpoint, Epoch};
 use crate::contract::verbs::VerbError;
 use crate::run::env::Nanos;
@@ -39,7 +39,7 @@ const ACCEPTS: usize = 32;
 const READS: usize = 4;
 
 /// A thread that serves the nodes of a process.
-pub(super) struct Worker {
+pub(in crate::backends::tcp) struct Worker {
     post: Post,
     /// Whether accepting failed for lack of files or memory. Listeners are then not watched until
     /// the next tick.
@@ -104,7 +104,7 @@ enum NextTurn {
 }
 
 impl Worker {
-    pub(super) fn new(post: Post) -> io::Result<Self> {
+    pub(in crate::backends::tcp) fn new(post: Post) -> io::Result<Self> {
         for (place, listener) in post.listeners.iter().enumerate() {
             post.watch.add(listener, LISTENERS + place as Tag, Interest::READ)?;
         }
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// Serves until the order to stop.
-    pub(super) fn run(mut self) {
+    pub(in crate::backends::tcp) fn run(mut self) {
         let mut ready = Ready::new();
         let mut look_until = Nanos(0);
         loop {

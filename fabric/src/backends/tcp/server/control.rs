@@ -7,12 +7,12 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::handshake::{Hello, Initiator, Refusal, push_frame};
-use super::limits::{GUEST_WORDS, Limits};
-use super::serve::RegisterError;
-use super::socket::{Fill, Input, Output};
-use super::target::TargetNode;
-use super::wire::{self, Frame, FrameKind, WireError};
+use crate::backends::tcp::handshake::{Hello, Initiator, Refusal, push_frame};
+use crate::backends::tcp::limits::{GUEST_WORDS, Limits};
+use crate::backends::tcp::server::serve::RegisterError;
+use crate::backends::tcp::server::target::TargetNode;
+use crate::backends::tcp::socket::{Fill, Input, Output};
+use crate::backends::tcp::wire::{self, Frame, FrameKind, WireError};
 use crate::contract::ids::{Epoch, NodeId, RegionId};
 use crate::contract::region::Rights;
 use lotus_security::Security;
@@ -20,14 +20,14 @@ use lotus_security::Stream;
 
 /// A control request to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ControlRequest {
+pub(in crate::backends::tcp) enum ControlRequest {
     Register { region: RegionId, bytes: u64, rights: Rights },
     Fence { expelled: NodeId, epoch: Epoch },
 }
 
 /// Reason why a target did not carry out a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Failure {
+pub(in crate::backends::tcp) enum Failure {
     Taken,
     /// Error number of the operating system.
     Memory(i32),
@@ -35,7 +35,7 @@ pub(super) enum Failure {
 }
 
 /// Result of a request.
-pub(super) type Done = Result<(), Failure>;
+pub(in crate::backends::tcp) type Done = Result<(), Failure>;
 
 const TAKEN: u8 = 1;
 const MEMORY: u8 = 2;
@@ -75,7 +75,7 @@ impl ControlRequest {
 }
 
 /// Appends the result of a request.
-pub(super) fn push_done(out: &mut Vec<u64>, done: &Done) {
+pub(in crate::backends::tcp) fn push_done(out: &mut Vec<u64>, done: &Done) {
     match done {
         Ok(()) => push_frame(out, FrameKind::Done, 0, &[]),
         Err(Failure::Taken) => push_frame(out, FrameKind::Done, TAKEN, &[]),
@@ -95,12 +95,12 @@ fn parse_done(frame: &Frame<'_>) -> Result<Done, WireError> {
 }
 
 /// Name of a control connection of the first worker, decoded by [`asker`].
-pub(super) fn ask(key: usize, serial: u32) -> u64 {
+pub(in crate::backends::tcp) fn ask(key: usize, serial: u32) -> u64 {
     (key as u64) << 32 | u64::from(serial)
 }
 
 /// Key and serial number of a control connection.
-pub(super) fn asker(name: u64) -> (usize, u32) {
+pub(in crate::backends::tcp) fn asker(name: u64) -> (usize, u32) {
     ((name >> 32) as usize, name as u32)
 }
 
@@ -108,7 +108,7 @@ pub(super) fn asker(name: u64) -> (usize, u32) {
 ///
 /// # Errors
 /// The frame is not a control request.
-pub(super) fn answer(
+pub(in crate::backends::tcp) fn answer(
     frame: &Frame<'_>,
     shared: &TargetNode,
     asker: u64,
@@ -135,7 +135,7 @@ pub(super) fn answer(
 
 /// Reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
+pub(in crate::backends::tcp) enum CallError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -148,7 +148,7 @@ pub(super) enum CallError {
 ///
 /// # Errors
 /// [`CallError`]; whether the request was carried out is then unknown.
-pub(super) fn call(
+pub(in crate::backends::tcp) fn call(
     address: SocketAddr,
     hello: Hello,
     security: &Security,

@@ -3,17 +3,17 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::handshake::{Hello, Initiator, Refusal};
-use super::limits::GUEST_WORDS;
-use super::socket::{self, Fill, Input, Interest, Output};
-use super::wire::{self, WireError};
+use crate::backends::tcp::handshake::{Hello, Initiator, Refusal};
+use crate::backends::tcp::limits::GUEST_WORDS;
+use crate::backends::tcp::socket::{self, Fill, Input, Interest, Output};
+use crate::backends::tcp::wire::{self, WireError};
 use crate::run::env::Nanos;
 use lotus_security::Security;
 use lotus_security::Stream;
 
 /// Reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DialError {
+pub(in crate::backends::tcp) enum DialError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -27,14 +27,14 @@ impl From<WireError> for DialError {
 }
 
 /// A connection in the making.
-pub(super) struct Dial {
+pub(in crate::backends::tcp) struct Dial {
     stream: Stream,
     connected: bool,
     initiator: Initiator,
     input: Input,
     output: Output,
     /// Time to give up.
-    pub(super) deadline: Nanos,
+    pub(in crate::backends::tcp) deadline: Nanos,
 }
 
 impl Dial {
@@ -42,7 +42,7 @@ impl Dial {
     ///
     /// # Errors
     /// The system refuses at once.
-    pub(super) fn start(
+    pub(in crate::backends::tcp) fn start(
         address: SocketAddr,
         hello: Hello,
         security: &Security,
@@ -55,17 +55,17 @@ impl Dial {
         Ok(Self { stream, connected: false, initiator, input, output, deadline })
     }
 
-    pub(super) fn stream(&self) -> &Stream {
+    pub(in crate::backends::tcp) fn stream(&self) -> &Stream {
         &self.stream
     }
 
     /// The socket, to be taken once the connection is admitted.
-    pub(super) fn into_stream(self) -> Stream {
+    pub(in crate::backends::tcp) fn into_stream(self) -> Stream {
         self.stream
     }
 
     /// Readiness that the next step needs.
-    pub(super) fn interest(&self) -> Interest {
+    pub(in crate::backends::tcp) fn interest(&self) -> Interest {
         if self.connected { Interest::READ } else { Interest::WRITE }
     }
 
@@ -73,7 +73,7 @@ impl Dial {
     ///
     /// # Errors
     /// The connection failed for good.
-    pub(super) fn advance(&mut self) -> Result<bool, DialError> {
+    pub(in crate::backends::tcp) fn advance(&mut self) -> Result<bool, DialError> {
         if !self.connected {
             self.connected = socket::connected(self.stream.socket())?;
             if !self.connected {

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::config::{Config, StartError};
-use super::socket::SocketWatch;
-use super::target::{Mailbox, Order, Post, TargetNode};
-use super::worker::Worker;
+use crate::backends::tcp::config::{Config, StartError};
+use crate::backends::tcp::server::target::{Mailbox, Order, Post, TargetNode};
+use crate::backends::tcp::server::worker::Worker;
+use crate::backends::tcp::socket::SocketWatch;
 use crate::contract::ids::NodeId;
 use crate::run::env::Env;
 
 /// The nodes served by this process, and its worker threads. Dropping it stops them and closes all
 /// connections.
-pub(super) struct Targets {
+pub(in crate::backends::tcp) struct Targets {
     nodes: BTreeMap<NodeId, (Arc<TargetNode>, SocketAddr)>,
     mailboxes: Arc<[Mailbox]>,
     threads: Vec<JoinHandle<()>>,
@@ -31,7 +31,7 @@ impl Targets {
     ///
     /// # Errors
     /// An address is missing or taken, or the system has no thread or file to give.
-    pub(super) fn start(config: &Config, env: &Env) -> Result<Self, StartError> {
+    pub(in crate::backends::tcp) fn start(config: &Config, env: &Env) -> Result<Self, StartError> {
         let system = StartError::System;
         let mut mailboxes = Vec::new();
         let mut receivers = Vec::new();
@@ -76,12 +76,12 @@ impl Targets {
     }
 
     /// A node served by this process.
-    pub(super) fn node(&self, node: NodeId) -> Option<&TargetNode> {
+    pub(in crate::backends::tcp) fn node(&self, node: NodeId) -> Option<&TargetNode> {
         self.nodes.get(&node).map(|(shared, _)| &**shared)
     }
 
     /// Addresses at which the served nodes listen.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> {
+    pub(in crate::backends::tcp) fn addresses(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> {
         self.nodes.iter().map(|(node, (_, address))| (*node, *address))
     }
 }

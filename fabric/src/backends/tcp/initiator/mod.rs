@@ -1,0 +1,11 @@
+//! The initiator's side: `lane` (the data path), `link` (one connection to a node), `mail`
+//! (messages), `common` (what a lane's connections share), `batches`, `dial` (making connections).
+//!
+//! Not here: carrying verbs out, which is the target's work (`server`).
+
+mod batches;
+mod common;
+pub(in crate::backends::tcp) mod dial;
+pub(in crate::backends::tcp) mod lane;
+mod link;
+mod mail;
