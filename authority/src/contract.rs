@@ -20,9 +20,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use lotus_fabric::ids::Incarnation;
+use serde::{Deserialize, Serialize};
 
 /// Point in the store's history; larger is later.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Version(pub u64);
 
 impl Version {
@@ -31,7 +32,7 @@ impl Version {
 }
 
 /// A value and the version of its write.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Versioned {
     /// Version that its write was given.
     pub version: Version,

@@ -46,20 +46,21 @@ use lotus_authority::{Authority, AuthorityError, Version, Versioned};
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
 use lotus_router::Placement;
 use lotus_sabotage::{Rule, broken};
+use serde::{Deserialize, Serialize};
 
 use self::returns::Return;
 
 /// Key of the authority that holds the membership.
 pub const KEY: &str = "membership";
 /// Version of the byte format that this module reads and writes.
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 
 /// Epoch of a cluster that has not lost a node yet.
 pub const FIRST_EPOCH: Epoch = Epoch(1);
 
 /// The cluster's compute nodes with their standing, and its lost and returning memory nodes. See
 /// the module's documentation.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Membership {
     epoch: Epoch,
     members: Vec<Member>,
@@ -73,7 +74,7 @@ pub struct Membership {
 }
 
 /// A memory node that was given up and is not used any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LostMemory {
     /// The memory node.
     pub node: NodeId,
@@ -82,14 +83,14 @@ pub struct LostMemory {
 }
 
 /// Report of compute node `by` that memory node `about` does not answer it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Complaint {
     by: NodeId,
     about: NodeId,
 }
 
 /// One life of a compute node.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// The compute node.
     pub node: NodeId,
@@ -108,7 +109,7 @@ pub struct Member {
 }
 
 /// Whether a member takes part.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Standing {
     /// Takes part.
     Live,
@@ -123,7 +124,7 @@ pub enum Standing {
 }
 
 /// Recovery state of one part of a dead node's log slots.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Part {
     /// Not claimed yet.
     Free,
@@ -146,6 +147,20 @@ pub struct PartId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the stored membership is damaged")]
 pub struct Damaged;
+
+impl Membership {
+    /// The stored bytes: the format, and the value as `postcard` encodes it.
+    fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(&(FORMAT, self)).expect("memory holds a membership")
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        match postcard::take_from_bytes(bytes) {
+            Ok(((FORMAT, membership), [])) => Ok(membership),
+            _ => Err(Damaged),
+        }
+    }
+}
 
 impl Membership {
     /// Membership at [`FIRST_EPOCH`] with all of these nodes live.
@@ -557,7 +572,6 @@ pub fn step(
     Ok(ChangeStep::Swap(Swap { expected: stored.version, next, value }))
 }
 
-mod bytes;
 mod lives;
 pub mod returns;
 #[cfg(test)]

@@ -90,11 +90,10 @@ impl RemoteAuthority {
     fn shake_hands(&self, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
         let key = self.security.key();
         let hello = Hello { version: VERSION, secured: key.is_some(), nonce: nonce()? };
-        wire::send(stream, &Request::Hello(hello).encode())?;
+        wire::send(stream, &Request::Hello(hello))?;
         let mut trusted = key.is_none();
         loop {
-            let reply = Reply::decode(&wire::receive(stream, MAX_GUEST_BYTES)?);
-            match (reply, key) {
+            match (wire::receive(stream, MAX_GUEST_BYTES)?, key) {
                 (Some(Reply::Challenge { nonce, proof }), Some(key)) if !trusted => {
                     let words = hello.words();
                     if !key.verify(SERVER, &words, nonce, &proof) {
@@ -102,7 +101,7 @@ impl RemoteAuthority {
                     }
                     trusted = true;
                     let proof = Request::Proof(key.sign(CLIENT, &words, nonce));
-                    wire::send(stream, &proof.encode())?;
+                    wire::send(stream, &proof)?;
                 }
                 (Some(Reply::Welcome), _) if trusted => return Ok(Ok(())),
                 // A server without a key welcomes at once; a client with a key does not talk to it.
@@ -121,9 +120,8 @@ impl RemoteAuthority {
             Some(stream) => stream,
             None => self.open().map_err(|_| lost)?,
         };
-        wire::send(&mut stream, &request.encode()).map_err(|_| lost)?;
-        let frame = wire::receive(&mut stream, MAX_FRAME_BYTES).map_err(|_| lost)?;
-        let reply = Reply::decode(&frame).ok_or(lost)?;
+        wire::send(&mut stream, request).map_err(|_| lost)?;
+        let reply = wire::receive(&mut stream, MAX_FRAME_BYTES).ok().flatten().ok_or(lost)?;
         *connection = Some(stream);
         Ok(reply)
     }

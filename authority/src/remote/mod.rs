@@ -37,7 +37,7 @@ pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
 
 /// Version of the protocol. Both ends must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest value in bytes. The catalogue of a thousand tables fits.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 /// Longest key in bytes.

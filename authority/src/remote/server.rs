@@ -169,7 +169,7 @@ fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
         let Ok(theirs) = patient.and_then(|()| stream.handle()) else { continue };
         if shared.connections().len() >= MAX_CONNECTIONS {
             // The client may not be listening.
-            let _ = wire::send(&mut stream, &Reply::Refused(Refusal::Full).encode());
+            let _ = wire::send(&mut stream, &Reply::Refused(Refusal::Full));
             continue;
         }
         shared.connections().insert(number, theirs);
@@ -195,19 +195,19 @@ fn greet(shared: &DoorState, stream: &mut Stream) -> io::Result<()> {
         // The client would not understand an answer within TLS.
         (Err(error), Stream::Tcp(sealed)) if error.kind() == NO_TLS => {
             let refused = Reply::Refused(Refusal::Security);
-            wire::send(&mut sealed.socket(), &refused.encode())?;
+            wire::send(&mut sealed.socket(), &refused)?;
             return Err(error);
         }
         (checked, _) => checked?,
     };
     let reply = admitted.map_or_else(Reply::Refused, |()| Reply::Welcome);
-    wire::send(stream, &reply.encode())?;
+    wire::send(stream, &reply)?;
     stream.set_patience(None, WRITE_PATIENCE)?;
     admitted.map_err(|_| io::ErrorKind::PermissionDenied.into())
 }
 
 fn check(shared: &DoorState, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
-    let first = Request::decode(&wire::receive(stream, MAX_GUEST_BYTES)?);
+    let first = wire::receive(stream, MAX_GUEST_BYTES)?;
     let Some(Request::Hello(hello)) = first else { return Ok(Err(Refusal::Garbage)) };
     let Hello { version, secured, .. } = hello;
     if version != VERSION {
@@ -220,8 +220,8 @@ fn check(shared: &DoorState, stream: &mut Stream) -> io::Result<Result<(), Refus
     };
     let (words, nonce) = (hello.words(), nonce()?);
     let challenge = Reply::Challenge { nonce, proof: key.sign(SERVER, &words, nonce) };
-    wire::send(stream, &challenge.encode())?;
-    let second = Request::decode(&wire::receive(stream, MAX_GUEST_BYTES)?);
+    wire::send(stream, &challenge)?;
+    let second = wire::receive(stream, MAX_GUEST_BYTES)?;
     let Some(Request::Proof(proof)) = second else { return Ok(Err(Refusal::Garbage)) };
     let proven = key.verify(CLIENT, &words, nonce, &proof);
     Ok(if proven { Ok(()) } else { Err(Refusal::Proof) })
@@ -229,9 +229,9 @@ fn check(shared: &DoorState, stream: &mut Stream) -> io::Result<Result<(), Refus
 
 fn serve(shared: &DoorState, stream: &mut Stream) -> io::Result<()> {
     loop {
-        let frame = wire::receive(stream, MAX_FRAME_BYTES)?;
-        let request = Request::decode(&frame).ok_or(io::ErrorKind::InvalidData)?;
-        wire::send(stream, &answer(&shared.store, request)?.encode())?;
+        let request = wire::receive(stream, MAX_FRAME_BYTES)?.filter(Request::keeps_limits);
+        let request = request.ok_or(io::ErrorKind::InvalidData)?;
+        wire::send(stream, &answer(&shared.store, request)?)?;
     }
 }
 

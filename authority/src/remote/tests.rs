@@ -125,10 +125,10 @@ fn frames_are_read_back_and_every_cut_is_refused() {
         Request::ChangedSince { key: "k".to_owned(), seen: Version(7) },
     ];
     for request in requests {
-        let bytes = request.encode();
-        assert_eq!(Request::decode(&bytes).as_ref(), Some(&request));
-        (0..bytes.len()).for_each(|end| assert_eq!(Request::decode(&bytes[..end]), None));
-        assert_eq!(Request::decode(&[&bytes[..], &[0]].concat()), None);
+        let bytes = wire::encode(&request);
+        assert_eq!(wire::decode::<Request>(&bytes).as_ref(), Some(&request));
+        (0..bytes.len()).for_each(|end| assert_eq!(wire::decode::<Request>(&bytes[..end]), None));
+        assert_eq!(wire::decode::<Request>(&[&bytes[..], &[0]].concat()), None);
     }
     let replies = [
         Reply::Challenge { nonce: [1; 4], proof: [2; 4] },
@@ -139,8 +139,8 @@ fn frames_are_read_back_and_every_cut_is_refused() {
         Reply::Conflict(Version(4)),
     ];
     for reply in replies {
-        let bytes = reply.encode();
-        assert_eq!(Reply::decode(&bytes).as_ref(), Some(&reply));
-        (0..bytes.len()).for_each(|end| assert_eq!(Reply::decode(&bytes[..end]), None));
+        let bytes = wire::encode(&reply);
+        assert_eq!(wire::decode::<Reply>(&bytes).as_ref(), Some(&reply));
+        (0..bytes.len()).for_each(|end| assert_eq!(wire::decode::<Reply>(&bytes[..end]), None));
     }
 }

@@ -1,10 +1,15 @@
-//! Messages between client and server: frames of bytes, little-endian, each behind its length in 32
-//! bits.
+//! Messages between client and server: frames, each behind its length in 32 bits, little-endian.
 //!
-//! A frame's first byte is its kind. Lengths are checked against a limit before anything is read,
-//! and a frame with missing or surplus bytes is refused.
+//! A frame is one message as `postcard` encodes it. Lengths are checked against a limit before
+//! anything is read, and a frame with missing or surplus bytes is refused.
+//!
+//! The hello and a refusal stay the first of their kinds, with these fields, in every version: by
+//! them two versions tell each other apart.
 
 use std::io::{self, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Stream};
 use crate::{Version, Versioned};
@@ -20,13 +25,12 @@ const MAGIC: u64 = u64::from_le_bytes(*b"lotusaut");
 pub(super) type Words4 = [u64; 4];
 
 /// Reason why a server does not admit a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
     /// Something else speaks there.
     #[error("it does not speak the authority's protocol")]
-    Garbage = 1,
+    Garbage,
     /// Versions differ; both ends must run the same.
     #[error("it speaks another version of the authority's protocol")]
     Version,
@@ -41,15 +45,8 @@ pub enum Refusal {
     Full,
 }
 
-impl Refusal {
-    fn of(byte: u8) -> Self {
-        let all = [Self::Garbage, Self::Version, Self::Security, Self::Proof, Self::Full];
-        all.into_iter().find(|refusal| *refusal as u8 == byte).unwrap_or(Self::Garbage)
-    }
-}
-
 /// First message of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) version: u16,
     /// Whether it has a key.
@@ -65,7 +62,7 @@ impl Hello {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     Hello(Hello),
     Proof(Words4),
@@ -74,14 +71,14 @@ pub(super) enum Request {
     Swap { key: String, expected: Version, value: Vec<u8> },
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
+    Refused(Refusal),
     Challenge {
         nonce: Words4,
         proof: Words4,
     },
     Welcome,
-    Refused(Refusal),
     /// There is no value, or no newer one.
     Nothing,
     Found(Versioned),
@@ -90,146 +87,42 @@ pub(super) enum Reply {
 }
 
 impl Request {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Hello(hello) => Frame::new(1).words(&hello.words()).0,
-            Self::Proof(proof) => Frame::new(2).words(proof).0,
-            Self::Read { key } => Frame::new(3).key(key).0,
-            Self::ChangedSince { key, seen } => Frame::new(4).words(&[seen.0]).key(key).0,
-            Self::Swap { key, expected, value } => {
-                Frame::new(5).words(&[expected.0]).key(key).bytes(value).0
-            }
-        }
-    }
-
-    /// Decodes a frame; `None` if it is malformed.
-    pub(super) fn decode(frame: &[u8]) -> Option<Self> {
-        let (kind, body) = frame.split_first()?;
-        let mut rest = Rest(body);
-        let request = match kind {
-            1 => {
-                let [magic, what] = [rest.word()?, rest.word()?];
-                let (version, secured) = (u16::try_from(what >> 8).ok()?, what as u8 != 0);
-                let hello = Hello { version, secured, nonce: rest.words()? };
-                Self::Hello((magic == MAGIC).then_some(hello)?)
-            }
-            2 => Self::Proof(rest.words()?),
-            3 => Self::Read { key: rest.key()? },
-            4 => {
-                let seen = Version(rest.word()?);
-                Self::ChangedSince { key: rest.key()?, seen }
-            }
-            5 => {
-                let expected = Version(rest.word()?);
-                let key = rest.key()?;
-                let value = std::mem::take(&mut rest.0).to_vec();
-                (value.len() <= MAX_VALUE_BYTES).then_some(Self::Swap { key, expected, value })?
-            }
-            _ => return None,
+    /// Whether key and value are no longer than they may be.
+    pub(super) fn keeps_limits(&self) -> bool {
+        let (key, value) = match self {
+            Self::Hello(_) | Self::Proof(_) => return true,
+            Self::Read { key } | Self::ChangedSince { key, .. } => (key, 0),
+            Self::Swap { key, value, .. } => (key, value.len()),
         };
-        rest.0.is_empty().then_some(request)
+        key.len() <= MAX_KEY_BYTES && value <= MAX_VALUE_BYTES
     }
 }
 
-impl Reply {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Challenge { nonce, proof } => Frame::new(1).words(nonce).words(proof).0,
-            Self::Welcome => Frame::new(2).0,
-            Self::Refused(why) => Frame::new(3).bytes(&[*why as u8]).0,
-            Self::Nothing => Frame::new(4).0,
-            Self::Found(found) => Frame::new(5).words(&[found.version.0]).bytes(&found.value).0,
-            Self::Swapped(version) => Frame::new(6).words(&[version.0]).0,
-            Self::Conflict(version) => Frame::new(7).words(&[version.0]).0,
-        }
-    }
+/// Encodes a message.
+pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("memory holds a message")
+}
 
-    /// Decodes a frame; `None` if it is malformed.
-    pub(super) fn decode(frame: &[u8]) -> Option<Self> {
-        let (kind, body) = frame.split_first()?;
-        let mut rest = Rest(body);
-        let reply = match kind {
-            1 => Self::Challenge { nonce: rest.words()?, proof: rest.words()? },
-            2 => Self::Welcome,
-            3 => Self::Refused(Refusal::of(rest.byte()?)),
-            4 => Self::Nothing,
-            5 => {
-                let version = Version(rest.word()?);
-                let value = std::mem::take(&mut rest.0).to_vec();
-                Self::Found(Versioned { version, value })
-            }
-            6 => Self::Swapped(Version(rest.word()?)),
-            7 => Self::Conflict(Version(rest.word()?)),
-            _ => return None,
-        };
-        rest.0.is_empty().then_some(reply)
+/// Decodes a message; `None` if it is malformed.
+pub(super) fn decode<T: DeserializeOwned>(frame: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(frame) {
+        Ok((message, [])) => Some(message),
+        _ => None,
     }
 }
 
-/// A frame under construction.
-struct Frame(Vec<u8>);
-
-impl Frame {
-    fn new(kind: u8) -> Self {
-        Self(vec![kind])
-    }
-
-    fn words(mut self, words: &[u64]) -> Self {
-        words.iter().for_each(|word| self.0.extend(word.to_le_bytes()));
-        self
-    }
-
-    /// Appends a key; the client has checked its length.
-    fn key(mut self, key: &str) -> Self {
-        self.0.push(key.len() as u8);
-        self.0.extend(key.as_bytes());
-        self
-    }
-
-    fn bytes(mut self, bytes: &[u8]) -> Self {
-        self.0.extend(bytes);
-        self
-    }
-}
-
-/// Unread rest of a frame.
-struct Rest<'a>(&'a [u8]);
-
-impl Rest<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (byte, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*byte)
-    }
-
-    fn word(&mut self) -> Option<u64> {
-        let (word, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*word))
-    }
-
-    fn words(&mut self) -> Option<Words4> {
-        Some([self.word()?, self.word()?, self.word()?, self.word()?])
-    }
-
-    fn key(&mut self) -> Option<String> {
-        let length = usize::from(self.byte()?);
-        let (key, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        String::from_utf8(key.to_vec()).ok()
-    }
-}
-
-/// Sends a frame.
-pub(super) fn send(stream: &mut impl Write, frame: &[u8]) -> io::Result<()> {
+/// Sends a message.
+pub(super) fn send(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let frame = encode(message);
     let length = u32::try_from(frame.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let mut bytes = length.to_le_bytes().to_vec();
-    bytes.extend_from_slice(frame);
-    stream.write_all(&bytes)
+    stream.write_all(&[&length.to_le_bytes(), &frame[..]].concat())
 }
 
-/// Receives a frame of at most `limit` bytes.
-pub(super) fn receive(stream: &mut Stream, limit: usize) -> io::Result<Vec<u8>> {
+/// Receives a message in a frame of at most `limit` bytes; `None` if it is malformed.
+pub(super) fn receive<T: DeserializeOwned>(
+    stream: &mut Stream,
+    limit: usize,
+) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
@@ -238,5 +131,5 @@ pub(super) fn receive(stream: &mut Stream, limit: usize) -> io::Result<Vec<u8>> 
     }
     let mut frame = vec![0; length];
     stream.read_exact(&mut frame)?;
-    Ok(frame)
+    Ok(decode(&frame))
 }

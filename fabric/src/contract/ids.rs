@@ -86,12 +86,29 @@ impl fmt::Debug for RemoteAddr {
 }
 
 /// A version of the cluster's configuration; it never decreases.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Epoch(pub u32);
 
 /// One life of a compute node. A node that restarts, however quickly, gets a new one (H2, H4).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
 pub struct Incarnation(u16);
+
+impl TryFrom<u16> for Incarnation {
+    type Error = &'static str;
+
+    fn try_from(raw: u16) -> Result<Self, Self::Error> {
+        Self::new(raw).ok_or("an incarnation has 13 bits")
+    }
+}
+
+impl From<Incarnation> for u16 {
+    fn from(incarnation: Incarnation) -> Self {
+        incarnation.0
+    }
+}
 
 impl Incarnation {
     /// Bits of an incarnation inside a [`TxnId`].

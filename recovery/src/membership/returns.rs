@@ -22,13 +22,29 @@
 
 use lotus_fabric::ids::{Epoch, NodeId, ShardId};
 use lotus_router::Placement;
+use serde::{Deserialize, Serialize};
 
 use super::Membership;
 
 /// One life of a memory node: the epoch in which its memory was made ready, and a random number. As
 /// a word it is never 0.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Life(u64);
+
+impl TryFrom<u64> for Life {
+    type Error = &'static str;
+
+    fn try_from(word: u64) -> Result<Self, Self::Error> {
+        Self::from_word(word).ok_or("a life begins after the first epoch")
+    }
+}
+
+impl From<Life> for u64 {
+    fn from(life: Life) -> Self {
+        life.0
+    }
+}
 
 impl Life {
     /// A life that begins in `epoch`; `random` tells it from others of the same epoch.
@@ -53,7 +69,7 @@ impl Life {
 }
 
 /// A memory node that has come back.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Return {
     /// The memory node.
     pub node: NodeId,
@@ -64,7 +80,7 @@ pub struct Return {
 }
 
 /// Progress of a memory node's return.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Stage {
     /// Still lost; these compute nodes have found it.
     Found(Vec<NodeId>),
@@ -75,8 +91,23 @@ pub enum Stage {
 }
 
 /// Set of shards that have been copied to a memory node since it joined.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Box<[u64]>", into = "Box<[u64]>")]
 pub struct Copied(pub(super) Box<[u64; Self::WORDS]>);
+
+impl TryFrom<Box<[u64]>> for Copied {
+    type Error = &'static str;
+
+    fn try_from(words: Box<[u64]>) -> Result<Self, Self::Error> {
+        words.try_into().map(Self).map_err(|_| "a set of shards has a bit for each")
+    }
+}
+
+impl From<Copied> for Box<[u64]> {
+    fn from(copied: Copied) -> Self {
+        copied.0
+    }
+}
 
 impl Copied {
     pub(super) const WORDS: usize = ShardId::COUNT as usize / u64::BITS as usize;
