@@ -129,7 +129,7 @@ impl<M: Machines> Cluster<M> {
 
 /// Snapshot being taken.
 #[doc(hidden)]
-#[must_use = "it waits until somebody writes it down"]
+#[must_use = "nothing is written before `write` is called"]
 pub struct Copying {
     pieces: Receiver<Piece>,
     ended: Submitted<Timestamp>,

@@ -124,7 +124,7 @@ pub enum LockError {
     Moved(LockName),
     /// The shard's owner was lost, and no node has adopted the shard yet; or the owner is about to
     /// change. Abort, back off, retry.
-    #[error("nobody keeps the locks of the shard at the moment")]
+    #[error("no node grants the locks of the shard at the moment")]
     Unowned(LockName),
     /// The owner has not answered for a while, and may be dead. Abort, do something else, retry;
     /// the release reaches it later.

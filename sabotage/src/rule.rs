@@ -50,15 +50,15 @@ rules! {
 
     "A row written under snapshot isolation has not changed since the snapshot"
     FirstCommitterWins "first-committer-wins" "LOTUS §5.2"
-    "nobody looks whether a row was written since the snapshot"
+    "a commit does not check whether a row was written since the snapshot"
 
-    "A shard is given only to who will have clearly less to do than the giver had"
+    "A shard is given only to a node that will have clearly less load than the giver had"
     GiftsHelp "gifts-help" "LOTUS §4.3"
     "the hottest shard goes to the least loaded node, whether that helps or not"
 
-    "Who is out is given no shards"
+    "An expelled node is given no shards"
     TheLostReceiveNothing "the-lost-receive-nothing" "LOTUS §4.3"
-    "a node that is out counts as one that has little to do"
+    "an expelled node counts as one with little load"
 
     "An INVISIBLE cell decides nothing for a snapshot"
     SnapshotsWait "snapshots-wait" "H1"
@@ -68,25 +68,25 @@ rules! {
     TimestampAfterCells "timestamp-after-cells" "H1"
     "the commit timestamp is drawn while the cells are on their way"
 
-    "Whoever is recovered is fenced at every memory node"
+    "A node is fenced at every memory node before it is recovered"
     NodesAreFenced "nodes-are-fenced" "H2"
-    "nobody fences a node that is recovered"
+    "a node is recovered without a fence"
 
-    "A memory node is made ready when everybody who is out is fenced there"
+    "A memory node is made ready once all expelled nodes are fenced there"
     ReadyNodesFence "ready-nodes-fence" "H2"
     "a memory node is made ready as soon as it answers"
 
-    "A memory node is used when everybody who is out is fenced there"
+    "A memory node is used once all expelled nodes are fenced there"
     JoiningNodesFence "joining-nodes-fence" "H2"
-    "a memory node that joins fences whoever was out when it was made ready"
+    "a memory node that joins fences the nodes that were expelled when it was made ready"
 
     "A dead node's log is read when the node is fenced"
     FencesComeFirst "fences-come-first" "H2"
     "a dead node is fenced when its log has been read and settled"
 
-    "Who is suspected is the life that was silent"
+    "A suspicion names the life that was silent"
     SuspicionsNameALife "suspicions-name-a-life" "H2"
-    "whoever has returned is expelled because its life before was silent"
+    "a node that has returned is expelled because its earlier life was silent"
 
     "Versions are visible on all backups before they are on a primary"
     BackupsFirst "backups-first" "H3"
@@ -104,7 +104,7 @@ rules! {
     TimestampsDecide "timestamps-decide" "H3"
     "an interrupted transaction is undone, timestamp or not"
 
-    "Transactions begin by a new placement when nothing of before is under way or in doubt"
+    "Transactions begin by a new placement once none by the old one is under way or in doubt"
     ResumptionWaits "resumption-waits" "H3"
     "transactions begin by a new placement as soon as a memory node is lost"
 
@@ -116,13 +116,13 @@ rules! {
     LocksOutlastRecovery "locks-outlast-recovery" "H4"
     "a dead node's locks are dropped as soon as it is expelled"
 
-    "A shard is adopted when all who could act on its locks have ended or are recovered"
+    "A shard is adopted once every holder of its locks has ended or is recovered"
     AdoptionWaits "adoption-waits" "H4"
-    "a shard is adopted as soon as nobody owns it"
+    "a shard is adopted as soon as it has no owner"
 
-    "A node returns when all is settled that its life before has left, and everybody knows it"
+    "A node returns once its earlier life is settled, and every member knows that"
     ReturnsWait "returns-wait" "H4"
-    "a node returns as soon as it is out"
+    "a node returns as soon as it is expelled"
 
     "A node whose process has joined and never beats is expelled"
     TheAbsentAreExpelled "the-absent-are-expelled" "H4"
@@ -140,13 +140,13 @@ rules! {
     WritersExcludeReaders "writers-exclude-readers" "H6"
     "a reader joins the writer that took the slot before it"
 
-    "A slot that nobody holds is all zeroes"
+    "A lock slot without a holder is all zeroes"
     FreeSlotsAreZero "free-slots-are-zero" "H7"
-    "a slot keeps the fingerprint of whoever held it last"
+    "a lock slot keeps the fingerprint of its last holder"
 
     "A lock held to read is upgraded to be written under"
     UpgradesAreExplicit "upgrades-are-explicit" "H7"
-    "who holds a lock to read is told that it may write"
+    "a reader of a lock is told that it may write"
 
     "Who has been expelled is granted no lock"
     TheExpelledAreRefused "the-expelled-are-refused" "H8"
@@ -188,15 +188,15 @@ rules! {
     CachesAreRenewed "caches-are-renewed" "H11"
     "a row stays cached as it was before it was written"
 
-    "A row that somebody may write is not looked up in the cache without its lock"
+    "A row with a writer is not looked up in the cache without its lock"
     CachesYieldToWriters "caches-yield-to-writers" "H11"
     "a snapshot believes the cache about a row that is being written"
 
-    "What was read without a lock is not cached while somebody may write it"
+    "A row that was read without a lock is not cached while it has a writer"
     FillsYieldToWriters "fills-yield-to-writers" "H11"
     "what was read of a row that is locked to write is cached"
 
-    "What was read without a lock is not cached if somebody has written it meanwhile"
+    "A row that was read without a lock is not cached if it was written meanwhile"
     FillsNoticeWriters "fills-notice-writers" "H11"
     "what was read is cached also if its row was written while it was on its way"
 
@@ -228,9 +228,9 @@ rules! {
     LinksAreExact "links-are-exact" "H13"
     "a link is believed whatever record of the row is there by now"
 
-    "A slab belongs to whoever advanced the cursor past it"
+    "A slab belongs to the coordinator that advanced the cursor past it"
     SlabsAreTakenOnce "slabs-are-taken-once" "H13"
-    "nobody looks whether the cursor has moved before it is advanced"
+    "the cursor is advanced without a check whether it has moved"
 
     "A node that gives free slots to another has them no more"
     GivenSlotsAreGone "given-slots-are-gone" "H13"
@@ -266,9 +266,9 @@ rules! {
 
     "Nobody shares a request for a timestamp that was already sent"
     RequestsAreNotJoined "requests-are-not-joined" "H18"
-    "who needs a timestamp shares the request under way"
+    "a coordinator that needs a timestamp shares the request under way"
 
-    "A successor of the oracle issues nothing before all have turned to it and who is out is fenced"
+    "A new oracle issues nothing before all members use it and expelled nodes are fenced"
     SuccessorsWait "successors-wait" "H18"
     "a successor serves timestamps as soon as the oracle is expelled"
 
@@ -276,17 +276,17 @@ rules! {
     BoundsOutlastOracles "bounds-outlast-oracles" "H18"
     "a successor begins at what its own clock says"
 
-    "An owner grants no more locks of a shard before it looks who holds some"
+    "An owner stops granting locks of a shard before it reads the list of holders"
     OwnersStopFirst "owners-stop-first" "H19"
     "an owner grants locks of a shard while it gives it away"
 
-    "A shard changes hands when nobody holds a lock of it"
+    "A shard changes hands when none of its locks is held"
     HandOversDrain "hand-overs-drain" "H19"
-    "a shard changes hands while somebody holds locks of it"
+    "a shard changes hands while some of its locks are held"
 
     "Whoever is committing keeps its locks, however long that takes"
     CommittersKeepTheirLocks "committers-keep-their-locks" "H19"
-    "an owner that waits too long takes the locks of whoever is committing"
+    "an owner that has waited long takes back locks of transactions that are committing"
 
     "Whoever has given up its locks does not commit"
     YieldersDoNotCommit "yielders-do-not-commit" "H19"
@@ -298,7 +298,7 @@ rules! {
 
     "An insert locks the row besides the bucket"
     AbsentRowsAreLocked "absent-rows-are-locked" "H20"
-    "an insert locks the bucket, and nobody who has read that the row is absent notices"
+    "an insert locks the bucket, unnoticed by transactions that have read that the row is absent"
 
     "An insert locks the bucket besides the row"
     BucketsAreLocked "buckets-are-locked" "H20"
@@ -316,9 +316,9 @@ rules! {
     UnknownIsNotAborted "unknown-is-not-aborted" "H21"
     "a commit that takes too long is reported as aborted"
 
-    "An execution that nobody waits for ends with the release of its locks"
+    "An abandoned execution ends with the release of its locks"
     AbandonedAttemptsEnd "abandoned-attempts-end" "H21"
-    "an execution that nobody waits for keeps its locks"
+    "an abandoned execution keeps its locks"
 
     "A commit that has begun is carried through, whatever becomes of the caller"
     CommitsOutliveCallers "commits-outlive-callers" "H21"
@@ -332,7 +332,7 @@ rules! {
     OldConnectionsAreClosed "old-connections-are-closed" "H22"
     "what was sent over the old connection still lands after the new one works"
 
-    "Commits end without a lost memory node when nobody reads from it any more"
+    "Commits end without a lost memory node once no node reads from it"
     AllStopFirst "all-stop-first" "H23"
     "commits end without a lost memory node while others still read from it"
 
@@ -340,15 +340,15 @@ rules! {
     ComplaintsAreCounted "complaints-are-counted" "H23"
     "a memory node is lost as soon as one compute node complains of it"
 
-    "A promoted replica hands out slabs that nobody has"
+    "A promoted replica hands out free slabs only"
     PromotedCursorsAreRaised "promoted-cursors-are-raised" "H23"
     "a promoted replica hands out slabs from the first one on"
 
     "A memory node that returns gets every write while it is filled"
     JoiningGetsWrites "joining-gets-writes" "H23"
-    "a memory node is filled while nobody writes there"
+    "a memory node is filled without the writes made meanwhile"
 
-    "What a memory node lacks is copied under the locks of those who could write it"
+    "Rows that a memory node lacks are copied under locks that exclude their writers"
     CopiesAreLocked "copies-are-locked" "H23"
     "what a memory node lacks is copied without locks"
 
@@ -356,7 +356,7 @@ rules! {
     CopiesAreWhole "copies-are-whole" "H23"
     "a copy that is being made takes its old place at once"
 
-    "A commit reaches who was the primary when it began, whoever is the primary when it ends"
+    "A commit is visible on its first primary, also if another copy becomes the primary"
     FormerPrimariesAreWritten "former-primaries-are-written" "H23"
     "a commit that ends by another placement than it began by leaves out the primary of before"
 }

@@ -198,7 +198,7 @@ impl Scrape {
         counter(encoder, "shards_moved", "Shards that the node gave to others", moves.shards)?;
         let help = "Attempts that were asked to give up because a shard was to move";
         counter(encoder, "hand_over_stragglers", help, moves.stragglers)?;
-        let help = "For how long nobody granted locks of shards that the node gave away";
+        let help = "Time for which no node granted locks of shards that the node gave away";
         let (name, unit) = ("hand_over_interruption", Some(&Unit::Seconds));
         let mut encoder = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&moves.interrupted.as_secs_f64(), None)

@@ -50,7 +50,7 @@ impl Aftermath<'_> {
         seen: &CallerResults,
     ) -> Result<Findings, String> {
         let mut checks = Vec::new();
-        self.steps.say("whoever is out is recovered");
+        self.steps.say("waiting until expelled nodes are recovered");
         let members = self.await_recovery(authority);
         let out: Vec<NodeName> = members.iter().flat_map(|now| self.nodes.out(now)).collect();
         let recovered = members.as_ref().is_some_and(|now| self.is_recovered(now));
@@ -61,7 +61,7 @@ impl Aftermath<'_> {
             }
             None => "the authority does not answer".to_owned(),
         };
-        checks.push(Check::new("whoever is out has been recovered", recovered, detail));
+        checks.push(Check::new("expelled nodes have been recovered", recovered, detail));
         checks.push(Check::new(
             "what became of every call is known",
             seen.open == 0,
@@ -83,7 +83,7 @@ impl Aftermath<'_> {
     fn siege(&self, out: &[NodeName]) -> [Check; 2] {
         let Met { admitted, closed, granted } = self.siege.met;
         let refused = Check::new(
-            "nobody was given more than his share",
+            "no node was given more than its share",
             granted == 0,
             format!("{admitted} hostile connections, {closed} closed, {granted} steps too large"),
         );
@@ -95,8 +95,8 @@ impl Aftermath<'_> {
             .filter(|(node, _)| node.kind == NodeKind::Compute)
             .map(|(node, words)| format!("{node}: {words}"))
             .collect();
-        let detail = if lost.is_empty() { "nobody".to_owned() } else { lost.join("; ") };
-        let name = "nobody was expelled for what applications did";
+        let detail = if lost.is_empty() { "none".to_owned() } else { lost.join("; ") };
+        let name = "no node was expelled for what applications did";
         [refused, Check::new(name, lost.is_empty(), detail)]
     }
 
@@ -149,5 +149,5 @@ fn audit(
 /// Names of nodes, as text.
 pub fn names(nodes: &[NodeName]) -> String {
     let names: Vec<String> = nodes.iter().map(NodeName::to_string).collect();
-    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -256,7 +256,10 @@ impl Restoring<'_> {
             let done = doing();
             drop(stop);
             let struck = striking.join();
-            (done, struck.unwrap_or_else(|_| Err("whoever strikes has panicked".to_owned())))
+            (
+                done,
+                struck.unwrap_or_else(|_| Err("the thread that strikes has panicked".to_owned())),
+            )
         });
         self.nodes.resume_all()?;
         Ok((done, struck?))

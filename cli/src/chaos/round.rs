@@ -93,7 +93,8 @@ impl Use for Driving<'_> {
             });
             let driven = driven.map_err(|error: BenchError| error.to_string());
             let (seen, tables, struck, besieged) = driven?;
-            let struck = struck.join().map_err(|_| "whoever strikes has panicked".to_owned())?;
+            let struck =
+                struck.join().map_err(|_| "the thread that strikes has panicked".to_owned())?;
             let met = besieged.join().map_err(|_| "a hostile client has panicked".to_owned())?;
             stop.store(true, Ordering::Relaxed);
             let resident = watching.join().map_err(|_| "who looks at memory has panicked")?;

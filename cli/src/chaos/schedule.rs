@@ -147,7 +147,9 @@ impl Bounds {
                 Err("the authority would go with it")
             }
             (NodeKind::Memory, _) if self.replicas == 1 => Err("it has the only copies"),
-            _ if self.lease.is_none() => Err("without lease_ms nobody notices that it is gone"),
+            _ if self.lease.is_none() => {
+                Err("without lease_ms no other node notices that it is gone")
+            }
             _ => Ok(()),
         }
     }
@@ -224,11 +226,11 @@ impl Bounds {
                 match (list, fault) {
                     _ if at_ms < last_ms => return refuse("at_ms goes back"),
                     _ if self.lease.is_none() => {
-                        return refuse("without lease_ms nobody notices that it is gone");
+                        return refuse("without lease_ms no other node notices that it is gone");
                     }
                     (_, Fault::Partition | Fault::Heal) => return refuse("no cable is pulled"),
                     ("starting", Fault::Restart) => {
-                        return refuse("whoever has ended then is started again anyway");
+                        return refuse("nodes that have ended by then are started again anyway");
                     }
                     ("ending", _) if node.kind == NodeKind::Memory => {
                         return refuse("no snapshot can be taken then");

@@ -272,7 +272,7 @@ impl View {
         let mut text = format!("{}\n", table.trim_fmt());
         // Writing to a string cannot fail.
         if !self.unowned.is_empty() {
-            let _ = writeln!(text, "nobody grants locks of {}", self.unowned.join(","));
+            let _ = writeln!(text, "no node grants locks of {}", self.unowned.join(","));
         }
         for node in self.nodes.iter().filter(|_| in_full) {
             for HotShard { shard, epoch, requests_per_s } in &node.hottest {
@@ -290,7 +290,7 @@ impl View {
             Some(Switch::On) => "load balancing: on\n",
             Some(Switch::Paused) => "load balancing: turned off\n",
             Some(Switch::Never) => "load balancing: not configured\n",
-            None => "load balancing: nobody answers\n",
+            None => "load balancing: no node answers\n",
         });
         text
     }

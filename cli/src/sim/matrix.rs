@@ -37,7 +37,7 @@ pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
     for (coordinate, cell) in &results {
         match cell {
             Cell::Passed(_) => continue,
-            Cell::NoRun => writeln!(out, "{coordinate}: NO RUN, nobody was struck there")?,
+            Cell::NoRun => writeln!(out, "{coordinate}: NO RUN, no node was struck there")?,
             Cell::Violated(seed, violations) => {
                 writeln!(out, "{coordinate}, seed {seed}: VIOLATED")?;
                 for violation in violations {

@@ -56,7 +56,7 @@ pub enum TxnError {
     Timeout,
     /// The compute node that owned the row's lock was lost, and no other owns it yet. The attempt
     /// had no effect; back off, then retry.
-    #[error("nobody keeps the lock of row {key:?} of table {} at the moment", table.0)]
+    #[error("no node grants the lock of row {key:?} of table {} at the moment", table.0)]
     Unavailable {
         /// The table.
         table: TableId,

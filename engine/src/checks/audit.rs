@@ -155,7 +155,7 @@ impl<M: Machines> Cluster<M> {
 
     fn locks_left(&self) -> [Finding; 2] {
         let mut held = Tally::new("no lock is left held");
-        let mut zeroed = Tally::new("a lock slot that nobody holds is all zeroes");
+        let mut zeroed = Tally::new("a lock slot without a holder is all zeroes");
         let config = &self.shared.config;
         let fills = self.shared.nodes.iter().any(|node| node.configuration.placement().is_joined());
         // Filling a memory node holds read locks; neither transactions nor `settle` wait for it.
@@ -542,7 +542,7 @@ impl Scan<'_> {
 impl<M: Machines> Cluster<M> {
     /// Audit: no live member is suspected once all requests are answered.
     pub(crate) fn suspicions_left(&self) -> Result<Finding, ClusterError> {
-        let mut left = Tally::new("nobody who takes part is suspected of being dead");
+        let mut left = Tally::new("no live node is suspected of being dead");
         let read = membership::read(self.shared.council.authority());
         let now = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
         for node in self.shared.nodes.iter().filter(|node| !node.has_failed()) {

@@ -39,10 +39,10 @@ pub const CACHED: &str = "a cached CVT is the primary's, or its row is locked to
 /// Name of the finding on H19; see [`LOGGED`].
 pub const OWNED: &str = "no two compute nodes grant the locks of one shard";
 /// Name of the finding on H13; see [`LOGGED`].
-pub const FLOORED: &str = "nobody who may read is left out of the horizon";
+pub const FLOORED: &str = "every node that may read counts in the horizon";
 
 /// Name of the finding on H2; see [`LOGGED`].
-pub const FENCED: &str = "every memory node that serves fences everybody who is out";
+pub const FENCED: &str = "every memory node that serves fences all expelled nodes";
 
 /// Number of cached CVTs compared in one batch.
 const COMPARED_AT_ONCE: usize = 64;

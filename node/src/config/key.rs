@@ -21,7 +21,7 @@ pub enum KeyError {
         source: io::Error,
     },
     /// Other users could read the file: `chmod 600`.
-    #[error("the key file {} can be read by other users; let nobody but its owner", .0.display())]
+    #[error("the key file {} can be read by other users; let only its owner read it", .0.display())]
     Public(PathBuf),
     /// The key is too weak.
     #[error("the key file {}: {source}", path.display())]

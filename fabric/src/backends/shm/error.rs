@@ -22,7 +22,7 @@ pub enum ShmError {
         source: io::Error,
     },
     /// No process hosts the node now. Start it; try again.
-    #[error("nobody serves {}: {source}", path.display())]
+    #[error("no process serves {}: {source}", path.display())]
     Absent {
         /// Path of the socket.
         path: PathBuf,

@@ -63,7 +63,7 @@ pub enum Refusal {
     #[error("the node has been fenced")]
     Fenced,
     /// The lane is not open.
-    #[error("nobody has opened that lane")]
+    #[error("that lane is not open")]
     NoLane,
     /// The lane has a newer connection.
     #[error("the lane has a newer connection")]

@@ -48,7 +48,7 @@ impl Reader<'_> {
         for (address, bind) in told.clone() {
             match (address, bind) {
                 (None, Some(bind)) => {
-                    let why = "where somebody listens needs the address that the others are told";
+                    let why = "a listening address needs the address that other nodes are told";
                     return Err(self.wrong(bind.span(), why));
                 }
                 (_, Some(bind)) if bind.as_ref().port() == 0 => {

@@ -72,7 +72,7 @@ const RECORDED: Noticed = Property("every version has its record, whole and its 
 const SETTLED: Noticed = Property("no cell is left INVISIBLE or torn");
 const CONSISTENT: Noticed = Property("recovery has met nothing that cannot be");
 const UNLOCKED: Noticed = Property("no lock is left held");
-const ZEROED: Noticed = Property("a lock slot that nobody holds is all zeroes");
+const ZEROED: Noticed = Property("a lock slot without a holder is all zeroes");
 
 const CACHES: &str = "h11-caches-beside-writers";
 

@@ -7,7 +7,7 @@ use crate::contract::transport::{Sink, Token};
 use crate::contract::verbs::{VerbError, Work};
 
 /// Identifies a batch of the lane until its last part is finished.
-pub(in crate::backends::tcp) type BatchId = usize;
+pub(crate) type BatchId = usize;
 
 struct Batch {
     token: Token,
@@ -18,7 +18,7 @@ struct Batch {
 
 /// Batches of a lane in flight.
 #[derive(Default)]
-pub(in crate::backends::tcp) struct Batches {
+pub(crate) struct Batches {
     slots: Slab<Batch>,
     /// Batches without unfinished parts, not yet delivered.
     over: Vec<BatchId>,
@@ -27,12 +27,7 @@ pub(in crate::backends::tcp) struct Batches {
 impl Batches {
     /// Adds a batch that has a part for each of `parts` nodes.
     #[inline]
-    pub(in crate::backends::tcp) fn add(
-        &mut self,
-        token: Token,
-        work: Box<Work>,
-        parts: usize,
-    ) -> BatchId {
+    pub(crate) fn add(&mut self, token: Token, work: Box<Work>, parts: usize) -> BatchId {
         let id = self.slots.insert(Batch { token, work, parts_left: parts });
         if parts == 0 {
             self.over.push(id);
@@ -41,18 +36,18 @@ impl Batches {
     }
 
     #[inline]
-    pub(in crate::backends::tcp) fn work(&self, id: BatchId) -> &Work {
+    pub(crate) fn work(&self, id: BatchId) -> &Work {
         &self.slots[id].work
     }
 
     #[inline]
-    pub(in crate::backends::tcp) fn work_mut(&mut self, id: BatchId) -> &mut Work {
+    pub(crate) fn work_mut(&mut self, id: BatchId) -> &mut Work {
         &mut self.slots[id].work
     }
 
     /// Records that one part is finished.
     #[inline]
-    pub(in crate::backends::tcp) fn part_over(&mut self, id: BatchId) {
+    pub(crate) fn part_over(&mut self, id: BatchId) {
         let batch = &mut self.slots[id];
         batch.parts_left -= 1;
         if batch.parts_left == 0 {
@@ -62,7 +57,7 @@ impl Batches {
 
     /// Records that the `nth` verb to `node`, counted from request `first` on, failed, and that
     /// none after it completed. The first failure of a node stands.
-    pub(in crate::backends::tcp) fn fail(
+    pub(crate) fn fail(
         &mut self,
         id: BatchId,
         node: NodeId,
@@ -81,13 +76,13 @@ impl Batches {
     }
 
     /// Whether a finished batch waits to be delivered.
-    pub(in crate::backends::tcp) fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         !self.over.is_empty()
     }
 
     /// Delivers the finished batches.
     #[inline]
-    pub(in crate::backends::tcp) fn deliver(&mut self, sink: &mut dyn Sink) {
+    pub(crate) fn deliver(&mut self, sink: &mut dyn Sink) {
         for id in self.over.drain(..) {
             let Batch { token, work, .. } = self.slots.remove(id);
             sink.completed(token, work);

@@ -14,30 +14,30 @@ use crate::contract::transport::Token;
 use crate::contract::verbs::VerbError;
 
 /// State shared by all connections of a lane.
-pub(in crate::backends::tcp) struct Common {
-    pub(in crate::backends::tcp) inner: Arc<Inner>,
-    pub(in crate::backends::tcp) watch: Arc<SocketWatch>,
-    pub(in crate::backends::tcp) at: Endpoint,
-    pub(in crate::backends::tcp) epoch: Epoch,
+pub(crate) struct Common {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) watch: Arc<SocketWatch>,
+    pub(crate) at: Endpoint,
+    pub(crate) epoch: Epoch,
     /// Identifies this life of the lane.
-    pub(in crate::backends::tcp) session: u64,
-    pub(in crate::backends::tcp) batches: Batches,
-    pub(in crate::backends::tcp) reconnected: Vec<(Token, Result<(), VerbError>)>,
+    pub(crate) session: u64,
+    pub(crate) batches: Batches,
+    pub(crate) reconnected: Vec<(Token, Result<(), VerbError>)>,
 }
 
 impl Common {
-    pub(in crate::backends::tcp) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
     /// Whether a test has made this node, or the lane's own, unreachable.
     #[inline]
-    pub(in crate::backends::tcp) fn is_cut(&self, node: NodeId) -> bool {
+    pub(crate) fn is_cut(&self, node: NodeId) -> bool {
         self.inner.is_cut(node) || self.inner.is_cut(self.at.node)
     }
 
     /// Starts a connection.
-    pub(in crate::backends::tcp) fn dial(&self, hello: Hello) -> io::Result<Dial> {
+    pub(crate) fn dial(&self, hello: Hello) -> io::Result<Dial> {
         let address = self.inner.address(hello.to.node);
         let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
         if self.is_cut(hello.to.node) {

@@ -13,7 +13,7 @@ use lotus_security::Stream;
 
 /// Reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::backends::tcp) enum DialError {
+pub(crate) enum DialError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -27,14 +27,14 @@ impl From<WireError> for DialError {
 }
 
 /// A connection in the making.
-pub(in crate::backends::tcp) struct Dial {
+pub(crate) struct Dial {
     stream: Stream,
     connected: bool,
     initiator: Initiator,
     input: Input,
     output: Output,
     /// Time to give up.
-    pub(in crate::backends::tcp) deadline: Nanos,
+    pub(crate) deadline: Nanos,
 }
 
 impl Dial {
@@ -42,7 +42,7 @@ impl Dial {
     ///
     /// # Errors
     /// The system refuses at once.
-    pub(in crate::backends::tcp) fn start(
+    pub(crate) fn start(
         address: SocketAddr,
         hello: Hello,
         security: &Security,
@@ -55,17 +55,17 @@ impl Dial {
         Ok(Self { stream, connected: false, initiator, input, output, deadline })
     }
 
-    pub(in crate::backends::tcp) fn stream(&self) -> &Stream {
+    pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
     /// The socket, to be taken once the connection is admitted.
-    pub(in crate::backends::tcp) fn into_stream(self) -> Stream {
+    pub(crate) fn into_stream(self) -> Stream {
         self.stream
     }
 
     /// Readiness that the next step needs.
-    pub(in crate::backends::tcp) fn interest(&self) -> Interest {
+    pub(crate) fn interest(&self) -> Interest {
         if self.connected { Interest::READ } else { Interest::WRITE }
     }
 
@@ -73,7 +73,7 @@ impl Dial {
     ///
     /// # Errors
     /// The connection failed for good.
-    pub(in crate::backends::tcp) fn advance(&mut self) -> Result<bool, DialError> {
+    pub(crate) fn advance(&mut self) -> Result<bool, DialError> {
         if !self.connected {
             self.connected = socket::connected(self.stream.socket())?;
             if !self.connected {

@@ -24,7 +24,7 @@ use crate::contract::verbs::{Capabilities, VerbError, Work};
 const POLLS_PER_CHECK: u32 = 256;
 
 /// One lane, with its connections.
-pub(in crate::backends::tcp) struct TcpLane {
+pub(crate) struct TcpLane {
     common: Common,
     /// By target node.
     links: Box<[Link]>,
@@ -34,7 +34,7 @@ pub(in crate::backends::tcp) struct TcpLane {
 }
 
 impl TcpLane {
-    pub(in crate::backends::tcp) fn new(
+    pub(crate) fn new(
         inner: Arc<Inner>,
         at: Endpoint,
         epoch: Epoch,

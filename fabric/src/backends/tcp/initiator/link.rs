@@ -29,7 +29,7 @@ use crate::run::env::Nanos;
 use lotus_security::Stream;
 
 /// A lane's connection to one node.
-pub(in crate::backends::tcp) struct Link {
+pub(crate) struct Link {
     node: NodeId,
     state: LinkState,
     /// Number of connections made so far.
@@ -73,7 +73,7 @@ struct Flight {
 }
 
 impl Link {
-    pub(in crate::backends::tcp) fn new(node: NodeId) -> Self {
+    pub(crate) fn new(node: NodeId) -> Self {
         Self {
             node,
             state: LinkState::Fresh,
@@ -95,19 +95,19 @@ impl Link {
 
     /// Queues a batch's verbs to this node, of which there is at least one.
     #[inline]
-    pub(in crate::backends::tcp) fn post(&mut self, batch: BatchId, common: &mut Common) {
+    pub(crate) fn post(&mut self, batch: BatchId, common: &mut Common) {
         self.queue.push_back(Item::Part { batch, next: 0 });
         self.proceed(common);
     }
 
-    pub(in crate::backends::tcp) fn reconnect(&mut self, token: Token, common: &mut Common) {
+    pub(crate) fn reconnect(&mut self, token: Token, common: &mut Common) {
         self.queue.push_back(Item::Reconnect(token));
         self.proceed(common);
     }
 
     /// Whether `flush` would have something to send.
     #[inline]
-    pub(in crate::backends::tcp) fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         !self.output.is_empty() && self.interest == Interest::READ
     }
 
@@ -187,7 +187,7 @@ impl Link {
 
     /// Sends the encoded frames.
     #[inline]
-    pub(in crate::backends::tcp) fn flush(&mut self, common: &mut Common) {
+    pub(crate) fn flush(&mut self, common: &mut Common) {
         if self.output.is_empty() {
             return;
         }
@@ -217,7 +217,7 @@ impl Link {
 
     /// Handles readiness of the socket.
     #[inline]
-    pub(in crate::backends::tcp) fn turn(&mut self, common: &mut Common) {
+    pub(crate) fn turn(&mut self, common: &mut Common) {
         match &self.state {
             LinkState::Open(_) => {
                 self.receive(common);
@@ -378,7 +378,7 @@ impl Link {
     }
 
     /// Fails the connection if it exceeded a time-out.
-    pub(in crate::backends::tcp) fn check(&mut self, now: Nanos, common: &mut Common) {
+    pub(crate) fn check(&mut self, now: Nanos, common: &mut Common) {
         if std::mem::take(&mut self.heard) {
             self.heard_at = now;
         }

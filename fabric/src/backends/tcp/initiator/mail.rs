@@ -29,7 +29,7 @@ const FROM_PEERS: Tag = 1 << 33;
 const READS: usize = 4;
 
 /// Message connections of one lane.
-pub(in crate::backends::tcp) struct Mail {
+pub(crate) struct Mail {
     peers: Vec<PeerLane>,
     known: BTreeMap<Endpoint, usize>,
     /// Peers with unsent messages.
@@ -65,7 +65,7 @@ struct Inbound {
 }
 
 impl Mail {
-    pub(in crate::backends::tcp) fn new(inbox: Receiver<Visitor>) -> Self {
+    pub(crate) fn new(inbox: Receiver<Visitor>) -> Self {
         Self {
             peers: Vec::new(),
             known: BTreeMap::new(),
@@ -76,13 +76,13 @@ impl Mail {
     }
 
     /// Whether `flush` or `welcome` would do something.
-    pub(in crate::backends::tcp) fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.inbox.is_empty()
     }
 
     /// Queues a message, or drops it.
     #[inline]
-    pub(in crate::backends::tcp) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
+    pub(crate) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
         if common.is_cut(to.node) {
             return;
         }
@@ -113,14 +113,14 @@ impl Mail {
 
     /// Sends the queued messages.
     #[inline]
-    pub(in crate::backends::tcp) fn flush(&mut self, common: &Common) {
+    pub(crate) fn flush(&mut self, common: &Common) {
         for index in self.dirty.drain(..) {
             self.peers[index].flush(index, common);
         }
     }
 
     /// Takes over connections that other lanes have made to this one, and delivers their messages.
-    pub(in crate::backends::tcp) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
+    pub(crate) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
         while let Ok(Visitor { from, stream }) = self.inbox.try_recv() {
             // A peer has one connection at a time; this is the newest.
             self.visitors.retain(|_, known| known.from != from);
@@ -138,12 +138,7 @@ impl Mail {
 
     /// Handles readiness of a socket.
     #[inline]
-    pub(in crate::backends::tcp) fn turn(
-        &mut self,
-        tag: Tag,
-        common: &Common,
-        sink: &mut dyn Sink,
-    ) {
+    pub(crate) fn turn(&mut self, tag: Tag, common: &Common, sink: &mut dyn Sink) {
         if tag >= FROM_PEERS {
             let key = (tag - FROM_PEERS) as usize;
             // The key may be vacant: the connection was replaced earlier in the same round.
@@ -157,7 +152,7 @@ impl Mail {
     }
 
     /// Gives up connections that exceeded the handshake time-out.
-    pub(in crate::backends::tcp) fn check(&mut self, now: Nanos) {
+    pub(crate) fn check(&mut self, now: Nanos) {
         for peer in &mut self.peers {
             if let MailState::Dialing(dial) = &peer.state
                 && now > dial.deadline

@@ -5,7 +5,7 @@
 
 mod batches;
 mod common;
-pub(in crate::backends::tcp) mod dial;
-pub(in crate::backends::tcp) mod lane;
+pub(crate) mod dial;
+pub(crate) mod lane;
 mod link;
 mod mail;

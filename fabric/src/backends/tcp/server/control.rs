@@ -20,14 +20,14 @@ use lotus_security::Stream;
 
 /// A control request to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::backends::tcp) enum ControlRequest {
+pub(crate) enum ControlRequest {
     Register { region: RegionId, bytes: u64, rights: Rights },
     Fence { expelled: NodeId, epoch: Epoch },
 }
 
 /// Reason why a target did not carry out a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::backends::tcp) enum Failure {
+pub(crate) enum Failure {
     Taken,
     /// Error number of the operating system.
     Memory(i32),
@@ -35,7 +35,7 @@ pub(in crate::backends::tcp) enum Failure {
 }
 
 /// Result of a request.
-pub(in crate::backends::tcp) type Done = Result<(), Failure>;
+pub(crate) type Done = Result<(), Failure>;
 
 const TAKEN: u8 = 1;
 const MEMORY: u8 = 2;
@@ -75,7 +75,7 @@ impl ControlRequest {
 }
 
 /// Appends the result of a request.
-pub(in crate::backends::tcp) fn push_done(out: &mut Vec<u64>, done: &Done) {
+pub(crate) fn push_done(out: &mut Vec<u64>, done: &Done) {
     match done {
         Ok(()) => push_frame(out, FrameKind::Done, 0, &[]),
         Err(Failure::Taken) => push_frame(out, FrameKind::Done, TAKEN, &[]),
@@ -95,12 +95,12 @@ fn parse_done(frame: &Frame<'_>) -> Result<Done, WireError> {
 }
 
 /// Name of a control connection of the first worker, decoded by [`asker`].
-pub(in crate::backends::tcp) fn ask(key: usize, serial: u32) -> u64 {
+pub(crate) fn ask(key: usize, serial: u32) -> u64 {
     (key as u64) << 32 | u64::from(serial)
 }
 
 /// Key and serial number of a control connection.
-pub(in crate::backends::tcp) fn asker(name: u64) -> (usize, u32) {
+pub(crate) fn asker(name: u64) -> (usize, u32) {
     ((name >> 32) as usize, name as u32)
 }
 
@@ -108,7 +108,7 @@ pub(in crate::backends::tcp) fn asker(name: u64) -> (usize, u32) {
 ///
 /// # Errors
 /// The frame is not a control request.
-pub(in crate::backends::tcp) fn answer(
+pub(crate) fn answer(
     frame: &Frame<'_>,
     shared: &TargetNode,
     asker: u64,
@@ -135,7 +135,7 @@ pub(in crate::backends::tcp) fn answer(
 
 /// Reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::backends::tcp) enum CallError {
+pub(crate) enum CallError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -148,7 +148,7 @@ pub(in crate::backends::tcp) enum CallError {
 ///
 /// # Errors
 /// [`CallError`]; whether the request was carried out is then unknown.
-pub(in crate::backends::tcp) fn call(
+pub(crate) fn call(
     address: SocketAddr,
     hello: Hello,
     security: &Security,

@@ -3,8 +3,8 @@
 //!
 //! Not here: lanes that post verbs (`initiator`).
 
-pub(in crate::backends::tcp) mod control;
-pub(in crate::backends::tcp) mod serve;
-pub(in crate::backends::tcp) mod target;
-pub(in crate::backends::tcp) mod targets;
+pub(crate) mod control;
+pub(crate) mod serve;
+pub(crate) mod target;
+pub(crate) mod targets;
 mod worker;

@@ -22,21 +22,21 @@ struct Region {
 }
 
 /// All regions of one node.
-pub(in crate::backends::tcp) struct Regions {
+pub(crate) struct Regions {
     regions: Box<[OnceLock<Region>]>,
     /// Number of bytes that may still be registered.
     left: AtomicU64,
 }
 
 /// Reason why a region cannot be registered.
-pub(in crate::backends::tcp) enum RegisterError {
+pub(crate) enum RegisterError {
     Taken,
     Memory(std::io::Error),
 }
 
 /// Result of a frame of verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::backends::tcp) enum Served {
+pub(crate) enum Served {
     /// All verbs took effect.
     All,
     /// A verb was refused; those before it took effect, and none after it may.
@@ -45,12 +45,12 @@ pub(in crate::backends::tcp) enum Served {
 
 impl Regions {
     /// No regions, with a limit of `limit_bytes`.
-    pub(in crate::backends::tcp) fn new(limit_bytes: u64) -> Self {
+    pub(crate) fn new(limit_bytes: u64) -> Self {
         let regions = (0..REGIONS).map(|_| OnceLock::new()).collect();
         Self { regions, left: AtomicU64::new(limit_bytes) }
     }
 
-    pub(in crate::backends::tcp) fn register(
+    pub(crate) fn register(
         &self,
         region: RegionId,
         bytes: u64,
@@ -81,7 +81,7 @@ impl Regions {
     }
 
     /// Bytes of all regions.
-    pub(in crate::backends::tcp) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().filter_map(OnceLock::get).map(|region| region.bytes).sum()
     }
 
@@ -90,7 +90,7 @@ impl Regions {
     /// # Errors
     /// The frame is not well-formed. Verbs before the error took effect.
     #[inline]
-    pub(in crate::backends::tcp) fn execute(
+    pub(crate) fn execute(
         &self,
         frame: &Frame<'_>,
         out: &mut Vec<u64>,
@@ -146,7 +146,7 @@ impl Regions {
 
     /// Prefetches the memory of all verbs of the whole frames in `input`: cache misses and address
     /// translations overlap only if nothing is between them.
-    pub(in crate::backends::tcp) fn prefetch(&self, mut input: &[u64]) {
+    pub(crate) fn prefetch(&self, mut input: &[u64]) {
         while let Ok(Some(frame)) = wire::decode(input) {
             input = &input[frame.words()..];
             let mut body = frame.body;
@@ -165,7 +165,7 @@ impl Regions {
 }
 
 /// Appends the answer to a frame in which verb number `verb` was refused.
-pub(in crate::backends::tcp) fn push_failure(out: &mut Vec<u64>, verb: usize, error: VerbError) {
+pub(crate) fn push_failure(out: &mut Vec<u64>, verb: usize, error: VerbError) {
     let status = wire::status_of(error);
     out.push(Header { status, ..Header::new(FrameKind::Results, verb, 0) }.pack());
 }

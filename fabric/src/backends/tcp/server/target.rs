@@ -24,16 +24,16 @@ use lotus_security::Security;
 use lotus_security::Stream;
 
 /// State of one node, shared by the workers.
-pub(in crate::backends::tcp) struct TargetNode {
-    pub(in crate::backends::tcp) node: NodeId,
+pub(crate) struct TargetNode {
+    pub(crate) node: NodeId,
     /// Its index among the nodes of the process.
-    pub(in crate::backends::tcp) place: usize,
-    pub(in crate::backends::tcp) regions: Regions,
-    pub(in crate::backends::tcp) security: Security,
-    pub(in crate::backends::tcp) limits: Limits,
-    pub(in crate::backends::tcp) counting: Counting,
+    pub(crate) place: usize,
+    pub(crate) regions: Regions,
+    pub(crate) security: Security,
+    pub(crate) limits: Limits,
+    pub(crate) counting: Counting,
     /// Number of admitted connections, of all workers.
-    pub(in crate::backends::tcp) admitted: AtomicUsize,
+    pub(crate) admitted: AtomicUsize,
     /// By expelled node: epoch below which its connections are refused.
     fences: Box<[AtomicU32]>,
     lanes: Mutex<BTreeMap<LaneId, Door>>,
@@ -48,19 +48,19 @@ struct Door {
 }
 
 /// A connection that carries messages to a lane.
-pub(in crate::backends::tcp) struct Visitor {
-    pub(in crate::backends::tcp) from: Endpoint,
-    pub(in crate::backends::tcp) stream: Stream,
+pub(crate) struct Visitor {
+    pub(crate) from: Endpoint,
+    pub(crate) stream: Stream,
 }
 
 /// A worker's orders, and what wakes it.
-pub(in crate::backends::tcp) struct Mailbox {
-    pub(in crate::backends::tcp) orders: Sender<Order>,
-    pub(in crate::backends::tcp) watch: Arc<SocketWatch>,
+pub(crate) struct Mailbox {
+    pub(crate) orders: Sender<Order>,
+    pub(crate) watch: Arc<SocketWatch>,
 }
 
 impl Mailbox {
-    pub(in crate::backends::tcp) fn tell(&self, order: Order) {
+    pub(crate) fn tell(&self, order: Order) {
         // Fails only if the worker has ended, which needs no order.
         if self.orders.send(order).is_ok() {
             self.watch.wake();
@@ -69,7 +69,7 @@ impl Mailbox {
 }
 
 /// Message from one worker to another.
-pub(in crate::backends::tcp) enum Order {
+pub(crate) enum Order {
     /// Serve this lane, on the node at that index.
     Serve(usize, Stream, Hello),
     /// Carry out a fence.
@@ -81,19 +81,19 @@ pub(in crate::backends::tcp) enum Order {
 }
 
 /// A fence that is being carried out.
-pub(in crate::backends::tcp) struct FenceOrder {
+pub(crate) struct FenceOrder {
     /// Index of the protected node.
-    pub(in crate::backends::tcp) place: usize,
-    pub(in crate::backends::tcp) expelled: NodeId,
-    pub(in crate::backends::tcp) epoch: Epoch,
+    pub(crate) place: usize,
+    pub(crate) expelled: NodeId,
+    pub(crate) epoch: Epoch,
     /// Number of workers that have not yet carried it out.
     left: AtomicUsize,
     /// Control connection that asked, as the first worker's name for it.
-    pub(in crate::backends::tcp) asker: u64,
+    pub(crate) asker: u64,
 }
 
 impl TargetNode {
-    pub(in crate::backends::tcp) fn new(
+    pub(crate) fn new(
         node: NodeId,
         place: usize,
         config: &Config,
@@ -114,28 +114,28 @@ impl TargetNode {
     }
 
     /// Whether the node is part of the fabric.
-    pub(in crate::backends::tcp) fn knows(&self, node: NodeId) -> bool {
+    pub(crate) fn knows(&self, node: NodeId) -> bool {
         usize::from(node.0) < self.fences.len()
     }
 
     /// Whether `epoch` of `node` has been fenced. Unknown nodes count as fenced.
-    pub(in crate::backends::tcp) fn is_fenced(&self, node: NodeId, epoch: Epoch) -> bool {
+    pub(crate) fn is_fenced(&self, node: NodeId, epoch: Epoch) -> bool {
         let fence = self.fences.get(usize::from(node.0));
         fence.is_none_or(|fence| fence.load(Ordering::SeqCst) > epoch.0)
     }
 
     /// Index of the worker that serves a lane.
-    pub(in crate::backends::tcp) fn worker_of(&self, lane: Endpoint) -> usize {
+    pub(crate) fn worker_of(&self, lane: Endpoint) -> usize {
         (usize::from(lane.node.0) + usize::from(lane.lane.0)) % self.mailboxes.len()
     }
 
-    pub(in crate::backends::tcp) fn tell(&self, worker: usize, order: Order) {
+    pub(crate) fn tell(&self, worker: usize, order: Order) {
         self.mailboxes[worker].tell(order);
     }
 
     /// Raises a fence and orders every worker to carry it out; the first worker gets `Fenced` when
     /// all have.
-    pub(in crate::backends::tcp) fn fence(&self, expelled: NodeId, epoch: Epoch, asker: u64) {
+    pub(crate) fn fence(&self, expelled: NodeId, epoch: Epoch, asker: u64) {
         // Before the orders: a connection that a worker admits later sees the new epoch.
         self.fences[usize::from(expelled.0)].fetch_max(epoch.0, Ordering::SeqCst);
         let left = AtomicUsize::new(self.mailboxes.len());
@@ -145,7 +145,7 @@ impl TargetNode {
     }
 
     /// Records that one worker has carried out a fence.
-    pub(in crate::backends::tcp) fn acknowledge(&self, order: Arc<FenceOrder>) {
+    pub(crate) fn acknowledge(&self, order: Arc<FenceOrder>) {
         // Everything that any worker did before its own decrement happens before the answer.
         if order.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.tell(0, Order::Fenced(order));
@@ -157,11 +157,7 @@ impl TargetNode {
     }
 
     /// Opens a lane to messages; `None` if it is open already.
-    pub(in crate::backends::tcp) fn open(
-        &self,
-        lane: LaneId,
-        wake: Arc<dyn Wake>,
-    ) -> Option<Receiver<Visitor>> {
+    pub(crate) fn open(&self, lane: LaneId, wake: Arc<dyn Wake>) -> Option<Receiver<Visitor>> {
         let mut lanes = self.lanes();
         if lanes.contains_key(&lane) {
             return None;
@@ -171,17 +167,17 @@ impl TargetNode {
         Some(receiver)
     }
 
-    pub(in crate::backends::tcp) fn close(&self, lane: LaneId) {
+    pub(crate) fn close(&self, lane: LaneId) {
         self.lanes().remove(&lane);
     }
 
     /// Whether a lane is open.
-    pub(in crate::backends::tcp) fn is_open(&self, lane: LaneId) -> bool {
+    pub(crate) fn is_open(&self, lane: LaneId) -> bool {
         self.lanes().contains_key(&lane)
     }
 
     /// Passes a connection to a lane, or closes it if the lane is gone or its queue is full.
-    pub(in crate::backends::tcp) fn visit(&self, lane: LaneId, visitor: Visitor) {
+    pub(crate) fn visit(&self, lane: LaneId, visitor: Visitor) {
         let door = self.lanes().get(&lane).cloned();
         if let Some(door) = door {
             // On failure the connection closes; the sender dials again with its next message.
@@ -193,13 +189,13 @@ impl TargetNode {
 }
 
 /// Everything that a worker needs to start.
-pub(in crate::backends::tcp) struct Post {
-    pub(in crate::backends::tcp) index: usize,
-    pub(in crate::backends::tcp) nodes: Arc<[Arc<TargetNode>]>,
-    pub(in crate::backends::tcp) watch: Arc<SocketWatch>,
-    pub(in crate::backends::tcp) listeners: Vec<TcpListener>,
-    pub(in crate::backends::tcp) orders: Receiver<Order>,
-    pub(in crate::backends::tcp) waiting: Waiting,
-    pub(in crate::backends::tcp) limits: Limits,
-    pub(in crate::backends::tcp) env: Env,
+pub(crate) struct Post {
+    pub(crate) index: usize,
+    pub(crate) nodes: Arc<[Arc<TargetNode>]>,
+    pub(crate) watch: Arc<SocketWatch>,
+    pub(crate) listeners: Vec<TcpListener>,
+    pub(crate) orders: Receiver<Order>,
+    pub(crate) waiting: Waiting,
+    pub(crate) limits: Limits,
+    pub(crate) env: Env,
 }

@@ -20,7 +20,7 @@ use crate::run::env::Env;
 
 /// The nodes served by this process, and its worker threads. Dropping it stops them and closes all
 /// connections.
-pub(in crate::backends::tcp) struct Targets {
+pub(crate) struct Targets {
     nodes: BTreeMap<NodeId, (Arc<TargetNode>, SocketAddr)>,
     mailboxes: Arc<[Mailbox]>,
     threads: Vec<JoinHandle<()>>,
@@ -31,7 +31,7 @@ impl Targets {
     ///
     /// # Errors
     /// An address is missing or taken, or the system has no thread or file to give.
-    pub(in crate::backends::tcp) fn start(config: &Config, env: &Env) -> Result<Self, StartError> {
+    pub(crate) fn start(config: &Config, env: &Env) -> Result<Self, StartError> {
         let system = StartError::System;
         let mut mailboxes = Vec::new();
         let mut receivers = Vec::new();
@@ -76,12 +76,12 @@ impl Targets {
     }
 
     /// A node served by this process.
-    pub(in crate::backends::tcp) fn node(&self, node: NodeId) -> Option<&TargetNode> {
+    pub(crate) fn node(&self, node: NodeId) -> Option<&TargetNode> {
         self.nodes.get(&node).map(|(shared, _)| &**shared)
     }
 
     /// Addresses at which the served nodes listen.
-    pub(in crate::backends::tcp) fn addresses(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> {
         self.nodes.iter().map(|(node, (_, address))| (*node, *address))
     }
 }

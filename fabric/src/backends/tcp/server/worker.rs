@@ -39,7 +39,7 @@ const ACCEPTS: usize = 32;
 const READS: usize = 4;
 
 /// A thread that serves the nodes of a process.
-pub(in crate::backends::tcp) struct Worker {
+pub(crate) struct Worker {
     post: Post,
     /// Whether accepting failed for lack of files or memory. Listeners are then not watched until
     /// the next tick.
@@ -104,7 +104,7 @@ enum NextTurn {
 }
 
 impl Worker {
-    pub(in crate::backends::tcp) fn new(post: Post) -> io::Result<Self> {
+    pub(crate) fn new(post: Post) -> io::Result<Self> {
         for (place, listener) in post.listeners.iter().enumerate() {
             post.watch.add(listener, LISTENERS + place as Tag, Interest::READ)?;
         }
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// Serves until the order to stop.
-    pub(in crate::backends::tcp) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let mut ready = Ready::new();
         let mut look_until = Nanos(0);
         loop {
