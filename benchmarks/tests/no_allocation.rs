@@ -34,11 +34,16 @@ fn allocations_of(transactions: u64) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
+/// The least of several runs: the thread that runs the tests allocates too, once, at any time.
+fn least_allocations_of(transactions: u64) -> u64 {
+    (0..5).map(|_| allocations_of(transactions)).min().expect("five runs")
+}
+
 #[test]
 fn serving_more_transactions_allocates_no_more() {
     // Warm-up: one-time allocations of the process happen here.
     allocations_of(1_000);
-    let few = allocations_of(1_000);
-    let many = allocations_of(100_000);
+    let few = least_allocations_of(1_000);
+    let many = least_allocations_of(100_000);
     assert!(many <= few, "{many} allocations, and {few} for a hundredth of the transactions");
 }
