@@ -65,7 +65,7 @@ pub enum TxnError {
     },
     /// The compute node that owns the row's lock has not answered for a while, and may be dead. The
     /// attempt had no effect; do something else, then retry.
-    #[error("who keeps the lock of row {key:?} of table {} does not answer", table.0)]
+    #[error("the owner of the lock of row {key:?} of table {} does not answer", table.0)]
     Suspected {
         /// The table.
         table: TableId,

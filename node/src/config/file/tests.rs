@@ -174,7 +174,7 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (SHM, "127.0.0.1:7311", "0.0.0.0:7311", 6, "nobody can connect to 0.0.0.0:7311"),
         (TCP, "127.0.0.1:7302", "[::]:7302", 7, "nobody can connect to [::]:7302"),
         (TCP, "127.0.0.1:7300", "0.0.0.0:7300", 2, "to bind, client_bind or authority_bind"),
-        (SHM, "client =", "client_bind =", 6, "needs the address that the others are told"),
+        (SHM, "client =", "client_bind =", 6, "needs the address that other nodes are told"),
         (TCP, "replicas = 1", "authority_bind = \"127.0.0.1:0\"", 3, "needs a port"),
         (TCP, "replicas = 1", "authority_bind = \"0.0.0.0:7300\"", 1, "needs a key_file"),
         (TCP, "7302\"", "7302\"\nbind = \"0.0.0.0:7302\"", 1, "0.0.0.0:7302 is beyond loopback"),
