@@ -1,4 +1,5 @@
-//! `lotus bench`: from checked arguments to a report. Imports `node` and the floors below it.
+//! `lotus bench`: from checked arguments to a report. Imports `apps`, `args`, `config`, `host`
+//! and `show`.
 //!
 //! * `deploy`: the cluster that a benchmark runs on; `memory_nodes`: memory nodes as processes of
 //!   their own, and `lotus host`;

@@ -23,7 +23,7 @@
 //! again; on loopback there are none, and a schedule that asks for it is refused.
 //!
 //! # Imports
-//! `operate`, `node` and the floors below them; not `bench`.
+//! `operate` and the folders below it; not `bench`.
 
 #[cfg(feature = "fault-points")]
 pub mod matrix;

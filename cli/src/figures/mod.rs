@@ -4,8 +4,8 @@
 //! All run on the simulated testbed of LOTUS (§8.1) with everything divided by ten: data, caches,
 //! lock tables. (TPC-C keeps its warehouses, which contention depends on, and has a tenth of their
 //! customers and items.) Absolute figures of another cluster mean little, so each point is set
-//! against the first of its series, and so is the published one. Deviations are explained in the
-//! file and never tuned away (DESIGN §9).
+//! against the first of its series, and so is the published one. Where results differ, the file
+//! says why; parameters are not adjusted to match.
 //!
 //! Imports `bench`, `args` and `show`.
 

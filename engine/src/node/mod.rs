@@ -1,8 +1,9 @@
-//! A compute node and its coordinators: the state that they keep and the verbs that they repeat.
+//! A compute node and its coordinators: their state, and verbs that are retried until they take
+//! effect.
 //!
-//! State of a subsystem that one node or one coordinator has once lives here, in a type of its own
-//! ([`members::NodeMembers`], [`configuration::Configuration`], …); the subsystem itself is a room
-//! further up. Imports from [`crate::api`] alone. Decides nothing.
+//! The state of each subsystem, for one node or one coordinator, is a type here
+//! ([`members::NodeMembers`], [`configuration::Configuration`], …); its logic is a folder further
+//! up. Imports from [`crate::api`] alone. Decides nothing.
 
 pub(crate) mod asks;
 pub(crate) mod attempts;

@@ -1,4 +1,4 @@
-//! The back ends: the ways to reach memory, and the machines that exist.
+//! The back ends: the ways to reach memory, and real threads and clocks (`threads`).
 //!
 //! Each folder implements `contract::transport` by itself; none imports from another one. Below
 //! them are `copies`, verbs as copies within mapped memory (`local` and `shm`), and the rooms `rpc`
