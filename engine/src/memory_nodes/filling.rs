@@ -347,7 +347,7 @@ impl Session {
         let table = Arc::clone(&tables[filling.table]);
         let shape = table.geometry().shape();
         let chains = filling.next_piece(&table);
-        debug_assert!(!chains.is_empty(), "I138: a table that is left has chains to fill");
+        debug_assert!(!chains.is_empty(), "I138: a table to fill has chains left");
         let home = |(shard, chain): &(ShardId, u64)| {
             (coordinator.group_of(*shard), table.geometry().bucket_at(*shard, *chain))
         };

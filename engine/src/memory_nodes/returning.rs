@@ -147,7 +147,7 @@ impl Coordinator {
         if let Some(copy) = copy {
             write_owners(&mut batch, *copy, &owners);
         }
-        debug_assert!(life.word() != 0, "I134: a life is told from blank memory");
+        debug_assert!(life.word() != 0, "I134: the word of a life differs from blank memory");
         batch.compare_and_swap(life_at(first, node).at(LIFE_OFFSET), 0, life.word());
         batch.post().await.ok().map(drop)
     }

@@ -69,7 +69,7 @@ impl Coordinator {
     /// Releases a slot that no cell names any more.
     #[inline]
     pub(crate) fn release_slot(&self, purpose: Purpose, slot: u64) {
-        debug_assert!(slot != 0, "I202: a cell that names no slot leaves none");
+        debug_assert!(slot != 0, "I202: only a slot that a cell has named is released");
         if self.node.slots.is_full(purpose.group) {
             return self.node.slots.lock().release(purpose, slot);
         }

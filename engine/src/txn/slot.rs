@@ -378,7 +378,7 @@ async fn drive(slot: Rc<Slot>) {
             Operation::Commit if body.trims => trim::carry_out(&slot, body).await,
             Operation::Commit => commit::carry_out(&slot, body).await,
         }
-        debug_assert!(at_work.get() > 0, "I15: settling waits for each commit once");
+        debug_assert!(at_work.get() > 0, "I15: each piece of work ends once");
         at_work.set(at_work.get() - 1);
     }
 }

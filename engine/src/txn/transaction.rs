@@ -287,7 +287,7 @@ impl Transaction {
         }
         debug_assert!(
             writes == 0 || mode != Mode::ReadOnly,
-            "I1: what reads a snapshot only writes nothing"
+            "I1: a read-only transaction writes nothing"
         );
         let snapshot = body.snapshot;
         if writes == 0 {

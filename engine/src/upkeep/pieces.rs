@@ -58,7 +58,7 @@ impl Session {
         coordinator.at_work.set(coordinator.at_work.get() + 1);
         let work = async |some: &[T]| work(self, some).await;
         let done = in_pieces(due, piece, work, |some| put_back(&coordinator, some)).await;
-        debug_assert!(coordinator.at_work.get() > 0, "I15: settling waits for upkeep");
+        debug_assert!(coordinator.at_work.get() > 0, "I15: each piece of work ends once");
         coordinator.at_work.set(coordinator.at_work.get() - 1);
         done
     }

@@ -82,8 +82,7 @@ impl InDoubt {
         let mut words = copy.words[..entry_words(writes.len())].to_vec();
         words[DECISION_WORD] = DecisionWord::Undecided.word();
         let of_it = whole().filter(|(_, other)| other.txn() == entry.txn());
-        let logs = of_it.map(|(copy, entry)| (copy.node, entry.decision())).collect();
-        let logs: Vec<_> = logs;
+        let logs: Vec<_> = of_it.map(|(copy, entry)| (copy.node, entry.decision())).collect();
         debug_assert!(!logs.is_empty(), "I52: an entry that counts is whole on a memory node");
         Some(Self { txn: entry.txn(), writes, words, logs })
     }
