@@ -34,9 +34,16 @@ pub use place::Place;
 pub use point::{Family, FaultPoint, Pieces};
 #[cfg(feature = "enabled")]
 pub use strike::{
-    Fate, Guard, Passage, Stand, Striker, install, pass, pass_here, strike, strikes_on_this_thread,
-    take_cut, to_cut,
+    Fate, Guard, Passage, Stand, Striker, install, may_cut, pass, pass_here, strike,
+    strikes_on_this_thread, take_cut, to_cut,
 };
+
+/// Whether a batch of this thread may be [cut](cut!): never in this build.
+#[cfg(not(feature = "enabled"))]
+#[inline]
+pub const fn may_cut() -> bool {
+    false
+}
 
 /// Passes a point in an async function on a node (`u16`). If the step has pieces, pass the index of
 /// the piece and their count; `with` names another node that the step concerns. If the node is

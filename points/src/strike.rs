@@ -64,6 +64,11 @@ pub fn strikes_on_this_thread(striker: impl Striker + 'static) -> Guard {
     Guard { thread: PhantomData }
 }
 
+/// Whether a batch of this thread may be [cut](crate::cut!): whether a striker is installed.
+pub fn may_cut() -> bool {
+    HERE.with_borrow(Option::is_some) || EVERYWHERE.get().is_some()
+}
+
 /// Keeps a thread's striker installed.
 #[must_use = "nobody is struck once the guard is gone"]
 #[derive(Debug)]

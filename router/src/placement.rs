@@ -32,9 +32,7 @@
 //! A [`Placement`] never changes; losing or adding a memory node makes a new one under a new
 //! configuration epoch.
 
-use std::collections::BTreeSet;
-
-use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr, ShardId};
+use lotus_fabric::ids::{NodeId, NodeSet, RegionId, RemoteAddr, ShardId};
 
 use crate::topology::{MAX_MEMORY_NODES, MAX_REPLICAS, Role, TopologyError, check_nodes};
 
@@ -82,6 +80,8 @@ pub struct ReplicaSet {
     count: u8,
     /// Number of full copies; the members behind them are being filled.
     whole: u8,
+    /// Nodes of all members.
+    nodes: NodeSet,
 }
 
 impl ReplicaSet {
@@ -104,6 +104,12 @@ impl ReplicaSet {
         &self.members[..usize::from(self.count)]
     }
 
+    /// Nodes of all members.
+    #[inline]
+    pub const fn nodes(&self) -> NodeSet {
+        self.nodes
+    }
+
     /// Members that have all of the group, primary first.
     #[inline]
     pub fn whole(&self) -> &[Replica] {
@@ -118,9 +124,19 @@ impl ReplicaSet {
 }
 
 impl ReplicaSet {
+    /// Members of which the first `whole` are full copies.
+    fn of(members: impl Iterator<Item = Replica>, whole: usize) -> Self {
+        let none = Replica { node: NodeId(0), region: RegionId(0) };
+        let (members_of_none, nodes) = ([none; MAX_REPLICAS], NodeSet::EMPTY);
+        let mut set = Self { members: members_of_none, count: 0, whole: whole as u8, nodes };
+        members.for_each(|member| set.push(member));
+        set
+    }
+
     fn push(&mut self, member: Replica) {
         self.members[usize::from(self.count)] = member;
         self.count += 1;
+        self.nodes.insert(member.node);
     }
 }
 
@@ -156,8 +172,7 @@ impl Placement {
                 let node = memory_nodes[(group + index) % memory_nodes.len()];
                 Replica { node, region }
             };
-            let count = replicas as u8;
-            ReplicaSet { members: std::array::from_fn(member), count, whole: count }
+            ReplicaSet::of((0..replicas).map(member), replicas)
         });
         Ok(Self { groups: groups.collect(), replicas })
     }
@@ -166,15 +181,10 @@ impl Placement {
     #[must_use]
     pub fn without(&self, lost: &[NodeId]) -> Option<Self> {
         let left = |set: &ReplicaSet| {
-            let mut left = ReplicaSet { count: 0, whole: 0, ..*set };
-            for member in set.whole().iter().filter(|member| !lost.contains(&member.node)) {
-                left.push(*member);
-                left.whole += 1;
-            }
-            for member in set.joining().iter().filter(|member| !lost.contains(&member.node)) {
-                left.push(*member);
-            }
-            (left.whole > 0).then_some(left)
+            let remains = |member: &&Replica| !lost.contains(&member.node);
+            let whole = set.whole().iter().filter(remains).count();
+            let left = set.members().iter().filter(remains).copied();
+            (whole > 0).then(|| ReplicaSet::of(left, whole))
         };
         let groups = self.groups.iter().map(left).collect::<Option<_>>()?;
         Some(Self { groups, replicas: self.replicas })
@@ -202,7 +212,11 @@ impl Placement {
     /// The placement without the copies that are being filled.
     #[must_use]
     pub fn of_whole(&self) -> Self {
-        let groups = self.groups.iter().map(|set| ReplicaSet { count: set.whole, ..*set });
+        let of_whole = |set: &ReplicaSet| {
+            let whole = set.whole();
+            ReplicaSet::of(whole.iter().copied(), whole.len())
+        };
+        let groups = self.groups.iter().map(of_whole);
         Self { groups: groups.collect(), ..*self }
     }
 
@@ -212,11 +226,9 @@ impl Placement {
         self.groups.iter().map(|set| set.primary().node)
     }
 
-    /// Every memory node that has a copy of some group, in the order of their numbers.
-    pub fn nodes(&self) -> Vec<NodeId> {
-        let members = self.groups.iter().flat_map(|set| set.members());
-        let nodes: BTreeSet<NodeId> = members.map(|member| member.node).collect();
-        nodes.into_iter().collect()
+    /// Every memory node that has a copy of some group.
+    pub fn nodes(&self) -> NodeSet {
+        self.groups.iter().fold(NodeSet::EMPTY, |nodes, set| nodes.or(set.nodes))
     }
 
     /// Number of groups: the number of memory nodes at first.
@@ -265,13 +277,13 @@ mod tests {
     use super::*;
 
     fn nodes(count: u16) -> Vec<NodeId> {
-        (100..100 + count).map(NodeId).collect()
+        (60..60 + count).map(NodeId).collect()
     }
 
     #[test]
     fn the_picture_in_the_essay_is_true() {
         let placement = Placement::new(&nodes(4), 3).unwrap();
-        let drawn = [[100, 101, 102], [101, 102, 103], [102, 103, 100], [103, 100, 101]];
+        let drawn = [[60, 61, 62], [61, 62, 63], [62, 63, 60], [63, 60, 61]];
         for ((group, set), expected) in placement.groups().zip(drawn) {
             let expected =
                 expected.map(|node| Replica { node: NodeId(node), region: group.region() });
@@ -300,43 +312,43 @@ mod tests {
             let of = |set: &ReplicaSet| set.members().iter().map(|member| member.node.0).collect();
             placement.groups().map(|(_, set)| of(set)).collect()
         };
-        let one = whole.without(&[NodeId(101)]).expect("two copies of each are left");
-        let left = [vec![100, 102], vec![102, 103], vec![102, 103, 100], vec![103, 100]];
+        let one = whole.without(&[NodeId(61)]).expect("two copies of each are left");
+        let left = [vec![60, 62], vec![62, 63], vec![62, 63, 60], vec![63, 60]];
         assert_eq!(members(&one), left);
-        assert_eq!(one.nodes(), [100, 102, 103].map(NodeId));
+        assert_eq!(one.nodes(), [60, 62, 63].map(NodeId).into_iter().collect());
         assert!(whole.primaries().eq(nodes(4)));
-        assert!(one.primaries().eq([100, 102, 102, 103].map(NodeId)));
+        assert!(one.primaries().eq([60, 62, 62, 63].map(NodeId)));
         for ((group, before), (_, after)) in whole.groups().zip(one.groups()) {
             assert!(after.members().iter().all(|member| before.members().contains(member)));
             assert!(after.members().iter().all(|member| member.region == group.region()));
         }
-        let two = [NodeId(101), NodeId(102)];
+        let two = [NodeId(61), NodeId(62)];
         let at_once = whole.without(&two).expect("one copy of each is left");
         let in_turn = one.without(&two[1..]).expect("the same");
         assert_eq!(members(&at_once), members(&in_turn));
-        assert_eq!(members(&at_once), [vec![100], vec![103], vec![103, 100], vec![103, 100]]);
+        assert_eq!(members(&at_once), [vec![60], vec![63], vec![63, 60], vec![63, 60]]);
         // These have all copies of group 0.
-        assert!(whole.without(&[100, 101, 102].map(NodeId)).is_none());
+        assert!(whole.without(&[60, 61, 62].map(NodeId)).is_none());
         assert_eq!(members(&whole.without(&[]).expect("all")), members(&whole));
     }
 
     #[test]
     fn who_is_being_made_anew_comes_last_and_is_no_copy() {
         let first = Placement::new(&nodes(4), 3).unwrap();
-        let left = first.without(&[NodeId(101)]).expect("two copies of each are left");
-        let joined = left.with_joining(&first, &[NodeId(101)]);
+        let left = first.without(&[NodeId(61)]).expect("two copies of each are left");
+        let joined = left.with_joining(&first, &[NodeId(61)]);
         let of = |set: &[Replica]| -> Vec<u16> { set.iter().map(|one| one.node.0).collect() };
         let members: Vec<_> = joined.groups().map(|(_, set)| of(set.members())).collect();
-        let expected = [vec![100, 102, 101], vec![102, 103, 101], vec![102, 103, 100]];
-        assert_eq!(members, [&expected[..], &[vec![103, 100, 101]]].concat());
+        let expected = [vec![60, 62, 61], vec![62, 63, 61], vec![62, 63, 60]];
+        assert_eq!(members, [&expected[..], &[vec![63, 60, 61]]].concat());
         for (group, set) in joined.groups() {
             assert_eq!(of(set.whole()), of(left.replicas(group).members()));
             assert_eq!([set.whole(), set.joining()].concat(), set.members());
         }
         // A copy that is being filled does not replace the full ones.
-        assert!(joined.without(&[102, 103].map(NodeId)).is_none());
+        assert!(joined.without(&[62, 63].map(NodeId)).is_none());
         assert!(joined.is_joined() && !left.is_joined() && !joined.of_whole().is_joined());
-        let again = joined.without(&[NodeId(101)]).expect("as before");
+        let again = joined.without(&[NodeId(61)]).expect("as before");
         assert!(again.groups().all(|(_, set)| set.joining().is_empty()));
     }
 

@@ -3,7 +3,7 @@
 //! The limits are here and nowhere else: everything that is sized by the number of nodes (region
 //! numbers, log slots, the width of a group number on the wire) derives from them.
 
-use lotus_fabric::ids::NodeId;
+use lotus_fabric::ids::{NodeId, NodeSet};
 
 /// Largest number of memory nodes in one cluster.
 pub const MAX_MEMORY_NODES: usize = 64;
@@ -62,6 +62,9 @@ pub enum TopologyError {
         /// Node that is named twice.
         node: NodeId,
     },
+    /// A node's number is too large for a set of nodes; number the nodes from zero.
+    #[error("node number {} is not below the limit of {}", .0.0, NodeSet::LIMIT)]
+    NodeNumberTooLarge(NodeId),
     /// No replica was asked for, so there would be no data; ask for at least one.
     #[error("a shard needs at least one replica")]
     NoReplicas,
@@ -81,7 +84,8 @@ pub enum TopologyError {
     },
 }
 
-/// Checks that `nodes` is neither empty, nor too long, nor names a node twice.
+/// Checks that `nodes` is neither empty, nor too long, nor names a node twice or one with too large
+/// a number.
 pub(crate) fn check_nodes(role: Role, nodes: &[NodeId]) -> Result<(), TopologyError> {
     if nodes.is_empty() {
         return Err(TopologyError::NoNodes(role));
@@ -90,6 +94,9 @@ pub(crate) fn check_nodes(role: Role, nodes: &[NodeId]) -> Result<(), TopologyEr
         return Err(TopologyError::TooManyNodes { role, count: nodes.len() });
     }
     for (index, &node) in nodes.iter().enumerate() {
+        if node.0 >= NodeSet::LIMIT {
+            return Err(TopologyError::NodeNumberTooLarge(node));
+        }
         if nodes[..index].contains(&node) {
             return Err(TopologyError::DuplicateNode { role, node });
         }
@@ -107,6 +114,7 @@ mod tests {
         let refusal = |nodes: &[NodeId]| check_nodes(Role::Compute, nodes).unwrap_err().to_string();
         assert_eq!(refusal(&[]), "a cluster needs at least one compute node");
         assert_eq!(refusal(&nodes), "65 compute nodes are more than the limit of 64");
+        assert_eq!(refusal(&[NodeId(128)]), "node number 128 is not below the limit of 128");
         assert_eq!(refusal(&[NodeId(3), NodeId(3)]), "compute node 3 is named twice");
         assert_eq!(check_nodes(Role::Memory, &nodes[..64]), Ok(()));
     }

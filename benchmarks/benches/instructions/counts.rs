@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 
 use comfy_table::{CellAlignment, Table, presets};
 use lotus_benchmarks::callgrind::SIMULATOR;
@@ -52,6 +53,29 @@ impl Counts {
             column.set_cell_alignment(CellAlignment::Right);
         }
         table
+    }
+
+    /// Compares the sums with the recorded ones.
+    ///
+    /// # Errors
+    /// A sum has grown by more than `tolerance` (of 1), or the recorded ones are another
+    /// compiler's.
+    pub fn check(&self, recorded: &Self, tolerance: f64) -> Result<(), Box<dyn Error>> {
+        if !self.is_comparable(recorded) {
+            let (this, other) = (&self.compiler, &recorded.compiler);
+            return Err(format!("the counts on record are of {other}, these of {this}").into());
+        }
+        let limit = |workload: &str| recorded.sum(workload) as f64 * (1.0 + tolerance);
+        let grown: Vec<_> = self
+            .workloads
+            .keys()
+            .filter(|workload| self.sum(workload) as f64 > limit(workload))
+            .map(|workload| {
+                let [now, then] = [self, recorded].map(|counts| counts.sum(workload));
+                format!("{workload}: {now} instructions per commit, {then} on record")
+            })
+            .collect();
+        if grown.is_empty() { Ok(()) } else { Err(grown.join("; ").into()) }
     }
 
     fn layer(&self, workload: &str, layer: &str) -> u64 {

@@ -2,9 +2,10 @@
 //!
 //! `cargo bench --bench instructions` runs each workload on one coordinator of a simulated cluster,
 //! where time is virtual: nothing is polled in vain, and the same program executes the same
-//! instructions. Loading and start-up are left out, as what a longer run has in common with a
-//! shorter one. Prints a table, and how the counts compare with those of `recorded.json`;
-//! `-- --record` writes that file. Needs valgrind.
+//! instructions. What the back end `local` adds, whose verbs are copies, is counted on real time.
+//! Loading and start-up are left out, as what a longer run has in common with a shorter one.
+//! Prints a table, and how the counts compare with those of `recorded.json`; `-- --record` writes
+//! that file, and `-- --check` fails if a sum has grown by more than 3 %. Needs valgrind.
 
 mod counts;
 
@@ -33,32 +34,49 @@ use crate::counts::Counts;
 type Error = Box<dyn std::error::Error>;
 
 const SEED: u64 = 1;
-/// Seconds of virtual time of the shorter and of the longer run.
-const SECS: [f64; 2] = [0.02, 0.12];
-const WORKLOADS: [&str; 4] = ["smallbank", "kvs", "tatp", "tpcc"];
+/// Seconds of the shorter and of the longer run: of virtual time, and of real time under callgrind.
+const SIMULATED_SECS: [f64; 2] = [0.02, 0.12];
+const LOCAL_SECS: [f64; 2] = [1.0, 6.0];
+const WORKLOADS: [&str; 6] = ["smallbank", "kvs", "tatp", "tpcc", "smallbank/local", "kvs/local"];
+/// End of the names of workloads that run on `local`.
+const LOCAL: &str = "/local";
+/// Growth of a sum that a check accepts, of 1. Two runs differ by up to 0.018.
+const TOLERANCE: f64 = 0.03;
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/recorded.json");
 
 fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--bench"] => count(false),
-        ["--record", "--bench"] => count(true),
+        ["--bench"] => count(After::Compare),
+        ["--record", "--bench"] => count(After::Record),
+        ["--check", "--bench"] => count(After::Check),
         ["--run", workload, secs] => {
             let committed = run(workload, secs.parse()?)?;
             Ok(writeln!(io::stdout(), "{committed}")?)
         }
         // Tests of benchmarks ask only whether they run.
-        [] => WORKLOADS.iter().try_for_each(|workload| run(workload, SECS[0]).map(drop)),
-        _ => Err("usage: cargo bench --bench instructions [-- --record]".into()),
+        [] => WORKLOADS.iter().try_for_each(|workload| run(workload, 0.02).map(drop)),
+        _ => Err("usage: cargo bench --bench instructions [-- --record | --check]".into()),
     }
 }
 
-/// Counts all workloads, and shows or records what came of it.
-fn count(record: bool) -> Result<(), Error> {
+/// What is done with the counts, besides showing how they compare with the recorded ones.
+#[derive(Clone, Copy, PartialEq)]
+enum After {
+    Compare,
+    /// They become the recorded ones.
+    Record,
+    /// It is an error if the sum of a simulated workload has grown by more than [`TOLERANCE`].
+    Check,
+}
+
+/// Counts all workloads and shows the table.
+fn count(after: After) -> Result<(), Error> {
     let mut workloads = BTreeMap::new();
-    for workload in WORKLOADS {
+    for workload in WORKLOADS.into_iter().filter(|name| after != After::Check || !is_local(name)) {
+        let secs = if is_local(workload) { LOCAL_SECS } else { SIMULATED_SECS };
         let [(shorter, fewer), (longer, more)] =
-            [measure(workload, SECS[0])?, measure(workload, SECS[1])?];
+            [measure(workload, secs[0])?, measure(workload, secs[1])?];
         let each = longer.beyond(&shorter, (more - fewer) as f64);
         let rounded = each.iter().map(|(layer, count)| (layer.to_owned(), count.round() as u64));
         workloads.insert(workload.to_owned(), rounded.collect());
@@ -66,7 +84,7 @@ fn count(record: bool) -> Result<(), Error> {
     let version = Command::new("rustc").arg("--version").output()?;
     let compiler = String::from_utf8(version.stdout)?.trim().to_owned();
     let counts = Counts { compiler, workloads };
-    if record {
+    if after == After::Record {
         std::fs::write(RECORDED, serde_json::to_string_pretty(&counts)? + "\n")?;
     }
     let recorded: Counts = serde_json::from_slice(&std::fs::read(RECORDED)?)?;
@@ -75,7 +93,11 @@ fn count(record: bool) -> Result<(), Error> {
     if !counts.is_comparable(&recorded) {
         writeln!(out, "Not compared: {RECORDED} is of {}.", recorded.compiler)?;
     }
-    Ok(())
+    if after == After::Check { counts.check(&recorded, TOLERANCE) } else { Ok(()) }
+}
+
+fn is_local(workload: &str) -> bool {
+    workload.ends_with(LOCAL)
 }
 
 /// Runs a workload under callgrind for these seconds of virtual time. Returns its instructions by
@@ -99,20 +121,29 @@ fn measure(workload: &str, secs: f64) -> Result<(Layers, u64), Error> {
     Ok((layers, String::from_utf8(run.stdout)?.trim().parse()?))
 }
 
-/// Runs a workload for these seconds of virtual time: number of transactions that committed.
+/// Runs a workload for these seconds: number of transactions that committed.
 fn run(workload: &str, secs: f64) -> Result<u64, Error> {
+    let (name, fabric) = match workload.strip_suffix(LOCAL) {
+        Some(name) => (name, Fabric::Local),
+        None => (workload, Fabric::Sim),
+    };
+    let options = options(fabric, secs);
     let scale = Scale { warehouses: 8, customers: 60, items: 1_000 };
-    match workload {
-        "smallbank" => run_on_one_coordinator(SmallBank::new(20_000, 800, 0.9, SEED), secs),
-        "kvs" => run_on_one_coordinator(Kvs::new(20_000, 0.5, 0.99), secs),
-        "tatp" => run_on_one_coordinator(Tatp::new(5_000, SEED), secs),
-        "tpcc" => run_on_one_coordinator(Tpcc::new(scale, Critical::Warehouse, SEED), secs),
+    match name {
+        "smallbank" => run_on_one_coordinator(SmallBank::new(20_000, 800, 0.9, SEED), &options),
+        "kvs" => run_on_one_coordinator(Kvs::new(20_000, 0.5, 0.99), &options),
+        "tatp" => run_on_one_coordinator(Tatp::new(5_000, SEED), &options),
+        "tpcc" => run_on_one_coordinator(Tpcc::new(scale, Critical::Warehouse, SEED), &options),
         other => Err(format!("there is no workload {other:?}").into()),
     }
 }
 
-fn run_on_one_coordinator<W: Workload>(workload: W, secs: f64) -> Result<u64, Error> {
-    let options = options(secs);
+fn run_on_one_coordinator<W: Workload>(workload: W, options: &Options) -> Result<u64, Error> {
+    let progress = Arc::new(Progress::new(1, |_| ()));
+    if options.cluster.fabric == Fabric::Local {
+        let mut cluster = Embedded::start(&options.cluster, &options.load)?;
+        return Ok(harness::run(&mut cluster, workload, options, &progress)?.tally.all_committed);
+    }
     let world = |nodes| {
         let profile = Profile::named("cx3-56g").map_err(refused)?;
         let interleaving = Interleaving::PerBatch;
@@ -120,17 +151,16 @@ fn run_on_one_coordinator<W: Workload>(workload: W, secs: f64) -> Result<u64, Er
         Ok(SimMachines::new(World::new(config).map_err(refused)?))
     };
     let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
-    let progress = Arc::new(Progress::new(1, |_| ()));
-    Ok(harness::run(&mut cluster, workload, &options, &progress)?.tally.all_committed)
+    Ok(harness::run(&mut cluster, workload, options, &progress)?.tally.all_committed)
 }
 
 fn refused(error: impl std::fmt::Display) -> DeployError {
     DeployError::Refused(error.to_string())
 }
 
-fn options(secs: f64) -> Options {
+fn options(fabric: Fabric, secs: f64) -> Options {
     Options {
-        cluster: ClusterConfig { fabric: Fabric::Sim, cns: 1, ..ClusterConfig::default() },
+        cluster: ClusterConfig { fabric, cns: 1, ..ClusterConfig::default() },
         load: LoadConfig {
             isolation: Isolation::Serializable,
             other_isolation: 0.0,

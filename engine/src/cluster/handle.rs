@@ -562,7 +562,7 @@ impl<M: Machines> Cluster<M> {
             }
             let left = placement.nodes();
             let places = shared.placement.primaries().enumerate();
-            for (memory, _) in places.filter(|(_, node)| left.contains(node)) {
+            for (memory, _) in places.filter(|(_, node)| left.contains(*node)) {
                 for node in &shared.nodes {
                     let word = members::beat_word(&shared.placement, memory, node.index);
                     batch.write_word(word, Beat::first(node.epoch).word());

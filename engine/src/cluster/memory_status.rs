@@ -46,8 +46,8 @@ impl MemoryStatus {
         let (kept, used_at_all) = (left.of_whole().nodes(), left.nodes());
         let standing = |node: NodeId| match node {
             node if out_of_reach.contains(&node) => MemoryStanding::OutOfReach,
-            node if kept.contains(&node) => MemoryStanding::Serving,
-            node if used_at_all.contains(&node) => MemoryStanding::Joining,
+            node if kept.contains(node) => MemoryStanding::Serving,
+            node if used_at_all.contains(node) => MemoryStanding::Joining,
             _ => MemoryStanding::Lost,
         };
         let used = |set: &ReplicaSet| {
@@ -116,7 +116,7 @@ impl<M: Machines> Cluster<M> {
     pub fn silent_memory(&self, compute_node: usize) -> Vec<usize> {
         let node = self.shared.hosted(compute_node).expect("a compute node of this process");
         let left = node.configuration.placement().nodes();
-        let silent = node.silent.nodes().filter(|node| left.contains(node));
+        let silent = node.silent.nodes().filter(|node| left.contains(*node));
         silent.map(|node| usize::from(node.0)).collect()
     }
 

@@ -118,7 +118,7 @@ async fn announce(
     let floors = left.replicas(FLOORS_GROUP).primary();
     for (_, index) in nodes {
         batch.write_word(floors.at(floor_word(*index)), 0);
-        let places = first.primaries().enumerate().filter(|(_, node)| kept.contains(node));
+        let places = first.primaries().enumerate().filter(|(_, node)| kept.contains(*node));
         for (memory, _) in places {
             batch.write_word(members::beat_word(first, memory, *index), beat.word());
         }

@@ -24,7 +24,7 @@ mod transaction;
 
 use std::rc::Rc;
 
-use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::ids::{NodeSet, RemoteAddr};
 use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
 use lotus_mvcc::layout::WORD_BYTES;
@@ -127,10 +127,10 @@ pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result
     if broken(Rule::NodesAreFenced) {
         return Ok(());
     }
-    let mut targets = coordinator.placement().nodes();
-    debug_assert!(!targets.is_empty(), "I67: a dead node is fenced at some memory node");
-    let used = now.surviving(&coordinator.shared.placement).nodes();
-    targets.extend(used.into_iter().filter(|node| coordinator.configuration.has_left(*node)));
+    let placed = coordinator.placement().nodes();
+    debug_assert!(!placed.is_empty(), "I67: a dead node is fenced at some memory node");
+    let targets = placed.or(now.surviving(&coordinator.shared.placement).nodes());
+    let targets: Vec<_> = targets.into_iter().collect();
     fence_at(coordinator, now.expelled().map(|(member, since)| (member.node, since)), &targets)
         .await
 }
@@ -140,7 +140,7 @@ struct Recoverer<'a> {
     coordinator: &'a Coordinator,
     dead: Peer,
     /// Every memory node that is left.
-    nodes: Vec<NodeId>,
+    nodes: NodeSet,
     placement: Placement,
 }
 

@@ -263,7 +263,7 @@ impl Configuration {
     /// Whether the placement in use lacks a memory node.
     pub(crate) fn has_left(&self, memory_node: NodeId) -> bool {
         let placed = self.placed.get();
-        placed != FIRST_EPOCH && !self.placement().nodes().contains(&memory_node)
+        placed != FIRST_EPOCH && !self.placement().nodes().contains(memory_node)
     }
 
     /// Whether a memory node was lost since the placement of this epoch. It may be in use again by
@@ -320,7 +320,7 @@ impl Configuration {
 /// Lives of the returned memory nodes that the placement uses.
 fn lives_of(progress: &Progress) -> Vec<(NodeId, Life)> {
     let used = progress.placement.nodes();
-    let returns = progress.returns.iter().filter(|one| used.contains(&one.node));
+    let returns = progress.returns.iter().filter(|one| used.contains(one.node));
     returns.map(|one| (one.node, one.life)).collect()
 }
 

@@ -27,7 +27,7 @@ pub(crate) mod trim;
 use std::cell::Cell;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr, TxnId};
+use lotus_fabric::ids::{Epoch, NodeId, NodeSet, RemoteAddr, TxnId};
 use lotus_fabric::lane::{Batch, BatchError};
 use lotus_fabric::verbs::{Buffer, VerbError};
 use lotus_locktable::LockService;
@@ -36,7 +36,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::overflow_offset;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Cell as CvtCell, Contents, HEADER_WORDS, Version};
 use lotus_mvcc::layout::record::{RecordHeader, record_words};
-use lotus_points::{cut, point, posted};
+use lotus_points::{cut, may_cut, point, posted};
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{Replica, ReplicaSet};
@@ -94,6 +94,17 @@ impl Replicas {
             Self::All => set.members(),
         }
     }
+
+    /// Nodes of [`Self::of`].
+    #[inline]
+    fn nodes(self, set: &ReplicaSet) -> NodeSet {
+        let primary = set.primary().node;
+        match self {
+            Self::Backups if set.whole().len() > 1 => set.nodes().without(primary),
+            Self::Primaries => primary.into(),
+            Self::Backups | Self::All => set.nodes(),
+        }
+    }
 }
 
 /// Replicas that show a commit, and the placement by which they were written.
@@ -101,6 +112,16 @@ impl Replicas {
 struct Shown {
     on: Replicas,
     placed: Epoch,
+}
+
+/// The nodes as a batch goes through them: all at once, or one after the other where a fault point
+/// may end the batch in between. What each node gets, and in what order, is the same.
+fn parts(nodes: NodeSet) -> impl Iterator<Item = NodeSet> + Clone {
+    let (all, each) = match may_cut() {
+        false => (Some(nodes), NodeSet::EMPTY),
+        true => (None, nodes),
+    };
+    all.into_iter().chain(each.into_iter().map(NodeSet::from))
 }
 
 pub(crate) struct Commit<'a> {
@@ -242,10 +263,15 @@ impl<'a> Commit<'a> {
     /// Address of the log entry of its slot on a memory node.
     #[inline]
     pub(crate) fn log_place(&self, memory_node: NodeId) -> RemoteAddr {
+        RemoteAddr::new(memory_node, LOG_REGION, self.log_offset())
+    }
+
+    /// Offset of that entry in the log region of every memory node.
+    #[inline]
+    fn log_offset(&self) -> u64 {
         let coordinator = self.coordinator();
         let slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { self.slot.number };
-        let offset = coordinator.shared.log.offset(coordinator.node.index as u16, slot);
-        RemoteAddr::new(memory_node, LOG_REGION, offset)
+        coordinator.shared.log.offset(coordinator.node.index as u16, slot)
     }
 
     /// Posts a batch built by `add`, and repeats it until every verb has taken effect.
@@ -372,12 +398,11 @@ impl Body {
             let buffers = None;
             plan.writes.push(PlannedWrite { row: index, group, record: bound, target, buffers });
             let set = placement.replicas(group);
-            let all = if broken(Rule::JoiningGetsWrites) { set.whole() } else { set.members() };
-            for replica in all {
-                if !plan.nodes.contains(&replica.node) {
-                    plan.nodes.push(replica.node);
-                }
-            }
+            let nodes = match broken(Rule::JoiningGetsWrites) {
+                false => set.nodes(),
+                true => set.whole().iter().map(|replica| replica.node).collect(),
+            };
+            plan.nodes = plan.nodes.or(nodes);
         }
         let tables = self.tables.as_ref().expect("a row was added");
         // From here on the overflow buckets belong to their chains.
@@ -494,44 +519,40 @@ impl Body {
             !self.plan.nodes.is_empty(),
             "I11: a write set has a memory node with its log"
         );
-        let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
-        for (place, node) in self.plan.nodes.iter().enumerate() {
-            if coordinator.configuration.has_left(*node) {
-                continue;
-            }
-            let log_at = commit.log_place(*node);
+        let nodes = self.plan.nodes.and(placement.nodes());
+        let (me, parts) = (coordinator.node.id.0, parts(nodes));
+        let copies = parts.clone().count();
+        for (place, nodes) in parts.enumerate() {
+            let log_at = commit.log_offset();
             if !broken(Rule::LogBeforeCells) && !broken(Rule::CommitsAreLogged) {
-                batch.write(log_at, log);
+                batch.write_all(nodes, LOG_REGION, log_at, log);
             }
             if cut!(me, LogPosted, place, copies) {
                 return;
             }
-            let here = self.plan.writes.iter().filter_map(|write| {
-                let members = placement.replicas(write.group).members();
-                let replica = members.iter().find(|replica| replica.node == *node)?;
-                Some((write, replica, write.buffers.as_ref()?))
+            let staged = self.plan.writes.iter().filter_map(|write| {
+                let here = placement.replicas(write.group).nodes().and(nodes);
+                Some((write, here, write.buffers.as_ref()?))
             });
-            for (write, replica, buffers) in here.clone() {
+            for (write, here, buffers) in staged.clone() {
                 let Some(record) = buffers.record else { continue };
-                batch.write(replica.at(write.record), record);
-                if cut!(me, RecordsPosted, place, copies) {
+                batch.write_all(here, write.group.region(), write.record, record);
+                if !here.is_empty() && cut!(me, RecordsPosted, place, copies) {
                     return;
                 }
             }
-            for (write, replica, buffers) in here {
-                batch.write(replica.at(write.cell_begins()), buffers.cell);
-                if cut!(me, CellsPosted, place, copies) {
+            for (write, here, buffers) in staged {
+                batch.write_all(here, write.group.region(), write.cell_begins(), buffers.cell);
+                if !here.is_empty() && cut!(me, CellsPosted, place, copies) {
                     return;
                 }
             }
             if broken(Rule::LogBeforeCells) {
-                batch.write(log_at, log);
+                batch.write_all(nodes, LOG_REGION, log_at, log);
             }
             for link in &self.plan.links {
-                let members = placement.replicas(link.group).members();
-                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
-                    batch.write_word(replica.at(link.link), link.bucket);
-                }
+                let here = placement.replicas(link.group).nodes().and(nodes);
+                batch.write_word_all(here, link.group.region(), link.link, link.bucket);
             }
         }
     }
@@ -620,19 +641,25 @@ impl Body {
         );
         let word = Version::Committed(commit_ts).encode();
         let placement = coordinator.placement();
-        let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
-        for (row, write) in self.plan.writes.iter().enumerate() {
-            let members = replicas.of(placement.replicas(write.group));
-            for (copy, replica) in members.iter().enumerate() {
-                batch.write_word(replica.at(write.version_word()), word);
-                let (place, all) = (row * members.len() + copy, rows * members.len());
+        let on = |write: &PlannedWrite| replicas.nodes(placement.replicas(write.group));
+        let nodes = self.plan.writes.iter().fold(NodeSet::EMPTY, |all, write| all.or(on(write)));
+        let (me, mut place) = (coordinator.node.id.0, 0);
+        let words: usize = self.plan.writes.iter().map(|write| on(write).len()).sum();
+        for nodes in parts(nodes) {
+            for write in &self.plan.writes {
+                let here = on(write).and(nodes);
+                if here.is_empty() {
+                    continue;
+                }
+                batch.write_word_all(here, write.group.region(), write.version_word(), word);
                 let cut = match replicas {
-                    Replicas::Backups => cut!(me, VisibleOnBackups, place, all),
-                    _ => cut!(me, VisibleOnPrimaries, place, all),
+                    Replicas::Backups => cut!(me, VisibleOnBackups, place, words),
+                    _ => cut!(me, VisibleOnPrimaries, place, words),
                 };
                 if cut {
                     return;
                 }
+                place += here.len();
             }
         }
     }

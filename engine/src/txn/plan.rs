@@ -1,7 +1,7 @@
 //! Writes of a commit, worked out before the first verb.
 
 use crate::txn::body::Target;
-use lotus_fabric::ids::NodeId;
+use lotus_fabric::ids::NodeSet;
 use lotus_fabric::verbs::Buffer;
 use lotus_mvcc::layout::cvt::cell_offset;
 use lotus_recovery::log::LoggedWrite;
@@ -15,7 +15,7 @@ pub(crate) struct CommitPlan {
     pub(crate) links: Vec<PlannedLink>,
     pub(crate) logged: Vec<LoggedWrite>,
     /// Memory nodes that hold a replica of any of the rows.
-    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) nodes: NodeSet,
 }
 
 /// Write of one row. Offsets are in the group's region.
@@ -61,6 +61,6 @@ impl CommitPlan {
         self.writes.clear();
         self.links.clear();
         self.logged.clear();
-        self.nodes.clear();
+        self.nodes = NodeSet::EMPTY;
     }
 }

@@ -17,12 +17,13 @@
 //! consistent. So the fencer sees the round and waits for its end, or the round sees the epoch and
 //! refuses (H2).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::contract::ids::{Epoch, NodeId, RegionId};
+use crate::contract::ids::{Epoch, NodeId, NodeSet, RegionId, RemoteAddr};
 use crate::contract::region::{Memory, Rights, View, WORD_BYTES};
 use crate::contract::transport::{Sink, Token};
-use crate::contract::verbs::{Buffers, Op, VerbError, VerbKind, Work, WorkRequest};
+use crate::contract::verbs::{Transfer, VerbError, VerbKind, Work, first_word};
 
 /// Number of regions that a node may have.
 pub(crate) const REGIONS_PER_NODE: usize = 256;
@@ -66,7 +67,7 @@ pub(crate) trait Target {
     /// Whether the node is reachable.
     fn answers(&self) -> bool;
     /// A region, if it is registered.
-    fn region(&self, region: RegionId) -> Option<&Region>;
+    fn region(&self, region: RegionId) -> Option<&Arc<Region>>;
 }
 
 /// The nodes that a lane has connections to.
@@ -115,6 +116,9 @@ impl Drop for Round<'_> {
 
 /// The verb side of one lane: its connections, and the posted batches, in order.
 pub(crate) struct Initiator<T> {
+    /// Regions by [`RemoteAddr::flat_region`], found at their first use. Dropped before `targets`,
+    /// whose connections may end only once nothing is mapped any more.
+    regions: Vec<Option<Arc<Region>>>,
     pub(crate) targets: T,
     node: NodeId,
     epoch: Epoch,
@@ -126,7 +130,9 @@ pub(crate) struct Initiator<T> {
 impl<T: Targets> Initiator<T> {
     /// A lane of `node` in a fabric of `nodes` nodes.
     pub(crate) fn new(targets: T, node: NodeId, epoch: Epoch, nodes: usize) -> Self {
-        Self { targets, node, epoch, broken: vec![false; nodes], started: Vec::new() }
+        let regions = std::iter::repeat_with(|| None).take(nodes * REGIONS_PER_NODE).collect();
+        let (broken, started) = (vec![false; nodes], Vec::new());
+        Self { regions, targets, node, epoch, broken, started }
     }
 
     #[inline]
@@ -143,14 +149,14 @@ impl<T: Targets> Initiator<T> {
     /// Carries out all posted batches. Must be called inside a round.
     #[inline]
     pub(crate) fn carry_out(&mut self, sink: &mut dyn Sink) {
+        let mut started = std::mem::take(&mut self.started);
         // Prefetch for all batches before copying: address translations and cache misses overlap
         // only if nothing is between them, and one TLB miss holds up all that follows.
-        for (_, work) in &self.started {
+        for (_, work) in &started {
             self.prefetch(work);
         }
         // The fencer waits until the round is over, so one look at its epoch is enough.
-        let mut admitted = None;
-        let mut started = std::mem::take(&mut self.started);
+        let mut admitted = NodeSet::EMPTY;
         for (token, mut work) in started.drain(..) {
             self.execute(&mut work, &mut admitted);
             sink.completed(token, work);
@@ -160,10 +166,18 @@ impl<T: Targets> Initiator<T> {
 
     /// Makes a new connection. No verb of the old one is left: each has taken effect or failed.
     pub(crate) fn reconnect(&mut self, node: NodeId) -> Result<(), VerbError> {
+        self.forget(node);
         self.set_broken(node, false);
         let result = self.admit(node);
         self.set_broken(node, result.is_err());
         result
+    }
+
+    /// Lets go of the regions of `node`.
+    pub(crate) fn forget(&mut self, node: NodeId) {
+        let first = usize::from(node.0) * REGIONS_PER_NODE;
+        let regions = self.regions.get_mut(first..first + REGIONS_PER_NODE);
+        regions.into_iter().flatten().for_each(|region| *region = None);
     }
 
     /// Marks the connection to `node` as broken, so that verbs are refused, or as usable again.
@@ -187,62 +201,91 @@ impl<T: Targets> Initiator<T> {
         if target.answers() { Ok(()) } else { Err(VerbError::Unreachable) }
     }
 
-    /// Carries out the verbs of a batch, up to the first failure on each connection. `admitted` is
-    /// the node last found to admit verbs in the same round.
+    /// Carries out the verbs of a batch, up to the first failure on each connection. `admitted` are
+    /// the nodes that the round has found to admit verbs.
     #[inline]
-    fn execute(&mut self, work: &mut Work, admitted: &mut Option<NodeId>) {
-        work.execute(|request, buffers| {
-            let node = request.addr.node();
-            if *admitted != Some(node) {
+    fn execute(&mut self, work: &mut Work, admitted: &mut NodeSet) {
+        work.execute(|addr, transfer| {
+            let node = addr.node();
+            if !admitted.contains(node) {
                 self.admit(node).inspect_err(|_| self.set_broken(node, true))?;
-                *admitted = Some(node);
+                // A node that no set holds is asked each time.
+                if node.0 < NodeSet::LIMIT {
+                    admitted.insert(node);
+                }
             }
-            self.apply(request, buffers).inspect_err(|_| {
+            let region = self.regions.get(addr.flat_region()).and_then(Option::as_deref);
+            let carried = match region {
+                Some(region) => region.carry(addr.offset(), transfer),
+                None => Err(VerbError::OutOfBounds),
+            };
+            carried.inspect_err(|_| {
                 self.set_broken(node, true);
-                *admitted = None;
+                *admitted = admitted.without(node);
             })
         });
     }
 
+    /// Prefetches the cache lines that `work` touches, and finds its regions.
     #[inline]
-    fn region(&self, request: &WorkRequest) -> Option<&Region> {
-        self.targets.target(request.addr.node())?.region(request.addr.region())
+    fn prefetch(&mut self, work: &Work) {
+        for request in work.requests() {
+            let (reads, bytes) = (request.kind() == VerbKind::Read, request.bytes());
+            request.each_address(|addr| {
+                if let Some(region) = self.region(addr) {
+                    region.prefetch(addr.offset(), bytes, reads);
+                }
+            });
+        }
     }
 
     #[inline]
-    fn apply(&self, request: &WorkRequest, buffers: &mut Buffers) -> Result<(), VerbError> {
-        let region = self.region(request).ok_or(VerbError::OutOfBounds)?;
-        let word = request.first_word(region.bytes, region.rights)?;
-        let mapping = &region.mapping;
-        match request.op {
-            Op::Read => mapping.view().read(word, buffers.words_mut(request.local)),
-            Op::ReadStable => mapping.view().read_stable(word, buffers.words_mut(request.local)),
-            Op::Write => mapping.memory()?.write(word, buffers.words(request.local)),
-            Op::WriteWord { value } => mapping.memory()?.write(word, &[value]),
-            Op::CompareAndSwap { expected, new } => {
-                let held = mapping.memory()?.compare_and_swap(word, expected, new);
-                buffers.words_mut(request.local)[0] = held;
+    fn region(&mut self, addr: RemoteAddr) -> Option<&Region> {
+        let known = self.regions.get_mut(addr.flat_region())?;
+        if known.is_none() {
+            *known = self.targets.target(addr.node())?.region(addr.region()).cloned();
+        }
+        known.as_deref()
+    }
+}
+
+impl Region {
+    /// Carries out a verb at byte `offset`.
+    #[inline(always)]
+    fn carry(&self, offset: u64, transfer: Transfer<'_>) -> Result<(), VerbError> {
+        let mapping = &self.mapping;
+        let word = |words: usize, kind| {
+            first_word(offset, (words * WORD_BYTES) as u64, kind, self.bytes, self.rights)
+        };
+        match transfer {
+            Transfer::Read(into) => mapping.view().read(word(into.len(), VerbKind::Read)?, into),
+            Transfer::ReadStable(into) => {
+                mapping.view().read_stable(word(into.len(), VerbKind::Read)?, into);
             }
-            Op::FetchAndAdd { addend } => {
-                let held = mapping.memory()?.fetch_and_add(word, addend);
-                buffers.words_mut(request.local)[0] = held;
+            Transfer::Write(from) => {
+                let word = word(from.len(), VerbKind::Write)?;
+                mapping.memory()?.write(word, from);
+            }
+            Transfer::CompareAndSwap { expected, new, held } => {
+                let word = word(1, VerbKind::CompareAndSwap)?;
+                *held = mapping.memory()?.compare_and_swap(word, expected, new);
+            }
+            Transfer::FetchAndAdd { addend, held } => {
+                let word = word(1, VerbKind::FetchAndAdd)?;
+                *held = mapping.memory()?.fetch_and_add(word, addend);
             }
         }
         Ok(())
     }
 
-    /// Prefetches the cache lines that `work` touches.
+    /// Prefetches the cache lines of the `bytes` from `offset` on.
     #[inline]
-    fn prefetch(&self, work: &Work) {
-        for request in work.requests() {
-            let Some(region) = self.region(request) else { continue };
-            let word = request.addr.offset() as usize / WORD_BYTES;
-            let words = request.bytes() / WORD_BYTES;
-            match (request.kind(), &region.mapping) {
-                (VerbKind::Read, mapping) => mapping.view().prefetch(word, words),
-                (_, Mapping::Writable(memory)) => memory.prefetch_for_write(word, words),
-                (_, Mapping::ReadOnly(_)) => {}
-            }
+    fn prefetch(&self, offset: u64, bytes: usize, reads: bool) {
+        let (word, words) = (offset as usize / WORD_BYTES, bytes / WORD_BYTES);
+        match &self.mapping {
+            mapping if reads => mapping.view().prefetch(word, words),
+            Mapping::Writable(memory) => memory.prefetch_for_write(word, words),
+            Mapping::ReadOnly(_) => {}
         }
     }
 }

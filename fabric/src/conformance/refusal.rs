@@ -4,7 +4,7 @@ use super::{
     CLIENT, Cluster, Coordinator, MEMORY, PEER, REGION, REGION_BYTES, error_of, properties, read,
     read_words, word, write,
 };
-use crate::contract::ids::{NodeId, RegionId, RemoteAddr};
+use crate::contract::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
 use crate::contract::region::{Rights, WORD_BYTES};
 use crate::contract::verbs::VerbError;
 use crate::lane::{Batch, Lane};
@@ -13,6 +13,7 @@ properties! {
     misaligned_verbs_are_not_applied,
     verbs_out_of_bounds_are_not_applied,
     verbs_without_the_right_are_not_applied,
+    a_failed_copy_leaves_the_others,
     verbs_behind_a_failed_one_do_not_take_effect,
     a_connection_stays_broken_until_it_is_re_made,
     broken_connections_are_one_lane_s_own,
@@ -113,6 +114,26 @@ fn verbs_without_the_right_are_not_applied(cluster: &Cluster) {
         }
         let untouched = RemoteAddr::new(MEMORY[0], RegionId(1), 0);
         assert_eq!(read_words(&lane, untouched, 32).await, [0; 32]);
+    });
+}
+
+/// A copy that fails breaks its own connection only.
+fn a_failed_copy_leaves_the_others(cluster: &Cluster) {
+    let one_node_only = RegionId(1);
+    cluster.register(MEMORY[1], one_node_only, Rights::ALL);
+    cluster.with_regions().solo(async move |lane| {
+        let nodes: NodeSet = MEMORY.into_iter().collect();
+        let mut batch = lane.batch();
+        batch.write_word_all(nodes, REGION, 0, 1);
+        batch.write_word_all(nodes, one_node_only, 0, 2);
+        batch.write_word_all(nodes, REGION, 0, 3);
+        let error = batch.post().await.expect_err("a node has no such region");
+        let [failure] = error.failures() else { panic!("one failure, not {error:?}") };
+        assert_eq!((failure.node, failure.error), (MEMORY[0], VerbError::OutOfBounds));
+        assert_eq!(read(&lane, word(MEMORY[1], 0)).await, 3);
+        assert_eq!(read(&lane, RemoteAddr::new(MEMORY[1], one_node_only, 0)).await, 2);
+        lane.reconnect(MEMORY[0]).await.expect("the node is reachable");
+        assert_eq!(read(&lane, word(MEMORY[0], 0)).await, 1, "the verbs before it");
     });
 }
 

@@ -1,7 +1,7 @@
 //! Effects of a verb, and of a batch of verbs, when nothing fails.
 
 use super::{Cluster, MEMORY, REGION, properties, read, read_words, word, write};
-use crate::contract::ids::RemoteAddr;
+use crate::contract::ids::{NodeSet, RemoteAddr};
 use crate::contract::region::WORD_BYTES;
 use crate::contract::verbs::MAX_VERB_BYTES;
 
@@ -13,6 +13,7 @@ properties! {
     fetch_and_add_wraps_and_returns_the_old_word,
     one_batch_serves_several_nodes,
     one_buffer_is_written_to_several_nodes,
+    one_request_is_a_verb_on_each_of_its_nodes,
     a_batch_may_hold_more_than_one_chunk,
     an_empty_batch_completes,
 }
@@ -114,6 +115,31 @@ fn one_buffer_is_written_to_several_nodes(cluster: &Cluster) {
         for node in MEMORY {
             assert_eq!(read_words(&lane, word(node, 8), 8).await, [1, 2, 3, 4, 5, 6, 7, 8]);
         }
+    });
+}
+
+/// Each copy has its place in the order of its connection, and counts as a verb.
+fn one_request_is_a_verb_on_each_of_its_nodes(cluster: &Cluster) {
+    cluster.with_regions().solo(async |lane| {
+        let nodes: NodeSet = MEMORY.into_iter().collect();
+        let at = |index: u64| index * WORD_BYTES as u64;
+        let before = lane.counters();
+        let mut batch = lane.batch();
+        let staged = batch.stage(2 * WORD_BYTES);
+        batch.words_mut(staged).copy_from_slice(&[5, 6]);
+        batch.write_word(word(MEMORY[0], 0), 1);
+        batch.write_all(nodes, REGION, at(0), staged);
+        batch.write_word(word(MEMORY[1], 1), 2);
+        batch.write_word_all(nodes, REGION, at(2), 7);
+        batch.write_word_all(NodeSet::from(MEMORY[1]), REGION, at(3), 8);
+        batch.write_all(NodeSet::EMPTY, REGION, at(0), staged.prefix(WORD_BYTES));
+        assert_eq!(batch.verb_count(), 7);
+        batch.post().await.expect("the ranges are inside the regions");
+        let mut after = lane.counters();
+        after -= &before;
+        assert_eq!((after.writes, after.verb_bytes, after.doorbells), (7, 72, 2));
+        assert_eq!(read_words(&lane, word(MEMORY[0], 0), 4).await, [5, 6, 7, 0]);
+        assert_eq!(read_words(&lane, word(MEMORY[1], 0), 4).await, [5, 2, 7, 8]);
     });
 }
 

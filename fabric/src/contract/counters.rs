@@ -1,6 +1,6 @@
 //! Counts of the verbs and messages that a lane has issued, by kind.
 
-use crate::contract::verbs::{VerbKind, WorkRequest};
+use crate::contract::verbs::Tally;
 
 /// Memory and connections that a node provides to others, as its host sees them now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,26 +42,13 @@ impl VerbCounters {
     }
 
     #[inline]
-    pub(crate) fn count_batch(&mut self, requests: &[WorkRequest]) {
-        // Node numbers stay below 128 in any configuration; see router's MAX_NODES.
-        let mut nodes = 0u128;
-        let mut last = None;
-        for request in requests {
-            let count = match request.kind() {
-                VerbKind::Read => &mut self.reads,
-                VerbKind::Write => &mut self.writes,
-                VerbKind::CompareAndSwap => &mut self.compare_and_swaps,
-                VerbKind::FetchAndAdd => &mut self.fetch_and_adds,
-            };
-            *count += 1;
-            self.verb_bytes += request.bytes() as u64;
-            let node = request.addr.node();
-            if last != Some(node) {
-                last = Some(node);
-                nodes |= 1 << (node.0 % 128);
-            }
-        }
-        self.doorbells += u64::from(nodes.count_ones());
+    pub(crate) fn count_batch(&mut self, batch: &Tally) {
+        self.reads += u64::from(batch.reads);
+        self.writes += u64::from(batch.writes);
+        self.compare_and_swaps += u64::from(batch.compare_and_swaps);
+        self.fetch_and_adds += u64::from(batch.fetch_and_adds);
+        self.verb_bytes += batch.bytes;
+        self.doorbells += u64::from(batch.connections());
     }
 
     #[inline]

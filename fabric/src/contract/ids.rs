@@ -3,6 +3,7 @@
 //! Every id is a newtype over the integer that travels on the wire, so that mixing two of them
 //! up does not compile. This module holds no behaviour beyond packing and unpacking.
 
+pub use crate::contract::node_set::NodeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,18 @@ impl RemoteAddr {
     #[inline]
     pub fn offset(self) -> u64 {
         self.0 & Self::MAX_OFFSET
+    }
+
+    /// Number of its region among the regions of all nodes.
+    #[inline]
+    pub(crate) fn flat_region(self) -> usize {
+        (self.0 >> Self::OFFSET_BITS) as usize
+    }
+
+    /// The same byte of the region with the same number on another node.
+    #[inline]
+    pub(crate) fn on(self, node: NodeId) -> Self {
+        Self(self.0 & ((1 << 48) - 1) | u64::from(node.0) << 48)
     }
 
     /// The address `bytes` further on in the same region.

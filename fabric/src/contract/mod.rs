@@ -5,6 +5,7 @@
 
 pub mod counters;
 pub mod ids;
+pub(crate) mod node_set;
 pub mod prefetch;
 pub mod region;
 pub mod transport;

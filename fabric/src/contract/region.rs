@@ -288,9 +288,14 @@ impl Memory {
     /// If the range leaves the mapping.
     #[inline]
     pub fn write(&self, first: usize, from: &[u64]) {
-        for (word, value) in self.view.slice(first, from.len()).iter().zip(from) {
-            word.store(*value, Ordering::Release);
+        let (lines, rest) = self.view.slice(first, from.len()).as_chunks::<LINE_WORDS>();
+        let (line_values, rest_values) = from.as_chunks::<LINE_WORDS>();
+        let store = |(word, value): (&AtomicU64, &u64)| word.store(*value, Ordering::Release);
+        // Line by line, as in `in_lines`.
+        for (line, values) in lines.iter().zip(line_values) {
+            line.iter().zip(values).for_each(store);
         }
+        rest.iter().zip(rest_values).for_each(store);
     }
 
     /// Stores `new` if the word at `index` holds `expected`; returns the word's previous value.

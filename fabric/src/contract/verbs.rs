@@ -5,7 +5,8 @@
 //! touch can be borrowed or freed meanwhile. Building a batch allocates nothing once the lane's
 //! pool is warm. The guarantees of verbs (order, atomicity, failure) are in docs/verbs.md.
 
-use crate::contract::ids::{NodeId, RemoteAddr};
+use crate::contract::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
+use crate::contract::node_set::{Bits, Nodes};
 use crate::contract::region::{Chunk, LINE_BYTES, Rights, WORD_BYTES};
 
 /// Words in one arena chunk.
@@ -69,6 +70,15 @@ pub enum Op {
     },
 }
 
+/// One verb as an initiator carries it out itself: the words that it moves.
+pub(crate) enum Transfer<'a> {
+    Read(&'a mut [u64]),
+    ReadStable(&'a mut [u64]),
+    Write(&'a [u64]),
+    CompareAndSwap { expected: u64, new: u64, held: &'a mut u64 },
+    FetchAndAdd { addend: u64, held: &'a mut u64 },
+}
+
 /// The kind of a verb, for counting and costing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerbKind {
@@ -91,10 +101,14 @@ pub struct WorkRequest {
     pub op: Op,
     /// The local side: source of a WRITE, destination of everything else.
     pub local: Buffer,
+    /// Further nodes of a WRITE, each with the same offset of the region with the same number: a
+    /// verb for each. Empty for back ends without [`Capabilities::several_nodes`], whose batches
+    /// have a request for each node.
+    pub also: NodeSet,
 }
 
 impl WorkRequest {
-    /// Bytes of remote memory that the verb touches.
+    /// Bytes of remote memory that the verb touches; of a WRITE to several nodes, on each.
     #[inline]
     pub fn bytes(&self) -> usize {
         match self.op {
@@ -112,6 +126,24 @@ impl WorkRequest {
             Op::CompareAndSwap { .. } => VerbKind::CompareAndSwap,
             Op::FetchAndAdd { .. } => VerbKind::FetchAndAdd,
         }
+    }
+
+    /// Calls `visit` with the address on each node that the request goes to.
+    #[inline]
+    pub(crate) fn each_address(&self, mut visit: impl FnMut(RemoteAddr)) {
+        visit(self.addr);
+        self.also.into_iter().for_each(|node| visit(self.addr.on(node)));
+    }
+
+    #[inline]
+    fn goes_to(&self, node: NodeId) -> bool {
+        self.addr.node() == node || self.also.contains(node)
+    }
+
+    /// The request as one of its nodes gets it.
+    #[inline]
+    fn on(&self, node: NodeId) -> Self {
+        Self { addr: self.addr.on(node), also: NodeSet::EMPTY, ..*self }
     }
 
     /// Index of the verb's first word in a region of `region_bytes` with these rights.
@@ -193,7 +225,7 @@ impl VerbError {
 pub struct Failure {
     /// The node at the other end.
     pub node: NodeId,
-    /// Index of the verb in its batch.
+    /// Index of the verb's request in its batch.
     pub verb: usize,
     /// The error of that verb.
     pub error: VerbError,
@@ -209,6 +241,8 @@ pub struct Capabilities {
     pub masked_atomics: bool,
     /// Atomics on 16-byte operands.
     pub wide_atomics: bool,
+    /// The back end takes requests for several nodes ([`WorkRequest::also`]).
+    pub several_nodes: bool,
 }
 
 /// A list of verbs and the buffers that they use. It has one owner at a time: the coordinator while
@@ -218,6 +252,52 @@ pub struct Work {
     requests: Vec<WorkRequest>,
     buffers: Buffers,
     failures: Vec<Failure>,
+    tally: Tally,
+    /// Whether a request goes to several nodes.
+    several_nodes: bool,
+    /// Empty; the place for the requests once they are split by node.
+    spare: Vec<WorkRequest>,
+}
+
+/// Verbs of one batch, counted while it is built; each copy of a WRITE to several nodes counts.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) reads: u32,
+    pub(crate) writes: u32,
+    pub(crate) compare_and_swaps: u32,
+    pub(crate) fetch_and_adds: u32,
+    /// Bytes moved.
+    pub(crate) bytes: u64,
+    /// Nodes that the verbs go to.
+    nodes: Bits,
+}
+
+impl Tally {
+    /// Number of verbs.
+    #[inline]
+    pub(crate) fn verbs(&self) -> usize {
+        (self.reads + self.writes + self.compare_and_swaps + self.fetch_and_adds) as usize
+    }
+
+    /// Number of connections in the batch: of doorbells.
+    #[inline]
+    pub(crate) fn connections(&self) -> u8 {
+        self.nodes.count()
+    }
+
+    /// Counts verbs of one kind to one node each, of `bytes` in all.
+    #[inline]
+    fn count(&mut self, kind: VerbKind, verbs: u32, bytes: usize, nodes: Bits) {
+        let count = match kind {
+            VerbKind::Read => &mut self.reads,
+            VerbKind::Write => &mut self.writes,
+            VerbKind::CompareAndSwap => &mut self.compare_and_swaps,
+            VerbKind::FetchAndAdd => &mut self.fetch_and_adds,
+        };
+        *count += verbs;
+        self.bytes += bytes as u64;
+        self.nodes = self.nodes.or(nodes);
+    }
 }
 
 /// The local side of a batch: the source of WRITEs and the destination of all other verbs.
@@ -308,23 +388,80 @@ impl Work {
         self.buffers.place(buffer)
     }
 
-    /// Carries out the verbs in order, for a back end whose initiator does so itself. Once a verb
-    /// to a node has failed, further verbs to that node are skipped.
+    /// Carries out the verbs in order, for a back end whose initiator does so itself: calls `carry`
+    /// for each verb. Once a verb to a node has failed, further verbs to that node are skipped.
     #[inline]
-    pub fn execute(
+    pub(crate) fn execute(
         &mut self,
-        mut verb: impl FnMut(&WorkRequest, &mut Buffers) -> Result<(), VerbError>,
+        mut carry: impl FnMut(RemoteAddr, Transfer<'_>) -> Result<(), VerbError>,
     ) {
-        let Self { requests, buffers, failures } = self;
-        for (index, request) in requests.iter().enumerate() {
-            let node = request.addr.node();
-            if failures.iter().any(|failure| failure.node == node) {
-                continue;
-            }
-            if let Err(error) = verb(request, buffers) {
-                failures.push(Failure { node, verb: index, error });
+        let Self { requests, buffers, failures, .. } = self;
+        for (verb, request) in requests.iter().enumerate() {
+            let (addr, local) = (request.addr, request.local);
+            let mut one = |addr: RemoteAddr, transfer: Transfer<'_>| {
+                let node = addr.node();
+                if failures.iter().any(|failure| failure.node == node) {
+                    return;
+                }
+                if let Err(error) = carry(addr, transfer) {
+                    failures.push(Failure { node, verb, error });
+                }
+            };
+            match request.op {
+                Op::Read => one(addr, Transfer::Read(buffers.words_mut(local))),
+                Op::ReadStable => one(addr, Transfer::ReadStable(buffers.words_mut(local))),
+                Op::Write => {
+                    let words = buffers.words(local);
+                    request.each_address(|addr| one(addr, Transfer::Write(words)));
+                }
+                Op::WriteWord { value } => {
+                    request.each_address(|addr| one(addr, Transfer::Write(&[value])));
+                }
+                Op::CompareAndSwap { expected, new } => {
+                    let held = &mut buffers.words_mut(local)[0];
+                    one(addr, Transfer::CompareAndSwap { expected, new, held });
+                }
+                Op::FetchAndAdd { addend } => {
+                    let held = &mut buffers.words_mut(local)[0];
+                    one(addr, Transfer::FetchAndAdd { addend, held });
+                }
             }
         }
+    }
+
+    /// Verbs of the batch by kind.
+    #[inline]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Number of verbs; each copy of a WRITE to several nodes counts.
+    #[inline]
+    pub fn verb_count(&self) -> usize {
+        self.tally.verbs()
+    }
+
+    /// Replaces each request for several nodes by one for each of them. All requests are grouped by
+    /// node then; those to one node keep their order.
+    pub(crate) fn split_by_node(&mut self) {
+        if !self.several_nodes {
+            return;
+        }
+        let mut apart = std::mem::take(&mut self.spare);
+        for node in Nodes(self.tally.nodes) {
+            for request in &self.requests {
+                if request.goes_to(node) {
+                    apart.push(request.on(node));
+                }
+            }
+        }
+        // What is left goes to nodes that no set holds.
+        let others = |request: &&WorkRequest| request.addr.node().0 >= NodeSet::LIMIT;
+        apart.extend(self.requests.iter().filter(others));
+        debug_assert_eq!(apart.len(), self.tally.verbs(), "every verb is there once");
+        self.spare = std::mem::replace(&mut self.requests, apart);
+        self.spare.clear();
+        self.several_nodes = false;
     }
 
     /// Copies the results of READs and atomics into the buffers of the `verbs` verbs to `node` from
@@ -367,11 +504,34 @@ impl Work {
         self.failures.iter().any(|failure| failure.node == node)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, addr: RemoteAddr, op: Op, local: Buffer) {
         let staged = self.buffers.holds(local) || local.words == 0;
         assert!(staged, "the buffer belongs to another batch");
-        self.requests.push(WorkRequest { addr, op, local });
+        let request = WorkRequest { addr, op, local, also: NodeSet::EMPTY };
+        self.tally.count(request.kind(), 1, request.bytes(), Bits::of(addr.node()));
+        self.requests.push(request);
+    }
+
+    /// Adds a WRITE to byte `offset` of `region` on each of `nodes`.
+    #[inline]
+    pub(crate) fn push_all(
+        &mut self,
+        mut nodes: NodeSet,
+        (region, offset): (RegionId, u64),
+        op: Op,
+        local: Buffer,
+    ) {
+        let (all, copies) = (nodes.bits(), nodes.len());
+        let Some(first) = nodes.take_first() else { return };
+        let staged = self.buffers.holds(local) || local.words == 0;
+        assert!(staged, "the buffer belongs to another batch");
+        let addr = RemoteAddr::new(first, region, offset);
+        let request = WorkRequest { addr, op, local, also: nodes };
+        debug_assert_eq!(request.kind(), VerbKind::Write, "only a WRITE has copies");
+        self.tally.count(VerbKind::Write, copies as u32, copies * request.bytes(), all);
+        self.several_nodes |= copies > 1;
+        self.requests.push(request);
     }
 
     /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
@@ -391,6 +551,8 @@ impl Work {
     pub(crate) fn clear(&mut self) -> bool {
         self.requests.clear();
         self.failures.clear();
+        self.tally = Tally::default();
+        self.several_nodes = false;
         self.buffers.used_words = 0;
         self.buffers.chunks.len() > 1
     }

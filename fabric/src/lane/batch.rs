@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::{Core, Outcome, Waiting};
-use crate::contract::ids::RemoteAddr;
+use crate::contract::ids::{NodeSet, RegionId, RemoteAddr};
 use crate::contract::region::WORD_BYTES;
 use crate::contract::verbs::{Buffer, Failure, Op, Work};
 
@@ -95,10 +95,32 @@ impl Batch {
         self.owned.parts_mut().1.push(addr, Op::Write, from);
     }
 
+    /// Adds a WRITE of a staged buffer to byte `offset` of `region` on each of `nodes`: as many
+    /// verbs as nodes, each in its place in the order of its connection.
+    ///
+    /// # Panics
+    /// If the buffer was not staged in this batch, or the offset exceeds
+    /// [`RemoteAddr::MAX_OFFSET`].
+    #[inline]
+    pub fn write_all(&mut self, nodes: NodeSet, region: RegionId, offset: u64, from: Buffer) {
+        self.owned.parts_mut().1.push_all(nodes, (region, offset), Op::Write, from);
+    }
+
     /// Adds a WRITE of one word, carried inside the request.
     #[inline]
     pub fn write_word(&mut self, addr: RemoteAddr, value: u64) {
         self.owned.parts_mut().1.push(addr, Op::WriteWord { value }, Work::no_buffer());
+    }
+
+    /// Adds a WRITE of one word to byte `offset` of `region` on each of `nodes`, as
+    /// [`Batch::write_all`] does.
+    ///
+    /// # Panics
+    /// If the offset exceeds [`RemoteAddr::MAX_OFFSET`].
+    #[inline]
+    pub fn write_word_all(&mut self, nodes: NodeSet, region: RegionId, offset: u64, value: u64) {
+        let (op, at) = (Op::WriteWord { value }, (region, offset));
+        self.owned.parts_mut().1.push_all(nodes, at, op, Work::no_buffer());
     }
 
     /// Adds a compare-and-swap; the buffer receives the remote word's previous value.
@@ -115,7 +137,7 @@ impl Batch {
 
     /// Number of verbs in the batch.
     pub fn verb_count(&self) -> usize {
-        self.owned.work().requests().len()
+        self.owned.work().verb_count()
     }
 
     /// Posts the batch now; the future completes when all its verbs have. An empty batch completes

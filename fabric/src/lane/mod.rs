@@ -44,6 +44,8 @@ pub struct Lane {
 struct Core {
     at: Endpoint,
     executor: Handle,
+    /// Whether the back end takes requests for several nodes.
+    several_nodes: bool,
     transport: RefCell<Box<dyn Transport>>,
     state: RefCell<State>,
     messages: RefCell<Messages>,
@@ -219,6 +221,7 @@ impl Lane {
         let core = Core {
             at,
             executor,
+            several_nodes: transport.capabilities().several_nodes,
             transport: RefCell::new(transport),
             state: RefCell::default(),
             messages: RefCell::default(),
@@ -348,17 +351,20 @@ impl Core {
     }
 
     #[inline]
-    fn post(&self, work: Box<Work>) -> Token {
+    fn post(&self, mut work: Box<Work>) -> Token {
         let state = &mut *self.state.borrow_mut();
-        let verbs = work.requests().len();
+        let verbs = work.verb_count();
         if verbs == 0 {
             let token = state.entries.add();
             let _nobody_waits_yet = state.entries.finish(token, Outcome::Batch(work));
             return token;
         }
-        state.counters.count_batch(work.requests());
+        state.counters.count_batch(work.tally());
         if let Some(recorder) = &mut state.recorder {
             recorder.batch(self.executor.current(), work.requests());
+        }
+        if !self.several_nodes {
+            work.split_by_node();
         }
         let token = state.entries.add();
         if state.waiting.is_empty() && state.has_room(verbs) {

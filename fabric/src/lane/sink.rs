@@ -48,7 +48,7 @@ impl State {
     #[inline]
     fn next_with_room(&mut self) -> Option<(Token, Deferred)> {
         let verbs = match &self.waiting.front()?.1 {
-            Deferred::Batch(work) => work.requests().len(),
+            Deferred::Batch(work) => work.verb_count(),
             Deferred::Reconnect(_) => 0,
         };
         if !self.has_room(verbs) {
@@ -103,7 +103,7 @@ impl LaneSink<'_> {
 impl Sink for LaneSink<'_> {
     #[inline]
     fn completed(&mut self, token: Token, work: Box<Work>) {
-        self.state.verbs_in_flight -= work.requests().len();
+        self.state.verbs_in_flight -= work.verb_count();
         self.finish(token, Outcome::Batch(work));
     }
 

@@ -3,7 +3,7 @@
 //! Replayed with the same number of coroutines and no protocol, a trace shows the throughput of the
 //! fabric alone: the *floor* that the engine is measured against (DESIGN §10).
 
-use crate::contract::ids::RemoteAddr;
+use crate::contract::ids::{NodeSet, RemoteAddr};
 use crate::contract::verbs::{Op, WorkRequest};
 use crate::lane::{BatchError, Lane};
 use crate::run::exec::TaskId;
@@ -14,6 +14,8 @@ struct Verb {
     addr: RemoteAddr,
     bytes: u32,
     op: Shape,
+    /// Further nodes of a WRITE.
+    also: NodeSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +53,7 @@ impl Trace {
 
     /// Number of verbs recorded.
     pub fn verb_count(&self) -> usize {
-        self.verbs.len()
+        self.verbs.iter().map(|verb| 1 + verb.also.len()).sum()
     }
 
     /// Posts the verbs of transaction `index`, batch by batch, waiting for each.
@@ -74,11 +76,14 @@ impl Trace {
             let staged = batch.stage(writes.map(|verb| verb.bytes as usize).max().unwrap_or(0));
             for verb in verbs {
                 let bytes = verb.bytes as usize;
+                let (region, offset) = (verb.addr.region(), verb.addr.offset());
                 match verb.op {
                     Shape::Read => _ = batch.read(verb.addr, bytes),
                     Shape::ReadStable => _ = batch.read_stable(verb.addr, bytes),
-                    Shape::Write => batch.write(verb.addr, staged.prefix(bytes)),
-                    Shape::WriteWord => batch.write_word(verb.addr, 0),
+                    Shape::Write => {
+                        batch.write_all(verb.nodes(), region, offset, staged.prefix(bytes));
+                    }
+                    Shape::WriteWord => batch.write_word_all(verb.nodes(), region, offset, 0),
                     Shape::CompareAndSwap => _ = batch.compare_and_swap(verb.addr, 0, 0),
                     Shape::FetchAndAdd => _ = batch.fetch_and_add(verb.addr, 0),
                 }
@@ -140,6 +145,11 @@ impl Recorder {
 }
 
 impl Verb {
+    /// All nodes of a WRITE.
+    fn nodes(&self) -> NodeSet {
+        self.also.or(self.addr.node().into())
+    }
+
     fn of(request: &WorkRequest) -> Self {
         let op = match request.op {
             Op::Read => Shape::Read,
@@ -149,6 +159,7 @@ impl Verb {
             Op::CompareAndSwap { .. } => Shape::CompareAndSwap,
             Op::FetchAndAdd { .. } => Shape::FetchAndAdd,
         };
-        Self { addr: request.addr, bytes: request.bytes() as u32, op }
+        let bytes = request.bytes() as u32;
+        Self { addr: request.addr, bytes, op, also: request.also }
     }
 }

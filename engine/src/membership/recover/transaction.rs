@@ -194,8 +194,8 @@ impl Recoverer<'_> {
     async fn copies(&self, slot: u16) -> Result<Vec<Copy>, Stop> {
         let bytes = self.coordinator.shared.log.slot_bytes() as usize;
         let read = |batch: &mut Batch| {
-            let read = |node: &NodeId| (*node, batch.read(self.log_place(*node, slot), bytes));
-            self.nodes.iter().map(read).collect::<Vec<_>>()
+            let read = |node| (node, batch.read(self.log_place(node, slot), bytes));
+            self.nodes.into_iter().map(read).collect::<Vec<_>>()
         };
         let (done, buffers) = self.post(read).await?;
         let copy = |(node, buffer)| Copy { node, words: done.words(buffer).to_vec() };

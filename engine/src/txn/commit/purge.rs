@@ -72,17 +72,17 @@ impl Body {
         let staged: Vec<_> = staged.collect();
         let placement = coordinator.placement();
         let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
-        for (place, node) in self.plan.nodes.iter().enumerate() {
-            if coordinator.configuration.has_left(*node) {
+        for (place, node) in self.plan.nodes.into_iter().enumerate() {
+            if coordinator.configuration.has_left(node) {
                 continue;
             }
-            batch.write(commit.log_place(*node), log);
+            batch.write(commit.log_place(node), log);
             if cut!(me, PurgeLogPosted, place, copies) {
                 return;
             }
             for (write, cell) in &staged {
                 let members = placement.replicas(write.group).members();
-                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
+                if let Some(replica) = members.iter().find(|replica| replica.node == node) {
                     batch.write(replica.at(write.version_word()), *cell);
                     if cut!(me, PurgeMarked, place, copies) {
                         return;

@@ -67,17 +67,17 @@ impl Body {
         let tag = Version::Invisible(commit.txn()).encode();
         let placement = coordinator.placement();
         let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
-        for (place, node) in self.plan.nodes.iter().enumerate() {
-            if coordinator.configuration.has_left(*node) {
+        for (place, node) in self.plan.nodes.into_iter().enumerate() {
+            if coordinator.configuration.has_left(node) {
                 continue;
             }
-            batch.write(commit.log_place(*node), log);
+            batch.write(commit.log_place(node), log);
             if cut!(me, TrimLogPosted, place, copies) {
                 return;
             }
             for write in &self.plan.writes {
                 let members = placement.replicas(write.group).members();
-                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
+                if let Some(replica) = members.iter().find(|replica| replica.node == node) {
                     batch.write_word(replica.at(write.version_word()), tag);
                     if cut!(me, TrimMarked, place, copies) {
                         return;

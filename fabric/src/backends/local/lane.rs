@@ -74,14 +74,14 @@ impl Target for LocalNode {
     }
 
     #[inline]
-    fn region(&self, region: RegionId) -> Option<&Region> {
+    fn region(&self, region: RegionId) -> Option<&Arc<Region>> {
         self.regions[usize::from(region.0)].get()
     }
 }
 
 impl Transport for LocalLane {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { stable_reads: true, ..Capabilities::default() }
+        Capabilities { stable_reads: true, several_nodes: true, ..Capabilities::default() }
     }
 
     #[inline]

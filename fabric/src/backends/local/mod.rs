@@ -40,7 +40,7 @@ struct LocalState {
 }
 
 struct LocalNode {
-    regions: Box<[OnceLock<Region>]>,
+    regions: Box<[OnceLock<Arc<Region>>]>,
     /// By initiating node: epoch below which its verbs are refused.
     fences: Box<[AtomicU32]>,
     reachable: AtomicBool,
@@ -133,7 +133,7 @@ impl Fabric for LocalFabric {
         let memory = Memory::anonymous(bytes as usize)
             .map_err(|source| FabricError::OutOfMemory { bytes, source })?;
         let mapping = Mapping::Writable(memory);
-        slot.set(Region { mapping, bytes, rights })
+        slot.set(Arc::new(Region { mapping, bytes, rights }))
             .map_err(|_| FabricError::RegionTaken(node, region))
     }
 

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(super) struct Attachment {
     socket: Mutex<Socket>,
     board: ForeignBoard,
-    regions: Box<[OnceLock<Region>]>,
+    regions: Box<[OnceLock<Arc<Region>>]>,
     /// Whether the host hung up, or once failed to answer: its next reply may belong to an earlier
     /// request.
     lost: AtomicBool,
@@ -122,7 +122,7 @@ impl Attachment {
             return Err(ShmError::Nonsense);
         }
         // Another thread may have mapped it meanwhile.
-        let _ = slot.set(Region { mapping, bytes, rights });
+        let _ = slot.set(Arc::new(Region { mapping, bytes, rights }));
         Ok(())
     }
 
@@ -237,14 +237,14 @@ impl Target for Attachment {
     }
 
     #[inline]
-    fn region(&self, region: RegionId) -> Option<&Region> {
+    fn region(&self, region: RegionId) -> Option<&Arc<Region>> {
         self.regions[usize::from(region.0)].get()
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Unmapped first, as the goodbye says.
+        // Unmapped first, as the goodbye says; the lanes that were here have let go of theirs.
         self.regions = Box::default();
         // If it does not arrive, the host waits for the end of this process.
         let _ = self.socket().send_now(&HostRequest::Goodbye.encode(), &[]);

@@ -130,6 +130,8 @@ impl ShmLane {
         node: NodeId,
         result: Result<Arc<Attachment>, VerbError>,
     ) -> Result<(), VerbError> {
+        // The old attachment's memory must be unmapped before its connection is closed.
+        self.verbs.forget(node);
         let connection = self.verbs.targets.0.get_mut(usize::from(node.0));
         *connection.ok_or(VerbError::Unreachable)? = Some(result?);
         self.verbs.reconnect(node)
@@ -150,7 +152,7 @@ impl ShmLane {
 
 impl Transport for ShmLane {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { stable_reads: true, ..Capabilities::default() }
+        Capabilities { stable_reads: true, several_nodes: true, ..Capabilities::default() }
     }
 
     #[inline]
