@@ -145,9 +145,16 @@ impl ReplicaSet {
 pub struct Placement {
     groups: Box<[ReplicaSet]>,
     replicas: usize,
+    /// Nodes of all groups: asked for by every commit.
+    nodes: NodeSet,
 }
 
 impl Placement {
+    fn of(groups: Box<[ReplicaSet]>, replicas: usize) -> Self {
+        let nodes = groups.iter().fold(NodeSet::EMPTY, |nodes, set| nodes.or(set.nodes));
+        Self { groups, replicas, nodes }
+    }
+
     /// Places `replicas` copies of every shard on `memory_nodes`, whose order gives the groups
     /// their numbers.
     ///
@@ -174,7 +181,7 @@ impl Placement {
             };
             ReplicaSet::of((0..replicas).map(member), replicas)
         });
-        Ok(Self { groups: groups.collect(), replicas })
+        Ok(Self::of(groups.collect(), replicas))
     }
 
     /// The placement without these memory nodes; `None` if some group has no full copy left.
@@ -187,21 +194,21 @@ impl Placement {
             (whole > 0).then(|| ReplicaSet::of(left, whole))
         };
         let groups = self.groups.iter().map(left).collect::<Option<_>>()?;
-        Some(Self { groups, replicas: self.replicas })
+        Some(Self::of(groups, self.replicas))
     }
 
     /// The placement with the nodes of `joining` added again to the groups that they had a copy of
     /// in `first`, the cluster's first placement. They are listed behind the full copies.
     #[must_use]
     pub fn with_joining(&self, first: &Self, joining: &[NodeId]) -> Self {
-        let mut with = self.clone();
-        for (set, first) in with.groups.iter_mut().zip(&first.groups) {
+        let mut groups = self.groups.clone();
+        for (set, first) in groups.iter_mut().zip(&first.groups) {
             let known = |node| set.members().iter().any(|member| member.node == node);
             let made = first.members().iter().filter(|member| joining.contains(&member.node));
             let made: Vec<Replica> = made.filter(|member| !known(member.node)).copied().collect();
             made.into_iter().for_each(|member| set.push(member));
         }
-        with
+        Self::of(groups, self.replicas)
     }
 
     /// Whether any copy is being filled.
@@ -217,7 +224,7 @@ impl Placement {
             ReplicaSet::of(whole.iter().copied(), whole.len())
         };
         let groups = self.groups.iter().map(of_whole);
-        Self { groups: groups.collect(), ..*self }
+        Self::of(groups.collect(), self.replicas)
     }
 
     /// Primary of each group: if no node was lost, every memory node once, in the order in which
@@ -227,8 +234,9 @@ impl Placement {
     }
 
     /// Every memory node that has a copy of some group.
+    #[inline]
     pub fn nodes(&self) -> NodeSet {
-        self.groups.iter().fold(NodeSet::EMPTY, |nodes, set| nodes.or(set.nodes))
+        self.nodes
     }
 
     /// Number of groups: the number of memory nodes at first.
