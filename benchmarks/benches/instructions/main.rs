@@ -72,8 +72,10 @@ enum After {
 
 /// Counts all workloads and shows the table.
 fn count(after: After) -> Result<(), Error> {
+    let counted = |name: &&str| after != After::Check || !is_local(name);
+    let names: Vec<&str> = WORKLOADS.into_iter().filter(counted).collect();
     let mut workloads = BTreeMap::new();
-    for workload in WORKLOADS.into_iter().filter(|name| after != After::Check || !is_local(name)) {
+    for &workload in &names {
         let secs = if is_local(workload) { LOCAL_SECS } else { SIMULATED_SECS };
         let [(shorter, fewer), (longer, more)] =
             [measure(workload, secs[0])?, measure(workload, secs[1])?];
@@ -89,7 +91,7 @@ fn count(after: After) -> Result<(), Error> {
     }
     let recorded: Counts = serde_json::from_slice(&std::fs::read(RECORDED)?)?;
     let mut out = io::stdout();
-    writeln!(out, "{}", counts.table(&WORKLOADS, &recorded))?;
+    writeln!(out, "{}", counts.table(&names, &recorded))?;
     if !counts.is_comparable(&recorded) {
         writeln!(out, "Not compared: {RECORDED} is of {}.", recorded.compiler)?;
     }
