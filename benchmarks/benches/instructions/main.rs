@@ -5,7 +5,8 @@
 //! instructions. What the back end `local` adds, whose verbs are copies, is counted on real time.
 //! Loading and start-up are left out, as what a longer run has in common with a shorter one.
 //! Prints a table, and how the counts compare with those of `recorded.json`; `-- --record` writes
-//! that file, and `-- --check` fails if a sum has grown by more than 3 %. Needs valgrind.
+//! that file, and `-- --check` fails if the sum of a simulated workload has grown by more than 3 %.
+//! Needs valgrind.
 
 mod counts;
 
@@ -102,7 +103,7 @@ fn is_local(workload: &str) -> bool {
     workload.ends_with(LOCAL)
 }
 
-/// Runs a workload under callgrind for these seconds of virtual time. Returns its instructions by
+/// Runs a workload under callgrind for these seconds. Returns its instructions by
 /// layer, and the number of transactions that committed.
 fn measure(workload: &str, secs: f64) -> Result<(Layers, u64), Error> {
     let folder = tempfile::tempdir()?;

@@ -99,11 +99,16 @@ impl Replicas {
     #[inline]
     fn nodes(self, set: &ReplicaSet) -> NodeSet {
         let primary = set.primary().node;
-        match self {
+        let nodes = match self {
             Self::Backups if set.whole().len() > 1 => set.nodes().without(primary),
             Self::Primaries => primary.into(),
             Self::Backups | Self::All => set.nodes(),
-        }
+        };
+        debug_assert!(
+            self.of(set).iter().map(|replica| replica.node).collect::<NodeSet>() == nodes,
+            "the nodes are those of the replicas"
+        );
+        nodes
     }
 }
 
@@ -642,10 +647,9 @@ impl Body {
         let word = Version::Committed(commit_ts).encode();
         let placement = coordinator.placement();
         let on = |write: &PlannedWrite| replicas.nodes(placement.replicas(write.group));
-        let nodes = self.plan.writes.iter().fold(NodeSet::EMPTY, |all, write| all.or(on(write)));
         let (me, mut place) = (coordinator.node.id.0, 0);
         let words: usize = self.plan.writes.iter().map(|write| on(write).len()).sum();
-        for nodes in parts(nodes) {
+        for nodes in parts(placement.nodes()) {
             for write in &self.plan.writes {
                 let here = on(write).and(nodes);
                 if here.is_empty() {
