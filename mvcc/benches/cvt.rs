@@ -9,9 +9,9 @@ use lotus_mvcc::acceptance::{Expected, accept_record};
 use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Cvt, Version};
 use lotus_mvcc::layout::record::RecordHeader;
-use lotus_mvcc::loader::{LoadedRow, ShardImage};
+use lotus_mvcc::loader::{LoadedRecord, LoadedRow, ShardImage};
 use lotus_mvcc::visibility::{Visible, newest, victim, visible_at};
-use lotus_mvcc::{PrimaryKey, TableDef, TableSpec, Timestamp};
+use lotus_mvcc::{Inline, PrimaryKey, TableDef, TableSpec, Timestamp};
 
 fn at(time: u64) -> Timestamp {
     Timestamp::new(time).expect("63 bits")
@@ -19,6 +19,7 @@ fn at(time: u64) -> Timestamp {
 
 fn table(versions: u32) -> TableDef {
     let spec = TableSpec::new("bench").record_bytes(16).capacity(1).shards(1).versions(versions);
+    let spec = spec.inline(Inline::Never);
     TableDef::new(TableId(1), spec, vec![1 << 18]).expect("a valid spec")
 }
 
@@ -26,7 +27,7 @@ fn table(versions: u32) -> TableDef {
 fn cvt(table: &TableDef) -> Vec<u64> {
     let key = table.key(&PrimaryKey::from(1));
     let mut words = table.header(key).encode().to_vec();
-    for index in 1..=table.cell_count() as u64 {
+    for index in 1..=table.cvt().cells() as u64 {
         let writer = TxnId::from_raw(index);
         let contents = Contents::Value { length: 16 };
         let mut cell = Cell::NEVER_USED.taken_by(writer, contents, 64 * index);
@@ -42,13 +43,13 @@ fn decisions(c: &mut Criterion) {
         let words = cvt(&table);
         let mut group = c.benchmark_group(format!("cvt of {versions}"));
         group.bench_function("decode", |b| {
-            b.iter(|| Cvt::new(black_box(&words)).cells().filter(Result::is_ok).count());
+            b.iter(|| Cvt::new(black_box(&words), table.cvt()).cells().filter(Result::is_ok).count());
         });
-        group.bench_function("newest", |b| b.iter(|| newest(Cvt::new(black_box(&words)))));
+        group.bench_function("newest", |b| b.iter(|| newest(Cvt::new(black_box(&words), table.cvt()))));
         group.bench_function("visible_at", |b| {
-            b.iter(|| visible_at(Cvt::new(black_box(&words)), black_box(at(15))));
+            b.iter(|| visible_at(Cvt::new(black_box(&words), table.cvt()), black_box(at(15))));
         });
-        group.bench_function("victim", |b| b.iter(|| victim(Cvt::new(black_box(&words)))));
+        group.bench_function("victim", |b| b.iter(|| victim(Cvt::new(black_box(&words), table.cvt()))));
     }
 }
 
@@ -62,7 +63,7 @@ fn records(c: &mut Criterion) {
         b.iter(|| header.encode(key, black_box(&primary_key), Some(&[7; 16]), &mut record));
     });
     let words = cvt(&table);
-    let Visible::Version(candidate) = visible_at(Cvt::new(&words), at(25)) else {
+    let Visible::Version(candidate) = visible_at(Cvt::new(&words, table.cvt()), at(25)) else {
         panic!("two versions are visible");
     };
     let expected = Expected { table: table.id(), key, primary_key: &primary_key };
@@ -80,7 +81,7 @@ fn lookups(c: &mut Criterion) {
     let mut image = ShardImage::new(&table, table.key(&PrimaryKey::from(0)).shard());
     let keys: Vec<_> = (0..7).map(|number| table.key(&PrimaryKey::from(number))).collect();
     for key in &keys {
-        image.place(*key, LoadedRow { record: 64, length: 16 }).expect("seven rows fit");
+        image.place(*key, LoadedRow { record: LoadedRecord::At(64), length: 16 }).expect("seven rows fit");
     }
     let (_, bucket) = image.images().next().expect("the home bucket");
     c.bench_function("lookup in a full bucket", |b| {

@@ -28,7 +28,7 @@ use std::ops::Range;
 use lotus_fabric::ids::{Key, ShardId};
 
 use crate::layout::bucket::{BUCKET_SLOTS, Bucket, bucket_words, slot_offset};
-use crate::layout::cvt::{Cell, Cvt, CvtHeader, HEADER_WORDS, Slot, cvt_words};
+use crate::layout::cvt::{Cell, Cvt, CvtShape, HEADER_WORDS, Slot};
 use crate::layout::{LINE_BYTES, WORD_BYTES};
 use crate::table::{SpecError, TableDef, TableSpec};
 
@@ -62,7 +62,7 @@ impl IndexShape {
             groups: groups as u16,
             shards: spec.shards as u16,
             buckets_per_shard: (spec.capacity * 100).div_ceil(buckets_in_100),
-            bucket_bytes: (bucket_words(spec.versions as usize) * WORD_BYTES) as u64,
+            bucket_bytes: (bucket_words(spec.cvt_shape()) * WORD_BYTES) as u64,
         })
     }
 
@@ -230,7 +230,7 @@ pub enum SearchStep {
 #[derive(Clone, Debug)]
 pub struct Lookup {
     header: [u64; HEADER_WORDS],
-    cells: usize,
+    cvt: CvtShape,
     /// Offset of the home bucket.
     home: u64,
     /// Place of the next words to absorb.
@@ -252,8 +252,8 @@ impl Lookup {
         let home = table.geometry().home_bucket(key);
         let at = cached.map_or(At::Bucket(home), At::CachedCvt);
         let header = table.header(key).encode();
-        let cells = table.cell_count();
-        let lookup = Self { header, cells, home, at, free: None, torn: false };
+        let cvt = table.cvt();
+        let lookup = Self { header, cvt, home, at, free: None, torn: false };
         let read = lookup.pending();
         (lookup, read)
     }
@@ -284,7 +284,7 @@ impl Lookup {
         match self.at {
             At::CachedCvt(offset) => self.absorb_cached(offset, words),
             At::Bucket(offset) => {
-                self.absorb_bucket(offset, Bucket::new(words, self.cells), claimed)
+                self.absorb_bucket(offset, Bucket::new(words, self.cvt), claimed)
             }
         }
     }
@@ -309,17 +309,17 @@ impl Lookup {
         // matches.
         let found = bucket.slots().position(|slot| slot[..HEADER_WORDS] == self.header);
         if let Some(slot) = found {
-            let start = slot * cvt_words(self.cells);
-            let words = start..start + cvt_words(self.cells);
-            return SearchStep::Found { offset: offset + slot_offset(self.cells, slot), words };
+            let start = slot * self.cvt.words();
+            let words = start..start + self.cvt.words();
+            return SearchStep::Found { offset: offset + slot_offset(self.cvt, slot), words };
         }
-        for (slot, words) in bucket.slots().enumerate() {
-            let cvt = offset + slot_offset(self.cells, slot);
-            match CvtHeader::decode(words) {
+        for (slot, cvt) in bucket.cvts().enumerate() {
+            let at = offset + slot_offset(self.cvt, slot);
+            match cvt.slot() {
                 Slot::Used(_) => {}
                 Slot::Torn => self.torn = true,
-                Slot::Free if claimed(cvt) => {}
-                Slot::Free => self.note_free(cvt, words),
+                Slot::Free if claimed(at) => {}
+                Slot::Free => self.note_free(at, cvt),
             }
         }
         match bucket.overflow() {
@@ -334,8 +334,8 @@ impl Lookup {
 
     /// A free slot with a torn first cell is being freed right now, and cannot be taken.
     #[inline]
-    fn note_free(&mut self, offset: u64, words: &[u64]) {
-        match Cvt::new(words).cell(0) {
+    fn note_free(&mut self, offset: u64, cvt: Cvt<'_>) {
+        match cvt.cell(0) {
             Ok(first_cell) => {
                 self.free.get_or_insert(FreeSlot { offset, first_cell });
             }
@@ -346,8 +346,8 @@ impl Lookup {
     #[inline]
     fn pending(&self) -> Read {
         match self.at {
-            At::CachedCvt(offset) => Read { offset, words: cvt_words(self.cells) },
-            At::Bucket(offset) => Read { offset, words: bucket_words(self.cells) },
+            At::CachedCvt(offset) => Read { offset, words: self.cvt.words() },
+            At::Bucket(offset) => Read { offset, words: bucket_words(self.cvt) },
         }
     }
 }
@@ -360,8 +360,10 @@ mod tests {
     use super::*;
     use crate::key::CriticalField;
     use crate::layout::cvt::Contents;
+    use crate::table::Inline;
 
-    const SPEC: TableSpec = TableSpec::new("rows").record_bytes(16).capacity(100).shards(1);
+    const SPEC: TableSpec =
+        TableSpec::new("rows").record_bytes(16).capacity(100).shards(1).inline(Inline::Never);
     const HOME: u64 = 1 << 18;
     const NEXT: u64 = 2 << 18;
 
@@ -375,8 +377,8 @@ mod tests {
 
     /// A bucket of two-cell CVTs with these rows in its first slots.
     fn bucket(rows: &[u64], overflow: u64) -> Vec<u64> {
-        let mut words = vec![0; bucket_words(2)];
-        for (row, slot) in rows.iter().zip(words.chunks_exact_mut(cvt_words(2))) {
+        let mut words = vec![0; bucket_words(table().cvt())];
+        for (row, slot) in rows.iter().zip(words.chunks_exact_mut(table().cvt_words())) {
             slot[..HEADER_WORDS].copy_from_slice(&table().header(key(*row)).encode());
         }
         *words.last_mut().expect("not empty") = overflow;

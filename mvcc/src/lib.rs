@@ -40,5 +40,5 @@ pub mod version_table_cache;
 pub mod visibility;
 
 pub use key::{CriticalField, PrimaryKey};
-pub use table::{TableDef, TableSpec};
+pub use table::{Inline, TableDef, TableSpec};
 pub use timestamp::Timestamp;

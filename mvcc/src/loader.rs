@@ -2,27 +2,34 @@
 //!
 //! Rows that exist from the start need no locks and no protocol: the loader of a shard is alone
 //! with it. [`ShardImage`] builds the shard's buckets in local memory, row by row, and then lists
-//! what to write where. It allocates nothing remote: the caller places the records, passes their
-//! offsets, and provides overflow buckets on request.
+//! what to write where. It allocates nothing remote: the caller places the records that do not lie in
+//! their cells, passes their offsets, and provides overflow buckets on request.
 
 use lotus_fabric::ids::{Key, ShardId};
 use thiserror::Error;
 
 use crate::layout::WORD_BYTES;
-use crate::layout::bucket::{Bucket, bucket_words};
-use crate::layout::cvt::{
-    Cell, CellState, CvtHeader, HEADER_WORDS, Slot, Version, cell_offset, cvt_words,
-};
+use crate::layout::bucket::{Bucket, slot_offset};
+use crate::layout::cvt::{CELL_WORDS, Cell, CellState, HEADER_WORDS, Slot, Version};
 use crate::table::TableDef;
 use crate::timestamp::Timestamp;
 
 /// The single version that a loaded row begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LoadedRow {
-    /// Offset of the row's record in the group's region.
-    pub record: u64,
+pub struct LoadedRow<'r> {
+    /// The row's record.
+    pub record: LoadedRecord<'r>,
     /// Length of its value in bytes.
     pub length: u32,
+}
+
+/// Record of a loaded row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoadedRecord<'r> {
+    /// In the slot at this offset of the group's region.
+    At(u64),
+    /// These words, in the home slot of the row's first cell.
+    InCell(&'r [u64]),
 }
 
 /// Reason why a row was not placed.
@@ -47,7 +54,7 @@ pub enum PlaceError {
 pub struct ShardImage<'a> {
     table: &'a TableDef,
     shard: ShardId,
-    /// Home buckets, then overflow buckets, each [`bucket_words`] long.
+    /// Home buckets, then overflow buckets, each [`TableDef::bucket_words`] long.
     words: Vec<u64>,
     /// Index of the next bucket in the chain of each bucket in `words`; 0 for none: bucket 0 is a
     /// home bucket, which follows no other.
@@ -74,27 +81,38 @@ impl<'a> ShardImage<'a> {
     /// [`PlaceError`] if the key is a duplicate or the chain is full.
     ///
     /// # Panics
-    /// If the row is of another shard, or its record has no offset.
-    pub fn place(&mut self, key: Key, row: LoadedRow) -> Result<u64, PlaceError> {
+    /// If the row is of another shard, its record has no offset, or its words do not fit a home
+    /// slot of the table.
+    pub fn place(&mut self, key: Key, row: LoadedRow<'_>) -> Result<u64, PlaceError> {
         assert_eq!(key.shard(), self.shard, "the image is of one shard");
-        assert!(row.record != 0, "a row's record lies behind the region's header");
         let home = self.table.geometry().shape().home_number(key) as usize;
         let (bucket, slot) = match self.search(home, key)? {
             Room::In { bucket, slot } => (bucket, slot),
             Room::After { tail } => (self.link(tail)?, 0),
         };
-        let start = bucket * self.bucket_words() + slot * self.table.cvt_words();
+        let shape = self.table.cvt();
+        let offset = self.offset(bucket) + slot_offset(shape, slot);
+        let start = bucket * self.bucket_words() + slot * shape.words();
+        let cvt = &mut self.words[start..start + shape.cell_word(1)];
+        cvt[..HEADER_WORDS].copy_from_slice(&self.table.header(key).encode());
+        let (cell_words, home) = cvt[HEADER_WORDS..].split_at_mut(CELL_WORDS);
+        let record = match row.record {
+            LoadedRecord::At(record) => record,
+            LoadedRecord::InCell(words) => {
+                home[..words.len()].copy_from_slice(words);
+                shape.home(offset, 0)
+            }
+        };
+        assert!(record != 0, "a row's record lies behind the region's header");
         let cell = Cell {
             version: Version::Committed(Timestamp::LOADED),
             state: CellState::Valid,
-            record: row.record,
+            record,
             length: row.length,
             writes: 1,
         };
-        let cvt = &mut self.words[start..start + cvt_words(1)];
-        cvt[..HEADER_WORDS].copy_from_slice(&self.table.header(key).encode());
-        cvt[HEADER_WORDS..].copy_from_slice(&cell.encode());
-        Ok(self.offset(bucket) + slot as u64 * cell_offset(self.table.cell_count()))
+        cell_words.copy_from_slice(&cell.encode());
+        Ok(offset)
     }
 
     /// Adds the bucket at `offset` of the group's region to those that full chains may use.
@@ -119,9 +137,9 @@ impl<'a> ShardImage<'a> {
         let mut bucket = home;
         loop {
             let words = &self.words[bucket * self.bucket_words()..][..self.bucket_words()];
-            let view = Bucket::new(words, self.table.cell_count());
-            for (slot, words) in view.slots().enumerate() {
-                match CvtHeader::decode(words) {
+            let view = Bucket::new(words, self.table.cvt());
+            for (slot, cvt) in view.cvts().enumerate() {
+                match cvt.slot() {
                     Slot::Free => return Ok(Room::In { bucket, slot }),
                     Slot::Used(header) if header.key == key => {
                         return Err(PlaceError::DuplicateKey { key });
@@ -161,7 +179,7 @@ impl<'a> ShardImage<'a> {
     }
 
     fn bucket_words(&self) -> usize {
-        bucket_words(self.table.cell_count())
+        self.table.bucket_words()
     }
 }
 
@@ -181,13 +199,14 @@ mod tests {
     use super::*;
     use crate::index::{Lookup, SearchStep};
     use crate::layout::cvt::Cvt;
-    use crate::table::TableSpec;
+    use crate::table::{Inline, TableSpec};
     use crate::visibility::{Newest, newest};
 
     const SPILL: u64 = 1 << 30;
 
     fn table(capacity: u64, versions: u32) -> TableDef {
         let spec = TableSpec::new("rows").record_bytes(16).shards(1).versions(versions);
+        let spec = spec.inline(Inline::Never);
         TableDef::new(TableId(9), spec.capacity(capacity), vec![1 << 18]).expect("valid")
     }
 
@@ -196,7 +215,8 @@ mod tests {
         let mut image = ShardImage::new(table, ShardId::from_low_bits(0));
         let mut spill = SPILL;
         let place = |(index, key): (usize, &Key)| {
-            let row = LoadedRow { record: 64 * (index as u64 + 1), length: 16 };
+            let record = LoadedRecord::At(64 * (index as u64 + 1));
+            let row = LoadedRow { record, length: 16 };
             loop {
                 match image.place(*key, row) {
                     Ok(offset) => return offset,
@@ -227,7 +247,7 @@ mod tests {
             match lookup.absorb(&words) {
                 SearchStep::Read(next) => read = next,
                 SearchStep::Found { offset, words: range } => {
-                    return Some((offset, newest(Cvt::new(&words[range]))));
+                    return Some((offset, newest(Cvt::new(&words[range], table.cvt()))));
                 }
                 SearchStep::Absent { .. } => return None,
                 SearchStep::Torn => panic!("nobody is writing"),
@@ -241,7 +261,7 @@ mod tests {
         let rows: Vec<Key> = (1..=10).map(|number| Key(number << 52)).collect();
         let (mut image, _) = place_all(&table, &rows);
         for key in rows {
-            let again = image.place(key, LoadedRow { record: 64, length: 0 });
+            let again = image.place(key, LoadedRow { record: LoadedRecord::At(64), length: 0 });
             assert_eq!(again, Err(PlaceError::DuplicateKey { key }));
         }
     }
@@ -250,7 +270,7 @@ mod tests {
     fn a_full_chain_asks_for_an_overflow_bucket_once() {
         let table = table(1, 2);
         let mut image = ShardImage::new(&table, ShardId::from_low_bits(0));
-        let row = LoadedRow { record: 64, length: 16 };
+        let row = LoadedRow { record: LoadedRecord::At(64), length: 16 };
         let place = |number: u64, image: &mut ShardImage<'_>| image.place(Key(number << 52), row);
         for number in 0..7 {
             assert_eq!(place(number, &mut image), Ok((1 << 18) + 72 * number));
@@ -260,6 +280,23 @@ mod tests {
         assert_eq!(place(7, &mut image), Ok(SPILL));
         assert_eq!(place(8, &mut image), Ok(SPILL + 72));
         assert_eq!(image.images().count(), 2);
+    }
+
+    #[test]
+    fn a_small_record_lies_in_the_home_slot_of_its_cell() {
+        let spec = TableSpec::new("rows").record_bytes(16).shards(1).capacity(7);
+        let table = TableDef::new(TableId(9), spec, vec![1 << 18]).expect("valid");
+        let mut image = ShardImage::new(&table, ShardId::from_low_bits(0));
+        let words: Vec<u64> = (100..108).collect();
+        let row = LoadedRow { record: LoadedRecord::InCell(&words), length: 16 };
+        let key = Key(5 << 52);
+        let cvt = image.place(key, row).expect("there is room");
+        let memory = memory(&image);
+        let (found, newest) = find(&table, &memory, key).expect("it was placed");
+        let Newest::Version(seen) = newest else { panic!("{newest:?}") };
+        assert_eq!((found, seen.record), (cvt, table.cvt().home(cvt, 0)));
+        let there: Vec<u64> = (0..8).map(|word| memory[&(seen.record + 8 * word)]).collect();
+        assert_eq!(there, words);
     }
 
     proptest! {

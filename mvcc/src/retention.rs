@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use lotus_fabric::ids::TableId;
 
 use crate::layout::LINE_BYTES;
+use crate::layout::cvt::{Cell, Version};
 use crate::layout::region::SLAB_BYTES;
 use crate::slab::{Purpose, SlotKind};
 use crate::timestamp::Timestamp;
@@ -39,6 +40,62 @@ const FIRST_SLOTS: usize = SLAB_BYTES as usize / LINE_BYTES;
 pub fn limit(capacity: u64, sharers: u64, slot_bytes: u64) -> usize {
     let share = capacity / 100 * RETIRED_PERCENT / sharers;
     share.max(SLAB_BYTES / slot_bytes) as usize
+}
+
+/// Slot that the record of a write goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// The slot that the cell names: no version in it is needed.
+    Named,
+    /// The cell's home slot. The slot that the cell named is retired.
+    Home,
+    /// A slot that is free, because the version in the cell's slot may still be needed; without a
+    /// free one, as for `otherwise`.
+    Another {
+        /// Slot to overwrite if none is free; the version in it is lost.
+        otherwise: Fallback,
+    },
+    /// A slot that is free, because the cell has none.
+    New,
+}
+
+/// Slot that is overwritten for want of a free one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallback {
+    /// The slot that the cell names.
+    Named,
+    /// The cell's home slot, which has an older version than the slot that the cell names.
+    Home,
+}
+
+/// Chooses the slot for the record of a write that takes `cell`, with its `home` slot (0 for none).
+/// `successor` is the version that follows the one in the cell, if it has one; `keeps` says of it
+/// whether a displaced version is to be kept ([`Retired::keeps`]).
+///
+/// A home slot that the cell does not name holds a version that was displaced before the cell's own
+/// was written, so its successor is no later than that.
+#[inline]
+pub fn destination(
+    cell: &Cell,
+    home: u64,
+    successor: Option<Timestamp>,
+    horizon: Timestamp,
+    keeps: impl FnOnce(Timestamp) -> bool,
+) -> Destination {
+    if cell.record == 0 {
+        return if home == 0 { Destination::New } else { Destination::Home };
+    }
+    // A cell without a version: nothing is displaced.
+    let Some(successor) = successor else { return Destination::Named };
+    if home == 0 || cell.record == home {
+        let otherwise = Fallback::Named;
+        return if keeps(successor) { Destination::Another { otherwise } } else { Destination::Named };
+    }
+    let home_is_free = matches!(cell.version, Version::Committed(own) if own <= horizon);
+    if home_is_free || !keeps(successor) {
+        return Destination::Home;
+    }
+    Destination::Another { otherwise: Fallback::Home }
 }
 
 /// Slots that wait at one coordinator.
@@ -149,6 +206,41 @@ mod tests {
 
     fn at(time: u64) -> Timestamp {
         Timestamp::new(time).expect("63 bits")
+    }
+
+    #[test]
+    fn a_record_goes_home_as_soon_as_no_version_there_is_needed() {
+        use Destination::{Another, Home, Named, New};
+        const HOME: u64 = 4096;
+        let cell = |record, version| Cell {
+            version: Version::Committed(at(version)),
+            record,
+            ..Cell::NEVER_USED
+        };
+        let never = |home| destination(&Cell::NEVER_USED, home, None, at(10), |_| true);
+        assert_eq!((never(0), never(HOME)), (New, Home));
+        let (named, home) = (Fallback::Named, Fallback::Home);
+        // (slot that the cell names, version in it, successor, whether it is to be kept, outcome)
+        let cases = [
+            (64, 5, None, true, Named),
+            (HOME, 5, None, true, Named),
+            (HOME, 5, Some(11), false, Named),
+            (HOME, 5, Some(11), true, Another { otherwise: named }),
+            (64, 10, Some(11), true, Home),
+            (64, 11, Some(12), true, Another { otherwise: home }),
+            (64, 11, Some(12), false, Home),
+        ];
+        for (record, version, successor, kept, expected) in cases {
+            let cell = cell(record, version);
+            let successor = successor.map(at);
+            let found = destination(&cell, HOME, successor, at(10), |asked| {
+                assert_eq!(Some(asked), successor);
+                kept
+            });
+            assert_eq!(found, expected, "{cell:?}, then {successor:?}, kept: {kept}");
+        }
+        let without = |kept| destination(&cell(64, 5), 0, Some(at(11)), at(10), |_| kept);
+        assert_eq!((without(false), without(true)), (Named, Another { otherwise: named }));
     }
 
     #[test]

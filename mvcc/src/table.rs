@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::index::{IndexGeometry, IndexShape};
 use crate::key::{CriticalField, PrimaryKey};
 use crate::layout::bucket::bucket_words;
-use crate::layout::cvt::{Contents, CvtHeader, MAX_CELLS, MIN_CELLS, cvt_words};
+use crate::layout::cvt::{Contents, CvtHeader, CvtShape, MAX_CELLS, MAX_HOME_WORDS, MIN_CELLS};
 use crate::layout::record::{record_words, slot_bytes};
 
 /// Largest length of a table's name, in bytes.
@@ -21,6 +21,25 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const MAX_RECORD_BYTES: u32 = 8192;
 /// Largest number of rows in a table.
 pub const MAX_CAPACITY: u64 = 1 << 36;
+/// Largest key and value, in bytes together, of a table with [`Inline::Auto`] whose records lie in
+/// their cells.
+pub const MAX_INLINE_BYTES: u32 = 64;
+
+const _: () = assert!(
+    record_words(PrimaryKey::MAX_BYTES, 0) + MAX_INLINE_BYTES as usize / 8 <= MAX_HOME_WORDS,
+    "every record that may lie in its cell fits a home slot"
+);
+
+/// Place of a table's records.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Inline {
+    /// Beside their cells if key and value have at most [`MAX_INLINE_BYTES`] together, so that one
+    /// READ brings versions and values; otherwise in slabs.
+    #[default]
+    Auto,
+    /// In slabs, as in LOTUS.
+    Never,
+}
 
 /// A table as the application asks for it.
 ///
@@ -54,6 +73,8 @@ pub struct TableSpec {
     /// Number of shards that rows spread over: 1 to 4096, the default. A table whose critical field
     /// takes fewer values should say so, or the index keeps room in shards that stay empty.
     pub shards: u32,
+    /// Place of the records: beside their cells if they are small, by default.
+    pub inline: Inline,
 }
 
 /// Defect of a [`TableSpec`]. The caller must change the spec.
@@ -137,6 +158,7 @@ impl TableSpec {
             versions: MIN_CELLS as u32,
             critical_field: CriticalField::Hashed,
             shards: ShardId::COUNT as u32,
+            inline: Inline::Auto,
         }
     }
 
@@ -180,6 +202,30 @@ impl TableSpec {
     pub const fn shards(mut self, shards: u32) -> Self {
         self.shards = shards;
         self
+    }
+
+    /// Sets the place of the records.
+    #[must_use]
+    pub const fn inline(mut self, inline: Inline) -> Self {
+        self.inline = inline;
+        self
+    }
+
+    /// Whether the records lie beside their cells.
+    #[inline]
+    pub const fn is_inline(&self) -> bool {
+        let small = self.key_bytes.saturating_add(self.record_bytes) <= MAX_INLINE_BYTES;
+        small && matches!(self.inline, Inline::Auto)
+    }
+
+    /// Shape of the CVTs. The spec must be valid.
+    #[inline]
+    pub(crate) const fn cvt_shape(&self) -> CvtShape {
+        let home_words = match self.is_inline() {
+            true => record_words(self.key_bytes as usize, self.record_bytes as usize),
+            false => 0,
+        };
+        CvtShape::new(self.versions as usize, home_words)
     }
 
     /// Checks every field against its range.
@@ -246,6 +292,7 @@ pub enum SizeError {
 pub struct TableDef {
     id: TableId,
     spec: TableSpec,
+    cvt: CvtShape,
     geometry: IndexGeometry,
 }
 
@@ -260,7 +307,8 @@ impl TableDef {
     /// If there is no group, or a base is 0 or not aligned to a cache line.
     pub fn new(id: TableId, spec: TableSpec, bases: Vec<u64>) -> Result<Self, SpecError> {
         let shape = IndexShape::of(&spec, bases.len())?;
-        Ok(Self { id, spec, geometry: IndexGeometry::new(shape, bases) })
+        let cvt = spec.cvt_shape();
+        Ok(Self { id, spec, cvt, geometry: IndexGeometry::new(shape, bases) })
     }
 
     /// Number of the table.
@@ -293,27 +341,27 @@ impl TableDef {
         CvtHeader {
             key,
             table: self.id,
-            cells: self.spec.versions as u8,
+            cvt: self.cvt,
             value_limit: self.spec.record_bytes,
         }
     }
 
-    /// Number of cells of a CVT.
+    /// Shape of a CVT.
     #[inline]
-    pub fn cell_count(&self) -> usize {
-        self.spec.versions as usize
+    pub fn cvt(&self) -> CvtShape {
+        self.cvt
     }
 
     /// Number of words of a CVT.
     #[inline]
     pub fn cvt_words(&self) -> usize {
-        cvt_words(self.cell_count())
+        self.cvt.words()
     }
 
     /// Number of words of an index bucket.
     #[inline]
     pub fn bucket_words(&self) -> usize {
-        bucket_words(self.cell_count())
+        bucket_words(self.cvt)
     }
 
     /// Number of words to read for a record with these contents.

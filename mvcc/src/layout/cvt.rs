@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! header   w0  key                       cell   w0  version word
-//!          w1  table:16 cells:8 0:8             w1  record offset:40 0:8 state:8 head CV:8
+//!          w1  table:16 cells:8 home:8          w1  record offset:40 0:8 state:8 head CV:8
 //!              value limit:32                   w2  value length:32 0:24 tail CV:8
-//!          w2  check word
+//!          w2  check word                home   `home` words, behind each cell
 //! ```
 //! Fields are listed from the low bits up. A header is written once, by the insert that takes the
 //! slot; a cell is written whole by each writer of the row, and afterwards its version word alone,
@@ -26,6 +26,14 @@
 //! A tombstone can do without a record. Where all memory is taken, a delete whose cell names no
 //! slot writes none; such a cell had no version, or another tombstone of this kind, so no mix of
 //! its words with the earlier ones makes a deletion that never was ([`crate::acceptance`]).
+//!
+//! # The home slot
+//!
+//! Where key and value are small, each cell is followed by a record slot of its own, its *home*
+//! ([`CvtShape`]): one READ brings versions and values, one WRITE stores both. A cell names its
+//! home like any other slot, and may name another one instead: where the version in its home may
+//! still be needed, the next record goes elsewhere. A home is part of its CVT for ever and never
+//! free memory.
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
@@ -42,20 +50,85 @@ pub const MIN_CELLS: usize = 2;
 /// Largest number of cells.
 pub const MAX_CELLS: usize = 8;
 
-/// Number of words of a CVT with `cells` cells.
-#[inline]
-pub const fn cvt_words(cells: usize) -> usize {
-    HEADER_WORDS + CELL_WORDS * cells
+/// Largest number of words of a home slot.
+pub const MAX_HOME_WORDS: usize = 24;
+/// Largest number of words of a CVT.
+pub const MAX_CVT_WORDS: usize = HEADER_WORDS + MAX_CELLS * (CELL_WORDS + MAX_HOME_WORDS);
+
+/// Shape of the CVTs of a table: the number of cells, and the words of each cell's home slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CvtShape {
+    cells: u8,
+    home_words: u8,
 }
 
-/// Bytes from the start of a CVT to cell `index`, where its version word stands.
-#[inline]
-pub const fn cell_offset(index: usize) -> u64 {
-    (cvt_words(index) * WORD_BYTES) as u64
+impl CvtShape {
+    /// CVTs of `cells` cells, each with a home slot of `home_words` words; 0 for none, as in LOTUS.
+    ///
+    /// # Panics
+    /// If there are fewer cells than [`MIN_CELLS`], more than [`MAX_CELLS`], or more home words
+    /// than [`MAX_HOME_WORDS`].
+    #[inline]
+    pub const fn new(cells: usize, home_words: usize) -> Self {
+        assert!(MIN_CELLS <= cells && cells <= MAX_CELLS, "a CVT has 2 to 8 cells");
+        assert!(home_words <= MAX_HOME_WORDS, "a home slot is small");
+        Self { cells: cells as u8, home_words: home_words as u8 }
+    }
+
+    /// Number of cells.
+    #[inline]
+    pub const fn cells(self) -> usize {
+        self.cells as usize
+    }
+
+    /// Number of words of a home slot; 0 if cells have none.
+    #[inline]
+    pub const fn home_words(self) -> usize {
+        self.home_words as usize
+    }
+
+    /// Number of words of a cell and its home slot.
+    #[inline]
+    pub const fn stride(self) -> usize {
+        CELL_WORDS + self.home_words()
+    }
+
+    /// Number of words of a CVT.
+    #[inline]
+    pub const fn words(self) -> usize {
+        self.cell_word(self.cells())
+    }
+
+    /// Index, among the words of a CVT, of the first word of cell `index`: its version word.
+    #[inline]
+    pub const fn cell_word(self, index: usize) -> usize {
+        HEADER_WORDS + self.stride() * index
+    }
+
+    /// Bytes from the start of a CVT to cell `index`, where its version word stands.
+    #[inline]
+    pub const fn cell_offset(self, index: usize) -> u64 {
+        (self.cell_word(index) * WORD_BYTES) as u64
+    }
+
+    /// Offset of the home slot of cell `index` of the CVT at `cvt`; 0 if cells have none.
+    #[inline]
+    pub const fn home(self, cvt: u64, index: usize) -> u64 {
+        if self.home_words == 0 {
+            return 0;
+        }
+        cvt + self.cell_offset(index) + (CELL_WORDS * WORD_BYTES) as u64
+    }
 }
 
-const _: () = assert!(cvt_words(2) * WORD_BYTES == 72, "the paper's 72 bytes at N = 2");
-const _: () = assert!(cell_offset(0) == 24 && cell_offset(1) == 48);
+const _: () = {
+    let paper = CvtShape::new(2, 0);
+    assert!(paper.words() * WORD_BYTES == 72, "the paper's 72 bytes at N = 2");
+    assert!(paper.cell_offset(0) == 24 && paper.cell_offset(1) == 48);
+    let small = CvtShape::new(2, 8);
+    assert!(small.words() * WORD_BYTES == 200, "two records of a line each, in their cells");
+    assert!(small.home(4096, 1) == 4096 + 24 + 88 + 24);
+};
 
 const INVISIBLE: u64 = 1 << 63;
 const CHECK_SET: u64 = 1 << 63;
@@ -278,8 +351,8 @@ pub struct CvtHeader {
     pub key: Key,
     /// The row's table.
     pub table: TableId,
-    /// Number of cells that follow.
-    pub cells: u8,
+    /// Number of cells that follow, and the words of their home slots.
+    pub cvt: CvtShape,
     /// Largest length of a value, in bytes, that any of the record slots can hold.
     pub value_limit: u32,
 }
@@ -300,7 +373,8 @@ impl CvtHeader {
     #[inline]
     pub fn encode(self) -> [u64; HEADER_WORDS] {
         let shape = u64::from(self.table.0)
-            | u64::from(self.cells) << 16
+            | u64::from(self.cvt.cells) << 16
+            | u64::from(self.cvt.home_words) << 24
             | u64::from(self.value_limit) << 32;
         [self.key.0, shape, check_word(self.key.0, shape)]
     }
@@ -323,7 +397,10 @@ impl CvtHeader {
         Slot::Used(Self {
             key: Key(key),
             table: TableId(shape as u16),
-            cells: field(shape, 16, 8) as u8,
+            cvt: CvtShape {
+                cells: field(shape, 16, 8) as u8,
+                home_words: field(shape, 24, 8) as u8,
+            },
             value_limit: field(shape, 32, 32) as u32,
         })
     }
@@ -339,19 +416,18 @@ fn check_word(key: u64, shape: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cvt<'a> {
     words: &'a [u64],
+    shape: CvtShape,
 }
 
 impl<'a> Cvt<'a> {
-    /// CVT in `words`.
+    /// CVT of this shape in `words`.
     ///
     /// # Panics
-    /// If `words` are not a header and [`MIN_CELLS`] to [`MAX_CELLS`] whole cells.
+    /// If `words` are not as many as the shape has.
     #[inline]
-    pub fn new(words: &'a [u64]) -> Self {
-        let fits = words.len().is_multiple_of(CELL_WORDS)
-            && (cvt_words(MIN_CELLS)..=cvt_words(MAX_CELLS)).contains(&words.len());
-        assert!(fits, "{} words are no CVT", words.len());
-        Self { words }
+    pub fn new(words: &'a [u64], shape: CvtShape) -> Self {
+        assert_eq!(words.len(), shape.words(), "words of a CVT of {} cells", shape.cells);
+        Self { words, shape }
     }
 
     /// All its words.
@@ -366,26 +442,35 @@ impl<'a> Cvt<'a> {
         CvtHeader::decode(self.words)
     }
 
-    /// Number of cells.
-    #[inline]
-    pub const fn cell_count(self) -> usize {
-        (self.words.len() - HEADER_WORDS) / CELL_WORDS
-    }
-
     /// Decodes cell `index`.
     ///
     /// # Errors
     /// [`Torn`], as [`Cell::decode`] says.
     #[inline]
     pub fn cell(self, index: usize) -> Result<Cell, Torn> {
-        let start = cvt_words(index);
-        Cell::decode(&self.words[start..start + CELL_WORDS])
+        Cell::decode(&self.words[self.shape.cell_word(index)..][..CELL_WORDS])
     }
 
     /// Decodes every cell in order.
     #[inline]
     pub fn cells(self) -> impl Iterator<Item = Result<Cell, Torn>> + 'a {
-        self.words[HEADER_WORDS..].chunks_exact(CELL_WORDS).map(Cell::decode)
+        let each = self.words[HEADER_WORDS..].chunks_exact(self.shape.stride());
+        each.map(|cell| Cell::decode(&cell[..CELL_WORDS]))
+    }
+
+    /// Version words of all cells, in order.
+    #[inline]
+    pub fn version_words(self) -> impl Iterator<Item = u64> + 'a {
+        self.words[HEADER_WORDS..].chunks_exact(self.shape.stride()).map(|cell| cell[0])
+    }
+
+    /// Words of the home slot of cell `index`, if the CVT is at `offset` and that is the slot at
+    /// `record`; `None` if the record is elsewhere.
+    #[inline]
+    pub fn home_words(self, offset: u64, index: usize, record: u64) -> Option<&'a [u64]> {
+        let home = self.shape.home(offset, index);
+        let start = self.shape.cell_word(index) + CELL_WORDS;
+        (home != 0 && home == record).then(|| &self.words[start..][..self.shape.home_words()])
     }
 }
 
@@ -393,8 +478,9 @@ impl<'a> Cvt<'a> {
 mod tests {
     use super::*;
 
+    const SHAPE: CvtShape = CvtShape::new(2, 8);
     const HEADER: CvtHeader =
-        CvtHeader { key: Key(0xABCD_1234), table: TableId(7), cells: 2, value_limit: 16 };
+        CvtHeader { key: Key(0xABCD_1234), table: TableId(7), cvt: SHAPE, value_limit: 16 };
 
     fn committed(time: u64) -> Version {
         Version::Committed(Timestamp::new(time).expect("63 bits"))
@@ -431,9 +517,31 @@ mod tests {
         let words = [0x11, 0xF102_00AA_BBCC_DDEE, 0xF100_0000_1234_5678];
         assert_eq!(cell.encode(), words);
         assert_eq!(Cell::decode(&words), Ok(cell));
-        assert_eq!(HEADER.encode()[..2], [0xABCD_1234, 16 << 32 | 2 << 16 | 7]);
+        assert_eq!(HEADER.encode()[..2], [0xABCD_1234, 16 << 32 | 8 << 24 | 2 << 16 | 7]);
         assert_eq!(CvtHeader::decode(&HEADER.encode()), Slot::Used(HEADER));
         assert_eq!(Cell::NEVER_USED.encode(), [0; CELL_WORDS]);
+    }
+
+    #[test]
+    fn cells_and_homes_lie_where_the_shape_says() {
+        for (cells, home_words) in [(2, 0), (2, 8), (3, 11), (MAX_CELLS, MAX_HOME_WORDS)] {
+            let shape = CvtShape::new(cells, home_words);
+            let words: Vec<u64> = (0..shape.words() as u64).collect();
+            let cvt = Cvt::new(&words, shape);
+            let versions: Vec<u64> = cvt.version_words().collect();
+            assert_eq!(versions.len(), cells);
+            for (index, first) in versions.iter().enumerate() {
+                assert_eq!(first * WORD_BYTES as u64, shape.cell_offset(index));
+                let home = shape.home(4096, index);
+                let Some(found) = cvt.home_words(4096, index, home) else {
+                    assert_eq!((home_words, home), (0, 0));
+                    continue;
+                };
+                assert_eq!(found[0] * WORD_BYTES as u64, home - 4096);
+                assert_eq!(found.len(), home_words);
+                assert_eq!(cvt.home_words(4096, index, home + 64), None);
+            }
+        }
     }
 
     #[test]
