@@ -74,7 +74,7 @@ pub use lotus_fabric::env::Nanos;
 pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
 pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
-pub use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec, Timestamp};
+pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Intent, ShardEpoch};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,

@@ -43,13 +43,19 @@ fn decisions(c: &mut Criterion) {
         let words = cvt(&table);
         let mut group = c.benchmark_group(format!("cvt of {versions}"));
         group.bench_function("decode", |b| {
-            b.iter(|| Cvt::new(black_box(&words), table.cvt()).cells().filter(Result::is_ok).count());
+            b.iter(|| {
+                Cvt::new(black_box(&words), table.cvt()).cells().filter(Result::is_ok).count()
+            });
         });
-        group.bench_function("newest", |b| b.iter(|| newest(Cvt::new(black_box(&words), table.cvt()))));
+        group.bench_function("newest", |b| {
+            b.iter(|| newest(Cvt::new(black_box(&words), table.cvt())))
+        });
         group.bench_function("visible_at", |b| {
             b.iter(|| visible_at(Cvt::new(black_box(&words), table.cvt()), black_box(at(15))));
         });
-        group.bench_function("victim", |b| b.iter(|| victim(Cvt::new(black_box(&words), table.cvt()))));
+        group.bench_function("victim", |b| {
+            b.iter(|| victim(Cvt::new(black_box(&words), table.cvt())))
+        });
     }
 }
 
@@ -81,7 +87,9 @@ fn lookups(c: &mut Criterion) {
     let mut image = ShardImage::new(&table, table.key(&PrimaryKey::from(0)).shard());
     let keys: Vec<_> = (0..7).map(|number| table.key(&PrimaryKey::from(number))).collect();
     for key in &keys {
-        image.place(*key, LoadedRow { record: LoadedRecord::At(64), length: 16 }).expect("seven rows fit");
+        image
+            .place(*key, LoadedRow { record: LoadedRecord::At(64), length: 16 })
+            .expect("seven rows fit");
     }
     let (_, bucket) = image.images().next().expect("the home bucket");
     c.bench_function("lookup in a full bucket", |b| {

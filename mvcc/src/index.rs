@@ -283,9 +283,7 @@ impl Lookup {
     pub fn absorb_except(&mut self, words: &[u64], claimed: impl Fn(u64) -> bool) -> SearchStep {
         match self.at {
             At::CachedCvt(offset) => self.absorb_cached(offset, words),
-            At::Bucket(offset) => {
-                self.absorb_bucket(offset, Bucket::new(words, self.cvt), claimed)
-            }
+            At::Bucket(offset) => self.absorb_bucket(offset, Bucket::new(words, self.cvt), claimed),
         }
     }
 

@@ -89,7 +89,11 @@ pub fn destination(
     let Some(successor) = successor else { return Destination::Named };
     if home == 0 || cell.record == home {
         let otherwise = Fallback::Named;
-        return if keeps(successor) { Destination::Another { otherwise } } else { Destination::Named };
+        return if keeps(successor) {
+            Destination::Another { otherwise }
+        } else {
+            Destination::Named
+        };
     }
     let home_is_free = matches!(cell.version, Version::Committed(own) if own <= horizon);
     if home_is_free || !keeps(successor) {

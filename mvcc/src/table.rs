@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::index::{IndexGeometry, IndexShape};
 use crate::key::{CriticalField, PrimaryKey};
+use crate::layout::WORD_BYTES;
 use crate::layout::bucket::bucket_words;
 use crate::layout::cvt::{Contents, CvtHeader, CvtShape, MAX_CELLS, MAX_HOME_WORDS, MIN_CELLS};
 use crate::layout::record::{record_words, slot_bytes};
@@ -338,12 +339,7 @@ impl TableDef {
     /// Header of the CVT of row `key`.
     #[inline]
     pub fn header(&self, key: Key) -> CvtHeader {
-        CvtHeader {
-            key,
-            table: self.id,
-            cvt: self.cvt,
-            value_limit: self.spec.record_bytes,
-        }
+        CvtHeader { key, table: self.id, cvt: self.cvt, value_limit: self.spec.record_bytes }
     }
 
     /// Shape of a CVT.
@@ -373,7 +369,13 @@ impl TableDef {
         record_words(self.spec.key_bytes as usize, contents.byte_count())
     }
 
-    /// Bytes of a record slot: a multiple of a cache line.
+    /// Bytes of the longest record, which every slot has, home slots too.
+    #[inline]
+    pub fn whole_record_bytes(&self) -> usize {
+        record_words(self.spec.key_bytes as usize, self.spec.record_bytes as usize) * WORD_BYTES
+    }
+
+    /// Bytes of a record slot outside of the index: a multiple of a cache line.
     #[inline]
     pub fn slot_bytes(&self) -> u64 {
         slot_bytes(self.spec.key_bytes as usize, self.spec.record_bytes as usize) as u64

@@ -107,6 +107,25 @@ pub enum Retention {
     Off,
 }
 
+/// Place of small records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Inline {
+    /// Beside their cells, if key and value have at most 64 bytes.
+    Auto,
+    /// Always in slots of their own, as in the paper.
+    Never,
+}
+
+impl From<Inline> for lotus_mvcc::Inline {
+    fn from(inline: Inline) -> Self {
+        match inline {
+            Inline::Auto => Self::Auto,
+            Inline::Never => Self::Never,
+        }
+    }
+}
+
 /// The cluster under test.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ClusterConfig {
@@ -128,6 +147,8 @@ pub struct ClusterConfig {
     pub replicas: usize,
     /// Versions of each record.
     pub versions: u32,
+    /// Place of small records.
+    pub inline: Inline,
     /// Version that serializable read-write transactions read.
     pub read_rule: ReadRule,
     /// Bytes of the lock table of each compute node.
@@ -172,6 +193,7 @@ impl Default for ClusterConfig {
             mns: 3,
             replicas: 3,
             versions: 2,
+            inline: Inline::Auto,
             read_rule: ReadRule::Latest,
             lock_table_bytes: 32 << 20,
             vt_cache: 64 << 10,

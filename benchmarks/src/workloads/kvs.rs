@@ -203,6 +203,7 @@ pub fn integer_table(
         .record_bytes(record_bytes as u32)
         .capacity(rows)
         .versions(cluster.versions)
+        .inline(cluster.inline.into())
         .critical_field(critical)
 }
 

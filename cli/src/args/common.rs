@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lotus_benchmarks::config::{
-    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding, Timestamps,
-    Visible,
+    ClusterConfig, Fabric, Inline, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding,
+    Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
@@ -93,6 +93,9 @@ pub struct CommonArgs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=8))]
     pub versions: u32,
+    /// Whether small records lie beside their cells, so that one READ brings both.
+    #[arg(long, default_value = "auto", value_parser = one_of(INLINES))]
+    pub inline: Inline,
     /// Version that a serializable read-write transaction reads.
     #[arg(long, default_value = "latest", value_parser = one_of(READ_RULES))]
     pub read_rule: ReadRule,
@@ -195,6 +198,7 @@ const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
 const VISIBLES: &[(&str, Visible)] =
     &[("backups-first", Visible::BackupsFirst), ("all-at-once", Visible::AllAtOnce)];
+const INLINES: &[(&str, Inline)] = &[("auto", Inline::Auto), ("never", Inline::Never)];
 const ON_OFF: &[(&str, Retention)] = &[("on", Retention::On), ("off", Retention::Off)];
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
 
@@ -305,6 +309,7 @@ impl CommonArgs {
                 mns: self.mns,
                 replicas: self.replicas,
                 versions: self.versions,
+                inline: self.inline,
                 read_rule: self.read_rule,
                 lock_table_bytes: self.lock_table,
                 vt_cache: self.vt_cache as usize,

@@ -12,7 +12,7 @@ use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locktable::{Holder, LockMode};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
-use lotus_mvcc::layout::cvt::{Cell, Contents, Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::layout::cvt::{Cell, Contents, Slot, Version};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::{HEADER_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
@@ -243,6 +243,14 @@ impl<'a> SeenRow<'a> {
         Some((Record::decode(self.key?, words).ok()?, words))
     }
 
+    /// Begin and end of each home slot.
+    fn homes(&self, table: &TableDef) -> impl Iterator<Item = (u64, u64)> {
+        let (shape, offset) = (table.cvt(), self.offset);
+        let bytes = (shape.home_words() * WORD_BYTES) as u64;
+        let home = move |index| (shape.home(offset, index), shape.home(offset, index) + bytes);
+        (0..shape.cells()).map(home).filter(|(begin, _)| *begin != 0)
+    }
+
     /// Whether a record names the right slot for its predecessor, if the CVT still has that.
     fn follows(&self, record: &Record<'_>) -> bool {
         let previous = Version::Committed(record.previous());
@@ -251,7 +259,7 @@ impl<'a> SeenRow<'a> {
     }
 
     fn check(&self, table: &TableDef, cells: &mut Tally, records: &mut Tally) {
-        let at = |index| self.offset + cell_offset(index);
+        let at = |index| self.offset + table.cvt().cell_offset(index);
         for (index, seen) in self.cells.iter().enumerate() {
             cells.seen += 1;
             let Some(seen) = seen else {
@@ -323,7 +331,7 @@ impl IndexBlocks {
         let Some((offset, bytes)) = self.pending.pop() else { return Ok(None) };
         let words = scan.read(replica.at(offset), bytes).await?;
         for bucket in words.chunks_exact(table.bucket_words()) {
-            let overflow = Bucket::new(bucket, table.cell_count()).overflow();
+            let overflow = Bucket::new(bucket, table.cvt()).overflow();
             self.pending.extend(overflow.map(|next| (next, table.bucket_words() * WORD_BYTES)));
         }
         Ok(Some((offset, words)))
@@ -335,7 +343,7 @@ impl Scan<'_> {
     async fn group(self, group: GroupId) -> Result<[Tally; 3], BatchError> {
         let (mut replicas, mut cells) = (Tally::new(""), Tally::new(""));
         let mut records = Tally::new("");
-        let mut named = BTreeMap::new();
+        let (mut named, mut homes) = (BTreeMap::new(), BTreeMap::new());
         let tables = self.shared.all_tables();
         for table in tables {
             let mut slots = Vec::new();
@@ -347,6 +355,7 @@ impl Scan<'_> {
                     let bytes = (seen.record?.len() * WORD_BYTES) as u64;
                     Some((seen.cell.record, seen.cell.record + bytes))
                 }));
+                homes.extend(row.homes(&table));
             })
             .await?;
             slots.retain(|slot| *slot != 0);
@@ -355,7 +364,7 @@ impl Scan<'_> {
                 records.complain(|| format!("two cells name the slot at {:#x}", pair[0]));
             }
         }
-        self.compare_replicas(group, &named, &mut replicas).await?;
+        self.compare_replicas(group, &named, &homes, &mut replicas).await?;
         Ok([replicas, cells, records])
     }
 
@@ -382,19 +391,24 @@ impl Scan<'_> {
     /// Compares all allocated memory but the header page, where only the primary's cursor counts. A
     /// failed node may have written a record on some replicas only, and a copy that was made anew
     /// has only the records that versions name. So once a node has failed, only `named` records are
-    /// compared: a map from begin to end.
+    /// compared, and nothing else of slabs for records and of `homes`: maps from begin to end.
     async fn compare_replicas(
         &self,
         group: GroupId,
         named: &BTreeMap<u64, u64>,
+        homes: &BTreeMap<u64, u64>,
         tally: &mut Tally,
     ) -> Result<(), BatchError> {
         let end = self.end(group).await?;
+        let failed = self.shared.has_lost_a_node();
         let records = self.record_slabs(group).await?;
         let members = self.placement.replicas(group).members();
+        let within = |ranges: &BTreeMap<u64, u64>, at: u64| {
+            ranges.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
+        };
         let counts = |at: u64| {
-            let record = records.contains(&(at / SLAB_BYTES));
-            !record || named.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
+            let record = failed && (records.contains(&(at / SLAB_BYTES)) || within(homes, at));
+            !record || within(named, at)
         };
         for offset in (HEADER_BYTES..end).step_by(MAX_VERB_BYTES) {
             let bytes = (end - offset).min(MAX_VERB_BYTES as u64) as usize;
@@ -463,9 +477,7 @@ impl Scan<'_> {
         let mut batch = self.lane.batch();
         let mut found = Vec::new();
         for (number, bucket) in words.chunks_exact(table.bucket_words()).enumerate() {
-            let bucket = Bucket::new(bucket, table.cell_count());
-            for (slot, words) in bucket.slots().enumerate() {
-                let cvt = Cvt::new(words);
+            for (slot, cvt) in Bucket::new(bucket, table.cvt()).cvts().enumerate() {
                 let key = match cvt.slot() {
                     Slot::Free => continue,
                     Slot::Used(header) => Some(header.key),
@@ -526,7 +538,8 @@ impl Scan<'_> {
         let mut batch = self.lane.batch();
         let mut words = Vec::new();
         for write in entry.writes().filter(|write| write.kind != WriteKind::Link) {
-            let at = write.cvt + cell_offset(usize::from(write.cell));
+            let Some(table) = self.shared.table(write.table) else { continue };
+            let at = write.cvt + table.cvt().cell_offset(usize::from(write.cell));
             for replica in self.placement.replicas(GroupId(write.group)).members() {
                 words.push(batch.read(replica.at(at), WORD_BYTES));
             }

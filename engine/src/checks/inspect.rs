@@ -12,7 +12,7 @@ use lotus_fabric::machines::Machines;
 use lotus_locktable::{LockMode, LockName};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
-use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::layout::cvt::{HEADER_WORDS, Slot, Version};
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_recovery::membership::returns::{Return, Stage};
@@ -73,7 +73,7 @@ impl<M: Machines> Cluster<M> {
                             continue;
                         }
                         let rows = scan.cells(&table, group, *replica).await?;
-                        scan.check_logged(group, *replica, &rows, &mut logged).await?;
+                        scan.check_logged(&table, (group, *replica), &rows, &mut logged).await?;
                         if shared.config.locks == LockKind::Lotus {
                             check_locked(&table, &rows, &holders, &members, &mut locked);
                         }
@@ -179,15 +179,13 @@ impl Scan<'_> {
         while let Some((offset, words)) = blocks.next(self, table, replica).await? {
             for (index, words) in words.chunks_exact(table.bucket_words()).enumerate() {
                 let bucket = offset + (index * table.bucket_words() * WORD_BYTES) as u64;
-                for (slot, words) in Bucket::new(words, table.cell_count()).slots().enumerate() {
-                    let key = match Cvt::new(words).slot() {
+                for (slot, cvt) in Bucket::new(words, table.cvt()).cvts().enumerate() {
+                    let key = match cvt.slot() {
                         Slot::Free => continue,
                         Slot::Used(header) => Some(header.key),
                         Slot::Torn => None,
                     };
-                    let versions = (0..table.cell_count())
-                        .map(|index| words[cell_offset(index) as usize / WORD_BYTES])
-                        .map(Version::decode);
+                    let versions = cvt.version_words().map(Version::decode);
                     let cvt = bucket + (slot * table.cvt_words() * WORD_BYTES) as u64;
                     rows.insert(cvt, InspectedRow { key, versions: versions.collect() });
                 }
@@ -199,8 +197,8 @@ impl Scan<'_> {
     /// H12: recovery finds a whole log entry for every cell that is not visible yet.
     async fn check_logged(
         &self,
-        group: GroupId,
-        replica: Replica,
+        table: &TableDef,
+        (group, replica): (GroupId, Replica),
         rows: &Rows,
         tally: &mut Tally,
     ) -> Result<(), BatchError> {
@@ -218,7 +216,7 @@ impl Scan<'_> {
                 let words = self.log_of(writer, replica.node).await?;
                 if !LogEntry::decode(&words).is_ok_and(|entry| names(&entry)) {
                     let node = replica.node.0;
-                    let at = cvt + cell_offset(index);
+                    let at = cvt + table.cvt().cell_offset(index);
                     tally.complain(|| format!("{writer:?} at {at:#x} of node {node}"));
                 }
             }
@@ -246,7 +244,7 @@ impl Scan<'_> {
                 let mut batch = self.lane.batch();
                 let read = |(name, offset, cells): &(LockName, u64, Vec<u64>)| {
                     let group = shared.placement.group_of(name.shard());
-                    let cells_at = offset + cell_offset(0);
+                    let cells_at = offset + (HEADER_WORDS * WORD_BYTES) as u64;
                     let primary = self.placement.replicas(group).primary();
                     batch.read(primary.at(cells_at), cells.len() * WORD_BYTES)
                 };

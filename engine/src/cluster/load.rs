@@ -16,7 +16,7 @@ use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::record::RecordHeader;
 use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry};
-use lotus_mvcc::loader::{LoadedRow, PlaceError, ShardImage};
+use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_points::point;
@@ -115,12 +115,22 @@ impl<'a> Writer<'a> {
         let shard = rows[0].0.shard();
         let replicas = *loader.placement.replicas(loader.placement.group_of(shard));
         let mut image = ShardImage::new(table, shard);
-        let mut value = Vec::new();
+        let (mut value, mut record) = (Vec::new(), Vec::new());
         for (key, number) in rows {
             value.clear();
             let primary_key = (loader.source)(*number, &mut value);
-            let record = self.allocate(shard, SlotKind::Record, table.slot_bytes()).await?;
-            let row = LoadedRow { record, length: value.len() as u32 };
+            let slot = match table.spec().is_inline() {
+                true => None,
+                false => Some(self.allocate(shard, SlotKind::Record, table.slot_bytes()).await?),
+            };
+            record.clear();
+            record.resize(table.slot_bytes() as usize / WORD_BYTES, 0);
+            let id = table.id();
+            let header =
+                RecordHeader { writer: None, previous: Timestamp::ZERO, predecessor: 0, table: id };
+            let used = header.encode(*key, &primary_key, Some(&value), &mut record);
+            let place = slot.map_or(LoadedRecord::InCell(&record[..used]), LoadedRecord::At);
+            let row = LoadedRow { record: place, length: value.len() as u32 };
             loop {
                 match image.place(*key, row) {
                     Ok(_) => break,
@@ -135,7 +145,9 @@ impl<'a> Writer<'a> {
                     }
                 }
             }
-            self.add_record(&replicas, record, *key, &primary_key, &value).await?;
+            if let Some(slot) = slot {
+                self.add_record(&replicas, slot, &record).await?;
+            }
         }
         self.flush_run(&replicas).await?;
         for (offset, words) in image.images() {
@@ -181,30 +193,23 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Adds a record, padded to a whole slot, to the run.
     async fn add_record(
         &mut self,
         replicas: &ReplicaSet,
         offset: u64,
-        key: Key,
-        primary_key: &PrimaryKey,
-        value: &[u8],
+        slot: &[u64],
     ) -> Result<(), ClusterError> {
-        let slot_words = self.loader.table.slot_bytes() as usize / WORD_BYTES;
         let follows = offset == self.run_at + (self.run.len() * WORD_BYTES) as u64;
-        if !follows || (self.run.len() + slot_words) * WORD_BYTES > MAX_VERB_BYTES {
+        if !follows || (self.run.len() + slot.len()) * WORD_BYTES > MAX_VERB_BYTES {
             self.flush_run(replicas).await?;
             self.run_at = offset;
         }
-        let start = self.run.len();
         debug_assert!(
-            offset == self.run_at + (start * WORD_BYTES) as u64,
+            offset == self.run_at + (self.run.len() * WORD_BYTES) as u64,
             "I243: records of a run lie side by side"
         );
-        self.run.resize(start + slot_words, 0);
-        let table = self.loader.table.id();
-        let header =
-            RecordHeader { writer: None, previous: Timestamp::ZERO, predecessor: 0, table };
-        header.encode(key, primary_key, Some(value), &mut self.run[start..]);
+        self.run.extend_from_slice(slot);
         Ok(())
     }
 

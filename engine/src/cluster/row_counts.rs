@@ -110,8 +110,8 @@ async fn rows_in_group(
         let done = batch.post().await?;
         for words in buffers.into_iter().map(|buffer| done.words(buffer)) {
             for bucket in words.chunks_exact(table.bucket_words()) {
-                let bucket = Bucket::new(bucket, table.cell_count());
-                let rows = bucket.slots().filter(|words| is_row(Cvt::new(words)));
+                let bucket = Bucket::new(bucket, table.cvt());
+                let rows = bucket.cvts().filter(|cvt| is_row(*cvt));
                 counted += rows.count() as u64;
                 pending.extend(bucket.overflow().map(|next| (next, 1)));
             }

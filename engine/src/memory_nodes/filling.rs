@@ -46,7 +46,7 @@ use lotus_locktable::LockName;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
-use lotus_mvcc::layout::cvt::{Cvt, Slot as CvtSlot, Version};
+use lotus_mvcc::layout::cvt::{Slot as CvtSlot, Version};
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, PURGE_TIME_OFFSET, RegionLayout};
 use lotus_recovery::membership::Membership;
 use lotus_recovery::membership::returns::{Life, Return, Stage, shards_on};
@@ -386,8 +386,8 @@ const PAUSE_AFTER_CONFLICT: u32 = 6;
 fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
     let mut rows = BTreeSet::new();
     for bucket in buckets {
-        for words in Bucket::new(&bucket.words, table.cell_count()).slots() {
-            match Cvt::new(words).slot() {
+        for cvt in Bucket::new(&bucket.words, table.cvt()).cvts() {
+            match cvt.slot() {
                 CvtSlot::Free => {}
                 CvtSlot::Torn => return None,
                 CvtSlot::Used(header) => _ = rows.insert(header.key),
@@ -397,16 +397,18 @@ fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
     Some(rows)
 }
 
-/// Slots of the records that this bucket's versions name. An error if a version is in doubt.
+/// Slots outside of the bucket with the records that its versions name. An error if a version is in
+/// doubt.
 fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>, TxnError> {
     let mut places = Vec::new();
-    let slots = Bucket::new(&bucket.words, table.cell_count()).slots();
-    for cvt in slots.map(Cvt::new).filter(|cvt| cvt.slot() != CvtSlot::Free) {
+    let own = bucket.offset..bucket.offset + (bucket.words.len() * WORD_BYTES) as u64;
+    let cvts = Bucket::new(&bucket.words, table.cvt()).cvts();
+    for cvt in cvts.filter(|cvt| cvt.slot() != CvtSlot::Free) {
         for cell in cvt.cells() {
             match cell {
                 Ok(cell) if matches!(cell.version, Version::Committed(_)) => {
-                    // A deletion may have no record.
-                    if cell.record != 0 {
+                    // A deletion may have no record, and a home slot is part of the bucket.
+                    if cell.record != 0 && !own.contains(&cell.record) {
                         places.push((bucket.group, cell.record));
                     }
                 }
@@ -431,7 +433,7 @@ impl Coordinator {
         let mut looked = 0;
         while looked < buckets.len() {
             let next = buckets[looked..].iter().filter_map(|bucket| {
-                let next = Bucket::new(&bucket.words, table.cell_count()).overflow();
+                let next = Bucket::new(&bucket.words, table.cvt()).overflow();
                 next.map(|next| (bucket.group, next))
             });
             let next: Vec<_> = next.collect();

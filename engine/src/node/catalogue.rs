@@ -14,14 +14,16 @@ use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::layout::LINE_BYTES;
-use lotus_mvcc::{CriticalField, TableDef, TableSpec};
+use lotus_mvcc::{CriticalField, Inline, TableDef, TableSpec};
 
 use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
 
 const KEY: &str = "tables";
 /// Version of the encoding that this module reads and writes.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+const HAS_FIELD: u8 = 1;
+const NEVER_INLINE: u8 = 2;
 
 /// The list of tables, and the version of the value at the authority.
 pub(crate) struct Catalogue {
@@ -76,8 +78,9 @@ impl Shared {
 }
 
 /// Encodes the tables. Little-endian: `format:8`, then for each table `name_bytes:8 name
-/// record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32 has_field:8 field_start:8
-/// field_len:8 groups:8` and a base of 64 bits for each group.
+/// record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32 flags:8 field_start:8 field_len:8
+/// groups:8` and a base of 64 bits for each group. Flags: 1, there is a critical field; 2, records
+/// never lie in their cells.
 pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for table in tables {
@@ -100,10 +103,15 @@ pub(crate) fn encode_spec(spec: &TableSpec, bytes: &mut Vec<u8>) {
     bytes.extend(spec.capacity.to_le_bytes());
     bytes.extend(spec.versions.to_le_bytes());
     bytes.extend(spec.shards.to_le_bytes());
-    bytes.extend(match spec.critical_field {
-        CriticalField::Hashed => [0, 0, 0],
-        CriticalField::Bytes { start, len } => [1, start, len],
-    });
+    let (has_field, start, len) = match spec.critical_field {
+        CriticalField::Hashed => (0, 0, 0),
+        CriticalField::Bytes { start, len } => (HAS_FIELD, start, len),
+    };
+    let inline = match spec.inline {
+        Inline::Auto => 0,
+        Inline::Never => NEVER_INLINE,
+    };
+    bytes.extend([has_field | inline, start, len]);
 }
 
 /// Decodes the specification at the front of `bytes`; also returns the rest. `None` if invalid.
@@ -130,7 +138,12 @@ pub(crate) fn sample() -> Vec<TableDef> {
     let specs = [
         TableSpec::new("checking").record_bytes(16).capacity(1000),
         TableSpec::new("stock").record_bytes(320).key_bytes(12).capacity(1 << 20).versions(3),
-        TableSpec::new("orders").record_bytes(8).capacity(9).shards(5).critical_field(field),
+        TableSpec::new("orders")
+            .record_bytes(8)
+            .capacity(9)
+            .shards(5)
+            .critical_field(field)
+            .inline(Inline::Never),
     ];
     let numbered = specs.into_iter().zip(0..);
     let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
@@ -168,10 +181,15 @@ impl Reader<'_> {
             .capacity(self.long()?)
             .versions(self.word()?)
             .shards(self.word()?);
-        spec.critical_field = match self.take()? {
-            [0, 0, 0] => CriticalField::Hashed,
-            [1, start, len] => CriticalField::Bytes { start, len },
+        let [flags, start, len] = self.take()?;
+        spec.critical_field = match (flags & !NEVER_INLINE, start, len) {
+            (0, 0, 0) => CriticalField::Hashed,
+            (HAS_FIELD, start, len) => CriticalField::Bytes { start, len },
             _ => return None,
+        };
+        spec.inline = match flags & NEVER_INLINE {
+            0 => Inline::Auto,
+            _ => Inline::Never,
         };
         Some(spec)
     }
@@ -206,7 +224,7 @@ mod tests {
             assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
         }
         // After the name: a field out of range, a field of no known kind.
-        for (at, byte) in [(0, 9), (1, 0), (10, 255), (10 + 24, 2)] {
+        for (at, byte) in [(0, 9), (1, 0), (10, 255), (10 + 24, 4)] {
             let mut bytes = one.clone();
             bytes[at] = byte;
             assert_ne!(decode(&bytes, 2), Some(sample()[..1].to_vec()), "byte {at}");

@@ -163,6 +163,14 @@ pub(crate) struct NodeTable {
     pub(crate) patient_limit: usize,
 }
 
+impl NodeTable {
+    /// Whether version tables of its rows are cached: not if the records lie beside the cells.
+    #[inline]
+    pub(crate) fn may_be_cached(&self) -> bool {
+        self.def.cvt().home_words() == 0
+    }
+}
+
 impl Shared {
     pub(crate) fn table(&self, id: TableId) -> Option<Arc<TableDef>> {
         let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);

@@ -303,8 +303,7 @@ impl Reader<'_> {
             (table.bucket_words() * WORD_BYTES, table.cvt_words() * WORD_BYTES);
         let mut seen = Vec::new();
         for (index, bucket) in words.chunks_exact(table.bucket_words()).enumerate() {
-            for (slot, words) in Bucket::new(bucket, table.cell_count()).slots().enumerate() {
-                let cvt = Cvt::new(words);
+            for (slot, cvt) in Bucket::new(bucket, table.cvt()).cvts().enumerate() {
                 let CvtSlot::Used(header) = cvt.slot() else { continue };
                 let offset = offset + (index * bucket_bytes + slot * cvt_bytes) as u64;
                 seen.push(RowsSeen { key: header.key, offset, cvt });
@@ -364,7 +363,7 @@ impl Reader<'_> {
                 let bytes = self.table.record_words(version.contents) * WORD_BYTES;
                 Some(batch.read(primary.at(version.record), bytes))
             }
-            Aim::Key(slot) => Some(batch.read(primary.at(slot), self.table.slot_bytes() as usize)),
+            Aim::Key(slot) => Some(batch.read(primary.at(slot), self.table.whole_record_bytes())),
             Aim::Absent | Aim::TooOld | Aim::Again => None,
         };
         (record, batch.read(primary.at(row.offset), row.cvt.words().len() * WORD_BYTES))
@@ -388,7 +387,7 @@ impl Reader<'_> {
             let mut batch = self.coordinator().lane.batch();
             let cvt = batch.read(primary.at(offset), self.table.cvt_words() * WORD_BYTES);
             let done = self.post(batch).await?;
-            let cvt = Cvt::new(done.words(cvt));
+            let cvt = Cvt::new(done.words(cvt), self.table.cvt());
             if !matches!(cvt.slot(), CvtSlot::Used(header) if header.key == key) {
                 return Ok(None);
             }
@@ -403,7 +402,7 @@ impl Reader<'_> {
             drop(done);
             if let Some(slot) = slot {
                 let mut batch = self.coordinator().lane.batch();
-                let record = batch.read(primary.at(slot), self.table.slot_bytes() as usize);
+                let record = batch.read(primary.at(slot), self.table.whole_record_bytes());
                 let done = self.post(batch).await?;
                 let found = Record::decode(key, done.words(record));
                 if let Some(key) = found.ok().and_then(|found| found.primary_key().ok()) {
@@ -467,9 +466,11 @@ fn row_patience(coordinator: &Coordinator) -> Duration {
 #[cfg(test)]
 mod tests {
     use lotus_fabric::ids::TableId;
-    use lotus_mvcc::layout::cvt::{Cell, CellState, CvtHeader};
+    use lotus_mvcc::layout::cvt::{Cell, CellState, CvtHeader, CvtShape};
 
     use super::*;
+
+    const SHAPE: CvtShape = CvtShape::new(2, 0);
 
     fn time(raw: u64) -> Timestamp {
         Timestamp::new(raw).expect("63 bits")
@@ -479,7 +480,7 @@ mod tests {
     /// at offset 0, where none is, again and again, until the snapshot failed.
     #[test]
     fn a_deletion_without_a_record_is_taken_for_an_absence_and_nothing_is_read() {
-        let header = CvtHeader { key: Key(1), table: TableId(1), cells: 2, value_limit: 16 };
+        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
         let deleted = Cell {
             version: Version::Committed(time(21)),
             state: CellState::Tombstone,
@@ -489,17 +490,19 @@ mod tests {
         };
         let words: Vec<u64> =
             [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
-        assert!(matches!(aim(Cvt::new(&words), time(30)), Aim::Absent));
+        assert!(matches!(aim(Cvt::new(&words, SHAPE), time(30)), Aim::Absent));
         let value = Cell { state: CellState::Valid, record: 4096, length: 16, ..deleted };
         let words: Vec<u64> = [header.encode(), value.encode(), Cell::NEVER_USED.encode()].concat();
-        assert!(matches!(aim(Cvt::new(&words), time(30)), Aim::Version(one) if one.record == 4096));
+        assert!(
+            matches!(aim(Cvt::new(&words, SHAPE), time(30)), Aim::Version(one) if one.record == 4096)
+        );
     }
 
     /// The snapshot needed the version before that deletion, which has been trimmed. The reader
     /// looked for a record of the row, which has none, until the limit of its looks.
     #[test]
     fn a_snapshot_too_old_for_a_row_without_any_record_ends() {
-        let header = CvtHeader { key: Key(1), table: TableId(1), cells: 2, value_limit: 16 };
+        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
         let deleted = Cell {
             version: Version::Committed(time(21)),
             state: CellState::Tombstone,
@@ -509,7 +512,7 @@ mod tests {
         };
         let words: Vec<u64> =
             [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
-        let row = RowsSeen { key: Key(1), offset: 4096, cvt: Cvt::new(&words) };
+        let row = RowsSeen { key: Key(1), offset: 4096, cvt: Cvt::new(&words, SHAPE) };
         let aimed = aim(row.cvt, time(20));
         assert!(matches!(aimed, Aim::TooOld));
         let spec = TableSpec::new("rows").record_bytes(16).capacity(100);

@@ -2,6 +2,7 @@
 
 use crate::api::error::TxnError;
 use crate::node::coordinator::{Coordinator, Tables};
+use crate::node::shared::NodeTable;
 use crate::txn::fetch::Fetch;
 use crate::txn::piece::Piece;
 use crate::txn::plan::CommitPlan;
@@ -10,7 +11,7 @@ use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
 use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
 use lotus_mvcc::acceptance::Expected;
 use lotus_mvcc::index::Lookup;
-use lotus_mvcc::layout::cvt::Cell;
+use lotus_mvcc::layout::cvt::{Cell, CvtShape};
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_mvcc::{PrimaryKey, Timestamp};
 use lotus_router::GroupId;
@@ -83,6 +84,11 @@ pub(crate) struct Target {
     /// The cell to overwrite, and its contents.
     pub(crate) cell_index: usize,
     pub(crate) cell: Cell,
+    /// Offset of the cell's home slot; 0 if the table's cells have none.
+    pub(crate) home: u64,
+    /// Slot that the new record goes to unless another is reserved: the one that the cell names, or
+    /// its home; 0 for none.
+    pub(crate) slot: u64,
     /// Version that follows the one displaced, if any is.
     pub(crate) successor: Option<Timestamp>,
     /// The newest committed version, which the new one follows, and the slot of its record; for a
@@ -94,14 +100,16 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Target of an insert: a new CVT at `cvt`, with `cell` as its first cell. The row is known to
-    /// have been absent since `absent_since`.
-    pub(crate) fn new_cvt(cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
+    /// Target of an insert: a new CVT of this shape at `cvt`, with `cell` as its first cell. The row
+    /// is known to have been absent since `absent_since`.
+    pub(crate) fn new_cvt(shape: CvtShape, cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
         debug_assert!(cvt != 0, "I24: no CVT begins where a region does");
         Self {
             cvt,
             cell_index: 0,
             cell,
+            home: shape.home(cvt, 0),
+            slot: cell.record,
             successor: None,
             previous: absent_since,
             predecessor: 0,
@@ -233,6 +241,13 @@ impl Body {
         let start = self.values.len();
         self.values.extend_from_slice(bytes);
         start..self.values.len()
+    }
+
+    /// Table of a row.
+    #[inline]
+    pub(crate) fn table(&self, table: TableId) -> &NodeTable {
+        let tables = self.tables.as_ref().expect("a row was added");
+        &tables[usize::from(table.0)]
     }
 
     #[inline]

@@ -3,7 +3,8 @@
 //! # The steps, and their purpose
 //! 1. One batch to every memory node that holds a replica of a written row: the log entry, the
 //!    records, the cells as INVISIBLE. Verbs of one connection take effect in order, so wherever a
-//!    cell has landed, the log names the whole write set (H12).
+//!    cell has landed, the log names the whole write set (H12). A record that goes to its cell's
+//!    home slot travels in one WRITE with the cell.
 //! 2. When all replicas have everything: the commit timestamp, while all locks are held (H1).
 //! 3. The version words on all backups; wait. Now the outcome is certain.
 //! 4. The version words on the primaries, which are what snapshots read; wait (H3). The caller is
@@ -361,11 +362,12 @@ impl<'a> Commit<'a> {
 }
 
 /// Retires the slot of a displaced version until no snapshot needs it, if the cell is now
-/// `bound` to another slot.
+/// `bound` to another slot. A home slot stays with its cell.
 #[inline]
 fn retire(coordinator: &Coordinator, row: &Row, target: &Target, bound: u64) {
     let left = target.cell.record;
-    if let Some(successor) = target.successor.filter(|_| left != 0 && left != bound) {
+    let is_left = left != 0 && left != bound && left != target.home;
+    if let Some(successor) = target.successor.filter(|_| is_left) {
         coordinator.retired.borrow_mut().retire(row.records(), left, successor);
     }
 }
@@ -375,6 +377,7 @@ impl Body {
     pub(crate) fn plan_commit(&mut self, coordinator: &Coordinator) {
         let placement = coordinator.placement();
         let plan = &mut self.plan;
+        let tables = self.tables.as_ref().expect("a row was added");
         for (index, row) in self.rows.iter_mut().enumerate() {
             let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
             debug_assert!(row.executed, "I13: a row is locked and read before it is written");
@@ -383,7 +386,7 @@ impl Body {
             let bound = match row.reserved.take() {
                 Some(slot) => slot,
                 None if row.change == Change::Trim => 0,
-                None => target.cell.record,
+                None => target.slot,
             };
             let kind = match (&row.change, target.new_cvt) {
                 (Change::Delete, _) => WriteKind::Delete,
@@ -400,8 +403,15 @@ impl Body {
                 cell: target.cell_index as u8,
                 record: bound,
             });
-            let buffers = None;
-            plan.writes.push(PlannedWrite { row: index, group, record: bound, target, buffers });
+            let shape = tables[usize::from(row.table.0)].def.cvt();
+            plan.writes.push(PlannedWrite {
+                row: index,
+                group,
+                record: bound,
+                target,
+                version_word: target.cvt + shape.cell_offset(target.cell_index),
+                buffers: None,
+            });
             let set = placement.replicas(group);
             let nodes = match broken(Rule::JoiningGetsWrites) {
                 false => set.nodes(),
@@ -409,11 +419,10 @@ impl Body {
             };
             plan.nodes = plan.nodes.or(nodes);
         }
-        let tables = self.tables.as_ref().expect("a row was added");
         // From here on the overflow buckets belong to their chains.
         for grown in self.grown.drain(..) {
-            let cells = tables[usize::from(grown.table.0)].def.cell_count();
-            let (group, link) = (grown.group, grown.tail + overflow_offset(cells));
+            let shape = tables[usize::from(grown.table.0)].def.cvt();
+            let (group, link) = (grown.group, grown.tail + overflow_offset(shape));
             plan.links.push(PlannedLink { group, link, bucket: grown.bucket });
             plan.logged.push(LoggedWrite {
                 group: group.0,
@@ -439,7 +448,7 @@ impl Body {
         );
         debug_assert!(
             plan.writes.iter().enumerate().all(|(index, write)| {
-                let cell = |write: &PlannedWrite| (write.group, write.version_word());
+                let cell = |write: &PlannedWrite| (write.group, write.version_word);
                 plan.writes[..index].iter().all(|other| cell(other) != cell(write))
             }) || any_broken(),
             "I12: no two writes of a commit take one cell"
@@ -465,7 +474,8 @@ impl Body {
         for write in &self.plan.writes {
             let row = &self.rows[write.row];
             retire(coordinator, row, &write.target, write.record);
-            let bound_anew = write.target.cell.record == 0 && !write.target.new_cvt;
+            let bound_anew =
+                write.target.cell.record == 0 && !write.target.new_cvt && !write.goes_home();
             if bound_anew && matches!(row.change, Change::Put(_)) {
                 self.note_trim(coordinator, row, commit_ts);
             }
@@ -474,8 +484,7 @@ impl Body {
 
     /// Bytes of a record slot of the row's table.
     fn slot_bytes(&self, row: &Row) -> u64 {
-        let tables = self.tables.as_ref().expect("a row was added");
-        tables[usize::from(row.table.0)].def.slot_bytes()
+        self.table(row.table).def.slot_bytes()
     }
 
     /// Notes a row for trimming, if its group is full: it has one slot more than before.
@@ -581,33 +590,42 @@ impl Body {
                 && target.cvt.is_multiple_of(WORD_BYTES as u64),
             "I20: records and version tables begin at a word"
         );
-        let record_buffer = (write.record != 0).then(|| {
-            let words = record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len));
-            debug_assert!(
-                (words * WORD_BYTES) as u64 <= self.slot_bytes(row),
-                "I12: a record fits the slot that was reserved for it"
-            );
-            let buffer = batch.stage(words * WORD_BYTES);
+        let record_words = match write.record {
+            0 => 0,
+            _ => record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len)),
+        };
+        debug_assert!(
+            (record_words * WORD_BYTES) as u64 <= self.slot_bytes(row),
+            "I12: a record fits the slot that was reserved for it"
+        );
+        let encode_record = |words: &mut [u64]| {
             let header = RecordHeader {
                 writer: Some(txn),
                 previous: target.previous,
                 predecessor: target.predecessor,
                 table: row.table,
             };
-            header.encode(row.key, &row.primary_key, value, batch.words_mut(buffer));
+            header.encode(row.key, &row.primary_key, value, words);
+        };
+        let home_words = if write.goes_home() { record_words } else { 0 };
+        let record = (record_words > home_words).then(|| {
+            let buffer = batch.stage(record_words * WORD_BYTES);
+            encode_record(batch.words_mut(buffer));
             buffer
         });
         let cell = CvtCell { version, ..self.cell(write, txn) }.encode();
         let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
-        let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);
-        let words = batch.words_mut(cell_buffer);
+        let buffer = batch.stage((header_words + CELL_WORDS + home_words) * WORD_BYTES);
+        let (header, words) = batch.words_mut(buffer).split_at_mut(header_words);
         if target.new_cvt {
-            let tables = self.tables.as_ref().expect("a row was added");
-            let header = tables[usize::from(row.table.0)].def.header(row.key);
-            words[..HEADER_WORDS].copy_from_slice(&header.encode());
+            header.copy_from_slice(&self.table(row.table).def.header(row.key).encode());
         }
-        words[header_words..].copy_from_slice(&cell);
-        StagedWrite { record: record_buffer, cell: cell_buffer }
+        let (cell_words, home) = words.split_at_mut(CELL_WORDS);
+        cell_words.copy_from_slice(&cell);
+        if home_words > 0 {
+            encode_record(home);
+        }
+        StagedWrite { record, cell: buffer }
     }
 
     /// Contents of the cell after a write, still INVISIBLE.
@@ -623,7 +641,9 @@ impl Body {
     /// Updates the version table cache with the committed versions.
     #[inline]
     fn renew_cached(&self, coordinator: &Coordinator, txn: TxnId, commit_ts: Timestamp) {
-        for write in self.plan.writes.iter().filter(|write| !write.target.new_cvt) {
+        // Rows beside their cells are not cached: one READ brings all of them.
+        let cached = |write: &&PlannedWrite| !write.target.new_cvt && write.target.home == 0;
+        for write in self.plan.writes.iter().filter(cached) {
             let Row { table, key, .. } = self.rows[write.row];
             let version = Version::Committed(commit_ts);
             let cell = CvtCell { version, ..self.cell(write, txn) };
@@ -655,7 +675,7 @@ impl Body {
                 if here.is_empty() {
                     continue;
                 }
-                batch.write_word_all(here, write.group.region(), write.version_word(), word);
+                batch.write_word_all(here, write.group.region(), write.version_word, word);
                 let cut = match replicas {
                     Replicas::Backups => cut!(me, VisibleOnBackups, place, words),
                     _ => cut!(me, VisibleOnPrimaries, place, words),

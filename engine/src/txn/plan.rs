@@ -3,7 +3,6 @@
 use crate::txn::body::Target;
 use lotus_fabric::ids::NodeSet;
 use lotus_fabric::verbs::Buffer;
-use lotus_mvcc::layout::cvt::cell_offset;
 use lotus_recovery::log::LoggedWrite;
 use lotus_router::GroupId;
 
@@ -26,6 +25,8 @@ pub(crate) struct PlannedWrite {
     pub(crate) group: GroupId,
     pub(crate) record: u64,
     pub(crate) target: Target,
+    /// Offset of the cell, where its version word stands.
+    pub(crate) version_word: u64,
     /// Set while a batch is built.
     pub(crate) buffers: Option<StagedWrite>,
 }
@@ -39,20 +40,23 @@ pub(crate) struct PlannedLink {
 
 #[derive(Clone, Copy)]
 pub(crate) struct StagedWrite {
-    /// `None` for a deletion without a record.
+    /// `None` for a deletion without a record, and for a record in the cell's home slot.
     pub(crate) record: Option<Buffer>,
-    /// The cell, preceded by the CVT's header if the CVT is new.
+    /// The cell, preceded by the CVT's header if the CVT is new, and followed by the record if that
+    /// goes to the cell's home slot.
     pub(crate) cell: Buffer,
 }
 
 impl PlannedWrite {
-    pub(crate) fn version_word(&self) -> u64 {
-        self.target.cvt + cell_offset(self.target.cell_index)
+    /// Whether the record goes to the cell's home slot, and so into one WRITE with the cell.
+    #[inline]
+    pub(crate) fn goes_home(&self) -> bool {
+        self.record != 0 && self.record == self.target.home
     }
 
     /// Offset at which the words of [`StagedWrite::cell`] go.
     pub(crate) fn cell_begins(&self) -> u64 {
-        if self.target.new_cvt { self.target.cvt } else { self.version_word() }
+        if self.target.new_cvt { self.target.cvt } else { self.version_word }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The execution phase: lock, find, read (LOTUS §5.1, phase 1).
 //!
 //! Every row advances by one READ per round: its CVT (at the cached address) or index bucket, then
-//! the record that the CVT leads to. One batch carries the READs of all rows, so a transaction
+//! the record that the CVT leads to, unless it lies beside its cell and has come with it. One batch carries the READs of all rows, so a transaction
 //! takes as many round trips as its slowest row. Pure functions of `lotus_mvcc` decide what a READ
 //! means; this module calls them and carries out the answers.
 
@@ -11,7 +11,7 @@ use lotus_fabric::lane::{Batch, Completed};
 use lotus_locktable::{LockError, LockName, LockRequest, LockService};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::acceptance::{Reject, accept_record};
-use lotus_mvcc::index::{Read, SearchStep};
+use lotus_mvcc::index::{FreeSlot, Read, SearchStep};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
@@ -67,7 +67,9 @@ impl Body {
     pub(crate) async fn execute(&mut self, slot: &Slot, mode: Mode) -> Result<(), TxnError> {
         let coordinator = &*slot.coordinator;
         for row in self.rows.iter().filter(|row| !row.executed) {
-            coordinator.node.versions.prefetch_row(row.table, row.key);
+            if self.table(row.table).may_be_cached() {
+                coordinator.node.versions.prefetch_row(row.table, row.key);
+            }
         }
         self.list_locks(mode);
         if !self.wanted.is_empty() {
@@ -178,6 +180,7 @@ impl Body {
                 buffer: None,
                 before: None,
                 second: None,
+                confirmed: false,
                 rereads: 0,
                 cvt: 0,
                 lookup: None,
@@ -188,7 +191,8 @@ impl Body {
                 hops: 0,
             };
             // An insert must read the whole chain, and purges and trims believe memory only.
-            let may_be_cached = matches!(access, Access::Read | Access::Write);
+            let may_be_cached = matches!(access, Access::Read | Access::Write)
+                && self.table(self.rows[index].table).may_be_cached();
             let cached =
                 may_be_cached && self.consult_cache(coordinator, mode, &mut fetch, &mut caches)?;
             if !cached {
@@ -217,20 +221,29 @@ impl Body {
     fn post_reads(&mut self, coordinator: &Coordinator, mode: Mode, batch: &mut Batch) {
         let tables = self.tables.as_ref().expect("a row was added");
         let placement = coordinator.placement();
+        let stable = coordinator.lane.capabilities().stable_reads;
         for fetch in &mut self.fetches {
             let row = &self.rows[fetch.row];
             let primary = placement.replicas(row.group).primary();
+            let unlocked = mode != Mode::Serializable && row.access == Access::Read;
+            let may_be_cached = tables[usize::from(row.table.0)].may_be_cached();
             let table = &tables[usize::from(row.table.0)].def;
             fetch.before = match &fetch.wants {
-                Wants::Cvt | Wants::Bucket(_) => {
+                Wants::Cvt | Wants::Bucket(_) if may_be_cached => {
                     coordinator.node.versions.before(row.table, row.key)
                 }
                 _ => None,
             };
             fetch.buffer = match &fetch.wants {
                 Wants::Cvt => {
-                    let bytes = table.cvt_words() * WORD_BYTES;
-                    Some(batch.read_stable(primary.at(fetch.cvt), bytes))
+                    let (at, bytes) = (primary.at(fetch.cvt), table.cvt_words() * WORD_BYTES);
+                    if unlocked && !stable && table.spec().is_inline() {
+                        // On one connection: after the first READ.
+                        fetch.second = Some(batch.read(at, bytes));
+                    }
+                    // No other transaction writes a locked row.
+                    let read = if unlocked { Batch::read_stable } else { Batch::read };
+                    Some(read(batch, at, bytes))
                 }
                 Wants::Bucket(Read { offset, words }) => {
                     Some(batch.read_stable(primary.at(*offset), words * WORD_BYTES))
@@ -240,7 +253,7 @@ impl Body {
                     Some(batch.read(primary.at(version.record), bytes))
                 }
                 Wants::Older(link) => {
-                    Some(batch.read(primary.at(link.record), table.slot_bytes() as usize))
+                    Some(batch.read(primary.at(link.record), table.whole_record_bytes()))
                 }
                 Wants::Overflow { .. } => None,
             };
@@ -249,7 +262,6 @@ impl Body {
                 let bytes = table.cvt_words() * WORD_BYTES;
                 fetch.second = Some(batch.read(primary.at(fetch.cvt), bytes));
             }
-            let unlocked = mode != Mode::Serializable && row.access == Access::Read;
             let searching = matches!(fetch.wants, Wants::Bucket(_));
             if fetch.wants_purge_time || (unlocked && searching) {
                 fetch.purge_time = Some(batch.read(primary.at(PURGE_TIME_OFFSET), WORD_BYTES));
@@ -298,8 +310,13 @@ impl Body {
         let words = done.words(buffer);
         let purge_time = fetch.purge_time.take().map(|buffer| done.words(buffer)[0]);
         fetch.absent_since = purge_time.and_then(Timestamp::new);
-        let second = fetch.second.take();
-        let changed = second.is_some_and(|second| fetch.has_changed(done.words(second)));
+        let changed = match fetch.second.take().map(|second| done.words(second)) {
+            Some(second) if matches!(fetch.wants, Wants::Cvt) => {
+                fetch.confirmed = second == words;
+                !fetch.confirmed
+            }
+            second => second.is_some_and(|second| fetch.has_changed(second)),
+        };
         let next = match fetch.wants {
             _ if changed => Next::Reread,
             Wants::Record(version) => self.absorb_record(fetch, version, words)?,
@@ -335,8 +352,9 @@ impl Body {
                 fetch.search(table, row, &mut self.lookups);
                 return Ok(Next::Read);
             }
-            self.keep_cached(coordinator, mode, fetch, Cvt::new(words));
-            return self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words));
+            let cvt = Cvt::new(words, table.def.cvt());
+            self.keep_cached(coordinator, mode, fetch, cvt);
+            return self.absorb_cvt(coordinator, mode, fetch, cvt);
         };
         let claimed = |offset| !broken(Rule::ClaimsAreRemembered) && self.claims.contains(&offset);
         match lookup.absorb_except(words, claimed) {
@@ -347,7 +365,7 @@ impl Body {
             SearchStep::Found { offset, words: range } => {
                 table.addresses.insert(row.table, row.key, offset);
                 (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
-                let cvt = Cvt::new(&words[range]);
+                let cvt = Cvt::new(&words[range], table.def.cvt());
                 self.keep_cached(coordinator, mode, fetch, cvt);
                 self.absorb_cvt(coordinator, mode, fetch, cvt)
             }
@@ -372,7 +390,9 @@ impl Body {
                         let (table, key) = (row.table, row.primary_key);
                         return Err(TxnError::Conflict { table, key });
                     }
-                    let target = Target::new_cvt(free.offset, free.first_cell, absent_since);
+                    let FreeSlot { offset, first_cell } = free;
+                    let shape = table.def.cvt();
+                    let target = Target::new_cvt(shape, offset, first_cell, absent_since);
                     self.claim(fetch.row, target)?;
                     Ok(Next::Done)
                 }
@@ -426,8 +446,17 @@ impl Body {
                 self.absent(coordinator, mode, fetch, cvt.words())
             }
             Visible::Version(version) => {
-                let stable = coordinator.lane.capabilities().stable_reads;
+                let stable = coordinator.lane.capabilities().stable_reads || fetch.confirmed;
                 let certain = stable || !may_be_outdated(cvt, snapshot);
+                match cvt.home_words(fetch.cvt, version.index, version.record) {
+                    Some(words) if certain => return self.absorb_record(fetch, version, words),
+                    Some(_) => {
+                        // Twice in the next round.
+                        fetch.wants = Wants::Cvt;
+                        return Ok(Next::Read);
+                    }
+                    None => {}
+                }
                 fetch.unconfirmed = (!certain).then(|| cvt.words().to_vec());
                 fetch.wants = Wants::Record(version);
                 Ok(Next::Read)
@@ -450,6 +479,8 @@ impl Body {
         cvt: Cvt<'_>,
         limit: Timestamp,
     ) -> Result<Next, TxnError> {
+        let shape = self.table(self.rows[fetch.row].table).def.cvt();
+        let home = |index| shape.home(fetch.cvt, index);
         let row = &mut self.rows[fetch.row];
         let (table, key) = (row.table, &row.primary_key);
         let found = newest(cvt);
@@ -467,8 +498,9 @@ impl Body {
         }
         if row.access == Access::Purge {
             self.freed.retain(|(index, _)| *index != fetch.row);
-            let records = cvt.cells().flatten().map(|cell| cell.record).filter(|slot| *slot != 0);
-            self.freed.extend(records.map(|slot| (fetch.row, slot)));
+            let records = cvt.cells().flatten().map(|cell| cell.record).enumerate();
+            let own = |(index, slot): &(usize, u64)| *slot != 0 && *slot != home(*index);
+            self.freed.extend(records.filter(own).map(|(_, slot)| (fetch.row, slot)));
         }
         if row.access != Access::Read {
             let taken = match row.access {
@@ -481,11 +513,17 @@ impl Body {
                 return Ok(if trims { Next::Done } else { Next::Reread });
             };
             let Ok(cell) = cvt.cell(index) else { return Ok(Next::Reread) };
+            if row.access == Access::Trim && cell.record == home(index) {
+                // A home slot is no free memory.
+                return Ok(Next::Done);
+            }
             debug_assert!(fetch.cvt != 0, "I9: a row that was read has an address");
             row.target = Some(Target {
                 cvt: fetch.cvt,
                 cell_index: index,
                 cell,
+                home: home(index),
+                slot: cell.record,
                 successor,
                 previous,
                 predecessor: found.record(),
@@ -496,8 +534,13 @@ impl Body {
             Newest::Version(_) if row.access == Access::Trim => Ok(Next::Done),
             // An insert reads it too: only the record tells which row of this key it is.
             Newest::Version(version) => {
-                fetch.wants = Wants::Record(version);
-                Ok(Next::Read)
+                match cvt.home_words(fetch.cvt, version.index, version.record) {
+                    Some(words) => self.absorb_record(fetch, version, words),
+                    None => {
+                        fetch.wants = Wants::Record(version);
+                        Ok(Next::Read)
+                    }
+                }
             }
             _ => {
                 (row.value, row.writer) = (None, None);
@@ -518,7 +561,8 @@ impl Body {
     ) -> Result<Next, TxnError> {
         let row = &mut self.rows[fetch.row];
         let locked = mode == Mode::Serializable || row.access != Access::Read;
-        let certain = locked || coordinator.lane.capabilities().stable_reads;
+        let stable = coordinator.lane.capabilities().stable_reads || fetch.confirmed;
+        let certain = locked || stable;
         if !certain && fetch.unconfirmed.as_deref() != Some(words) {
             fetch.unconfirmed = Some(words.to_vec());
             fetch.wants_purge_time = true;
@@ -589,7 +633,7 @@ impl Body {
             let Row { table, group, .. } = self.rows[row];
             let tables = self.tables.as_ref().expect("a row was added");
             let def = &tables[usize::from(table.0)].def;
-            let (cells, bytes) = (def.cell_count(), (def.bucket_words() * WORD_BYTES) as u64);
+            let (shape, bytes) = (def.cvt(), (def.bucket_words() * WORD_BYTES) as u64);
             // This transaction's own buckets behind the same tail form a chain.
             let mut tail = tail;
             let place = |grown: &GrownBucket| (grown.table, grown.group, grown.tail);
@@ -609,10 +653,10 @@ impl Body {
             };
             let grown = &mut self.grown[found];
             debug_assert!(grown.claimed < BUCKET_SLOTS, "I24: a bucket has a CVT for each insert");
-            let cvt = grown.bucket + slot_offset(cells, grown.claimed);
+            let cvt = grown.bucket + slot_offset(shape, grown.claimed);
             grown.claimed += 1;
             let absent_since = self.fetches[index].absent_since.unwrap_or_default();
-            self.claim(row, Target::new_cvt(cvt, Cell::NEVER_USED, absent_since))?;
+            self.claim(row, Target::new_cvt(shape, cvt, Cell::NEVER_USED, absent_since))?;
             self.rows[row].executed = true;
         }
         let rows = &self.rows;

@@ -1,9 +1,9 @@
 //! Reservation of memory for a transaction's writes, before anything is written (H12).
 //!
-//! A record goes into a slot of its own if its cell has none yet, or if the version that it
-//! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. First
-//! choice are slots that have been retired for long enough, then free ones
-//! ([`crate::space::slots`]), then another slab. Where all memory is taken,
+//! A record goes to its cell's home slot where the table has these, or else to the slot that the
+//! cell names; to another one if the version there may still be needed, or if the cell has none yet
+//! ([`lotus_mvcc::retention`]). First choice are slots that have been retired for long enough, then
+//! free ones ([`crate::space::slots`]), then another slab. Where all memory is taken,
 //! - a displaced version is given up if there is no slot for it; a snapshot that needs it fails
 //!   with `SnapshotTooOld`;
 //! - a deletion does without a record if its cell has no slot;
@@ -13,6 +13,7 @@
 
 use std::rc::Rc;
 
+use lotus_mvcc::retention::{Destination, Fallback, destination};
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_router::GroupId;
 
@@ -21,22 +22,11 @@ use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::node::shared::NodeTable;
 use crate::node::slots::Use;
-use crate::txn::body::{Body, Change, Row, purpose};
+use crate::txn::body::{Body, Change, Row, Target};
 use crate::txn::slot::Slot;
 
 /// Multiples of the horizon's [notice](Coordinator::notice) that an update waits for a slot.
 const PATIENCE: u32 = 4;
-
-/// Reason why a write takes a slot.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
-    /// Its cell has none.
-    New,
-    /// Its cell's slot holds a version that may still be needed.
-    Keep,
-    /// No slot is needed: the write overwrites what its cell names.
-    None,
-}
 
 impl Body {
     /// Takes a record slot for every write that needs one, so that no write can fail for want of
@@ -47,7 +37,7 @@ impl Body {
             self.rows.iter().all(|row| {
                 let writes_value = matches!(row.change, Change::Put(_));
                 let target = row.target.filter(|_| writes_value);
-                target.is_none_or(|target| row.reserved.is_some() || target.cell.record != 0)
+                target.is_none_or(|target| row.reserved.is_some() || target.slot != 0)
             }),
             "I12: every value has a slot before anything is written"
         );
@@ -57,35 +47,51 @@ impl Body {
     async fn take_slots(&mut self, slot: &Slot) -> Result<(), TxnError> {
         let coordinator = &slot.coordinator;
         for index in 0..self.rows.len() {
+            let Some(wanted) = self.choose_slot(coordinator, index) else { continue };
             let row = &self.rows[index];
-            let tables = self.tables.as_ref().expect("a row was added");
-            let known = &tables[usize::from(row.table.0)];
-            let need = need(coordinator, row, known);
-            if need == Need::None {
-                continue;
-            }
-            debug_assert!(self.rows[index].reserved.is_none(), "I201: a write takes one slot");
-            let bytes = known.def.slot_bytes();
-            let (group, wanted) = (row.group, row.wants(need));
-            let records = purpose(row.table, group, SlotKind::Record);
-            match allocate(coordinator, wanted, records, group, bytes).await {
-                Ok(taken) => self.rows[index].reserved = Some(taken),
-                Err(TxnError::TableFull { .. }) if wanted == Use::Spare => {}
+            debug_assert!(row.reserved.is_none(), "I201: a write takes one slot");
+            let (group, records) = (row.group, row.records());
+            let bytes = self.table(row.table).def.slot_bytes();
+            let taken = match allocate(coordinator, wanted, records, group, bytes).await {
+                Err(TxnError::TableFull { .. }) if wanted == Use::Spare => continue,
                 Err(TxnError::TableFull { .. }) if wanted == Use::Update => {
-                    let waited = Box::pin(wait_for_slot(slot, records, group, bytes));
-                    self.rows[index].reserved = Some(waited.await?);
+                    Box::pin(wait_for_slot(slot, records, group, bytes)).await
                 }
-                Err(error) => return Err(error),
-            }
+                taken => taken,
+            };
+            self.rows[index].reserved = Some(taken?);
         }
         Ok(())
+    }
+
+    /// Chooses the slot for the record of a row's write, if it has one. Returns what a free slot is
+    /// wanted for, if one is.
+    #[inline]
+    fn choose_slot(&mut self, coordinator: &Coordinator, index: usize) -> Option<Use> {
+        let row = &self.rows[index];
+        let target = row.target.as_ref()?;
+        if row.reserved.is_some() || !matches!(row.change, Change::Put(_) | Change::Delete) {
+            return None;
+        }
+        let table = self.table(row.table);
+        let (slot, wanted) = match destination_of(coordinator, row, target, table) {
+            Destination::Named => (target.cell.record, None),
+            Destination::Home => (target.home, None),
+            Destination::New => (0, Some(row.wants())),
+            Destination::Another { otherwise: Fallback::Named } => {
+                (target.cell.record, Some(Use::Spare))
+            }
+            Destination::Another { otherwise: Fallback::Home } => (target.home, Some(Use::Spare)),
+        };
+        self.rows[index].target.as_mut()?.slot = slot;
+        wanted
     }
 }
 
 impl Row {
-    fn wants(&self, need: Need) -> Use {
+    /// Use of a slot for a record whose cell has none.
+    fn wants(&self) -> Use {
         match self.change {
-            _ if need == Need::Keep => Use::Spare,
             Change::Delete => Use::Spare,
             // An insert over a tombstone counts as an insert.
             _ if self.value.is_none() => Use::Insert,
@@ -94,25 +100,25 @@ impl Row {
     }
 }
 
+/// Slot for the record of a write to `target`.
 #[inline]
-fn need(coordinator: &Coordinator, row: &Row, table: &NodeTable) -> Need {
-    let writes = matches!(row.change, Change::Put(_) | Change::Delete);
-    let Some(target) = row.target.filter(|_| writes && row.reserved.is_none()) else {
-        return Need::None;
+fn destination_of(
+    coordinator: &Coordinator,
+    row: &Row,
+    target: &Target,
+    table: &NodeTable,
+) -> Destination {
+    let node = &coordinator.node;
+    let horizon = node.horizon.get();
+    let keeps = |successor| {
+        if coordinator.shared.config.retention == Retention::None {
+            return false;
+        }
+        let limit =
+            if node.horizon.is_patient() { table.patient_limit } else { table.retired_limit };
+        coordinator.retired.borrow().keeps(row.records(), successor, horizon, limit)
     };
-    if target.cell.record == 0 {
-        return Need::New;
-    }
-    let Some(successor) = target.successor else { return Need::None };
-    if coordinator.shared.config.retention == Retention::None {
-        return Need::None;
-    }
-    let horizon = coordinator.node.horizon.get();
-    let records = purpose(row.table, row.group, SlotKind::Record);
-    let patient = coordinator.node.horizon.is_patient();
-    let limit = if patient { table.patient_limit } else { table.retired_limit };
-    let kept = coordinator.retired.borrow().keeps(records, successor, horizon, limit);
-    if kept { Need::Keep } else { Need::None }
+    destination(&target.cell, target.home, target.successor, horizon, keeps)
 }
 
 /// Allocates one slot of `bytes`.

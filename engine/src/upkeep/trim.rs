@@ -126,7 +126,7 @@ mod tests {
     use lotus_mvcc::slab::{Purpose, SlotKind};
 
     use super::*;
-    use crate::{Cluster, Seat, TableSpec, Transaction};
+    use crate::{Cluster, Inline, Seat, TableSpec, Transaction};
 
     /// A row that is written often: noted with its first update, it has two later versions by the
     /// time that the horizon reaches that one. The slot that is taken away is used at once.
@@ -135,8 +135,8 @@ mod tests {
         let builder = Cluster::embedded().memory_nodes(2).compute_nodes(1).replicas(2);
         // No other trim runs, and the test sets the horizon.
         let cluster = builder.horizon_interval(Duration::from_secs(3600)).start().unwrap();
-        let table =
-            cluster.create_table(TableSpec::new("rows").record_bytes(8).capacity(100)).unwrap();
+        let spec = TableSpec::new("rows").record_bytes(8).capacity(100).inline(Inline::Never);
+        let table = cluster.create_table(spec).unwrap();
         let job = move |mut session: Session| async move {
             let mut written_at = Vec::new();
             for value in [1, 2, 3] {

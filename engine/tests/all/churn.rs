@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::*;
-use lotus::{Isolation, Session, TableId, TableSpec, TxnError};
+use lotus::{Inline, Isolation, Session, TableId, TableSpec, TxnError};
 
 const CAPACITY: u64 = 2_000;
 /// Total number of rows, in multiples of the capacity.
@@ -91,7 +91,19 @@ async fn look(mut session: Session, table: TableId, over: &AtomicBool) -> Result
 
 #[test]
 fn h13_rows_that_come_and_go_give_their_memory_back() {
+    // Each row has had two records of 64 bytes, and a seventh of a bucket.
+    come_and_go_in(Inline::Never, 2 * 64 + 512 / 7);
+}
+
+#[test]
+fn h13_rows_beside_their_cells_give_their_memory_back() {
+    come_and_go_in(Inline::Auto, 1344 / 7);
+}
+
+/// Inserts and deletes rows, each of which takes `row_bytes` until it is purged.
+fn come_and_go_in(inline: Inline, row_bytes: u64) {
     let spec = TableSpec::new("rows").record_bytes(8).capacity(CAPACITY).shards(16);
+    let spec = spec.inline(inline);
     let cluster = start(small().coroutines(3));
     let table = cluster.create_table(spec).expect("it is new");
     let seats: Vec<_> = cluster.seats().collect();
@@ -119,8 +131,7 @@ fn h13_rows_that_come_and_go_give_their_memory_back() {
     let mut rows = 0;
     cluster.scan(table, &mut |_, _, _| rows += 1).expect("it can be read");
     assert_eq!(rows, 0);
-    // Each row has had two records, of 64 bytes, and a seventh of a bucket.
-    let unpurged = TIMES * CAPACITY * (2 * 64 + 512 / 7);
+    let unpurged = TIMES * CAPACITY * row_bytes;
     let used = cluster.memory_use().expect("it can be read").replica_bytes;
     assert!(used < unpurged / 2, "{used} bytes of {unpurged} without purges");
     stop_clean(cluster);

@@ -71,7 +71,7 @@ fn only_seats_that_exist_take_jobs() {
 
 #[test]
 fn a_memory_limit_need_not_be_round() {
-    let (cluster, table) = with_numbers(small().memory_limit((6 << 20) + 1));
+    let (cluster, table) = with_numbers(small().memory_limit((9 << 20) + 1));
     insert(&cluster, table, 1, 1);
     stop_clean(cluster);
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{ClusterBuilder, Machines, Retention, Seat, Threads, VerbCounters};
+use lotus::{ClusterBuilder, Machines, Retention, Seat, TableSpec, Threads, VerbCounters};
 use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
 
 const SEED: u64 = 11;
@@ -26,10 +26,10 @@ fn builder() -> ClusterBuilder {
 
 /// Inserts, changes, reads and deletes rows from both compute nodes in turn. Returns the verbs
 /// used.
-fn verbs_on<M: Machines>(machines: impl FnOnce(u16) -> M) -> VerbCounters {
+fn verbs_on<M: Machines>(spec: TableSpec, machines: impl FnOnce(u16) -> M) -> VerbCounters {
     let nodes = builder().node_count().expect("the settings are sound");
     let cluster = builder().start_on(machines(nodes)).expect("the machines work");
-    let table = cluster.create_table(NUMBERS).expect("there is room");
+    let table = cluster.create_table(spec).expect("there is room");
     for round in 0..ROUNDS {
         for key in 0..ROWS {
             let seat = Seat { compute_node: (key + round) as usize % 2, thread: 0 };
@@ -65,17 +65,19 @@ fn simulated(nodes: u16, torn_reads: f64) -> SimMachines {
 
 #[test]
 fn local_and_sim_take_the_same_verbs() {
-    let local = verbs_on(|nodes| Threads::new(nodes, SEED));
-    let sim = verbs_on(|nodes| simulated(nodes, 0.0));
-    assert!(local.verbs() > 2 * ROWS * ROUNDS);
-    assert_eq!(decided(&local), decided(&sim));
+    for spec in [NUMBERS, NUMBERS_APART] {
+        let local = verbs_on(spec.clone(), |nodes| Threads::new(nodes, SEED));
+        let sim = verbs_on(spec, |nodes| simulated(nodes, 0.0));
+        assert!(local.verbs() > 2 * ROWS * ROUNDS);
+        assert_eq!(decided(&local), decided(&sim));
+    }
 }
 
 /// Coordinators of simulated machines run on the thread that simulates. A single future for all
 /// their work beside transactions took two megabytes of its stack, in a build without optimization.
 #[test]
 fn a_simulated_cluster_takes_half_a_megabyte_of_stack() {
-    let run = || decided(&verbs_on(|nodes| simulated(nodes, 0.0)));
+    let run = || decided(&verbs_on(NUMBERS, |nodes| simulated(nodes, 0.0)));
     let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(run).expect("a thread");
     assert!(thread.join().expect("it does not panic")[0] > 0);
 }
@@ -87,13 +89,16 @@ fn rdma_takes_the_same_verbs() {
     use lotus_fabric::env::Env;
     use lotus_fabric::rdma::{Config, RdmaFabric};
 
-    let rdma = verbs_on(|nodes| {
+    let devices = |nodes| {
         let (config, env) = (Config::in_process(nodes, &[]).expect("devices"), Env::real(SEED));
         Threads::over(RdmaFabric::new(config, env.clone()).expect("the devices work"), env)
-    });
-    let local = verbs_on(|nodes| Threads::new(nodes, SEED));
-    let sim = verbs_on(|nodes| simulated(nodes, 0.0));
-    let torn = verbs_on(|nodes| simulated(nodes, f64::MIN_POSITIVE));
+    };
+    let tearing = |nodes| simulated(nodes, f64::MIN_POSITIVE);
+    assert_eq!(decided(&verbs_on(NUMBERS, tearing)), decided(&verbs_on(NUMBERS, devices)));
+    let rdma = verbs_on(NUMBERS_APART, devices);
+    let local = verbs_on(NUMBERS_APART, |nodes| Threads::new(nodes, SEED));
+    let sim = verbs_on(NUMBERS_APART, |nodes| simulated(nodes, 0.0));
+    let torn = verbs_on(NUMBERS_APART, tearing);
     println!("                        READ, WRITE, CAS, FAA, doorbells, bytes");
     let all = [("local", &local), ("sim", &sim), ("sim, READs may tear", &torn), ("rdma", &rdma)];
     for (name, counters) in all {

@@ -3,6 +3,8 @@
 //! Greedy: each simplification is tried by a run with the same seed, and kept if the same property
 //! is still violated, until none helps any more. The result need not be the smallest there is.
 
+use lotus_benchmarks::config::Inline;
+
 use crate::drive::run::{Budget, run};
 use crate::scenario::authority::Distance;
 use crate::scenario::format::Scenario;
@@ -77,6 +79,7 @@ fn simpler(scenario: &Scenario) -> Vec<Scenario> {
     with(&|s| s.cluster.replicas = (s.cluster.replicas - 1).max(1));
     with(&|s| s.cluster.memory_nodes = (s.cluster.memory_nodes - 1).max(1));
     with(&|s| s.cluster.versions = 2);
+    with(&|s| s.cluster.inline = Inline::Never);
     with(&|s| s.load.other_isolation = 0.0);
     candidates
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lotus_benchmarks::config::{Locks, ReadRule, Retention, Routing, Timestamps, Visible};
+use lotus_benchmarks::config::{Inline, Locks, ReadRule, Retention, Routing, Timestamps, Visible};
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
@@ -104,6 +104,8 @@ fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     if rng.random_bool(0.2) {
         scenario.authority.starts = starts(&mut rng);
     }
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x1A11_E0F5);
+    scenario.cluster.inline = pick(&mut rng, &[Inline::Auto, Inline::Auto, Inline::Never]);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
     if rng.random_bool(FILLS_MEMORY) {
         fill_memory(&mut rng, scenario);

@@ -6,7 +6,7 @@
 //! A run has two parts: a *storm*, in which rates and schedule of faults apply, and a *calm* after
 //! everything has healed, in which every client must make progress.
 
-use lotus_benchmarks::config::{Locks, ReadRule, Retention, Routing, Timestamps, Visible};
+use lotus_benchmarks::config::{Inline, Locks, ReadRule, Retention, Routing, Timestamps, Visible};
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::sim::{Rates, Scheduled};
@@ -77,6 +77,8 @@ pub struct Topology {
     pub replicas: usize,
     /// Versions of each row.
     pub versions: u32,
+    /// Place of small records.
+    pub inline: Inline,
     /// Shards of each table. The fewer, the more rows share a bucket of the index.
     pub shards: u32,
     /// Bytes of each compute node's lock table.
@@ -124,6 +126,7 @@ impl Default for Topology {
             memory_nodes: 3,
             replicas: 3,
             versions: 2,
+            inline: Inline::Never,
             shards: 16,
             lock_table_bytes: 1 << 14,
             version_table_cache: 64,

@@ -17,7 +17,7 @@ use lotus_fabric::ids::{Key, TableId};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::record::slot_bytes;
 use lotus_mvcc::layout::region::{HEADER_BYTES, SLAB_BYTES};
-use lotus_mvcc::loader::{LoadedRow, PlaceError, ShardImage};
+use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::reserve;
 use lotus_mvcc::{TableDef, TableSpec};
 
@@ -80,7 +80,7 @@ fn table_slabs(table: &TableDef, keys: &[Key], group: usize) -> u64 {
     let (mut records, mut buckets) = (0, 0);
     let of_group = |shard: &&[Key]| shape.group(shard[0].shard()) == group;
     for shard in keys.chunk_by(|one, other| one.shard() == other.shard()).filter(of_group) {
-        records += shard.len() as u64;
+        records += if table.spec().is_inline() { 0 } else { shard.len() as u64 };
         buckets += overflow_buckets(table, shard);
     }
     let bucket_bytes = (table.bucket_words() * WORD_BYTES) as u64;
@@ -94,7 +94,7 @@ fn overflow_buckets(table: &TableDef, shard: &[Key]) -> u64 {
     let mut image = ShardImage::new(table, shard[0].shard());
     let mut buckets = 0;
     for key in shard {
-        let row = LoadedRow { record: ANYWHERE, length: 0 };
+        let row = LoadedRow { record: LoadedRecord::At(ANYWHERE), length: 0 };
         while let Err(error) = image.place(*key, row) {
             assert_eq!(error, PlaceError::NeedsOverflow, "a row that can be loaded");
             buckets += 1;

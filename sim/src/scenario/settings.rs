@@ -48,6 +48,7 @@ impl Scenario {
             mns: memory_nodes,
             replicas,
             versions,
+            inline: self.cluster.inline,
             read_rule: self.cluster.read_rule,
             lock_table_bytes,
             vt_cache: self.cluster.version_table_cache,

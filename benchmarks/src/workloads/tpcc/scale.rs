@@ -238,6 +238,7 @@ impl Table {
             .key_bytes(self.key_bytes())
             .capacity(capacity)
             .versions(cluster.versions)
+            .inline(cluster.inline.into())
             .critical_field(field)
             // More shards than values would waste index room on shards that stay empty.
             .shards(values.min(u64::from(MAX_SHARDS)) as u32)

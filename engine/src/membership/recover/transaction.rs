@@ -27,7 +27,7 @@ use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
 use lotus_fabric::lane::Batch;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::overflow_offset;
-use lotus_mvcc::layout::cvt::{Cell, CellState, Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::layout::cvt::{Cell, CellState, Cvt, CvtShape, Slot, Version};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_points::{cut, point};
@@ -65,6 +65,7 @@ struct InDoubt {
 /// Row that a transaction in doubt may have written, on all replicas.
 struct Named {
     write: LoggedWrite,
+    shape: CvtShape,
     copies: Vec<(Replica, Vec<u64>)>,
     /// Replicas among them that are being filled.
     joining: Vec<Replica>,
@@ -114,26 +115,25 @@ impl Named {
     fn seen(&self) -> impl Iterator<Item = (Replica, CellSeen)> {
         let index = usize::from(self.write.cell);
         self.copies.iter().map(move |(replica, words)| {
-            let version = |index: usize| words[cell_offset(index) as usize / WORD_BYTES];
-            let cells = Cvt::new(words).cell_count();
-            let others = (0..cells).filter(|other| *other != index).map(version);
+            let versions = || Cvt::new(words, self.shape).version_words().enumerate();
+            let others = versions().filter(|(other, _)| *other != index);
             let newest_other =
-                others.fold(Timestamp::ZERO, |newest, word| match Version::decode(word) {
+                others.fold(Timestamp::ZERO, |newest, (_, word)| match Version::decode(word) {
                     Version::Committed(time) => newest.max(time),
                     _ => newest,
                 });
-            (*replica, CellSeen { word: version(index), newest_other })
+            (*replica, CellSeen { word: words[self.shape.cell_word(index)], newest_other })
         })
     }
 
     /// Returns the offset of the named cell.
     fn place(&self) -> u64 {
-        self.write.cvt + cell_offset(usize::from(self.write.cell))
+        self.write.cvt + self.shape.cell_offset(usize::from(self.write.cell))
     }
 
     /// Returns the three words of the named cell on one replica.
     fn cell_words<'w>(&self, words: &'w [u64]) -> &'w [u64; 3] {
-        let start = cell_offset(usize::from(self.write.cell)) as usize / WORD_BYTES;
+        let start = self.shape.cell_word(usize::from(self.write.cell));
         words[start..].first_chunk().expect("a CVT ends with a whole cell")
     }
 
@@ -217,7 +217,7 @@ impl Recoverer<'_> {
             let copy = |(replica, buffer)| (replica, done.words(buffer).to_vec());
             let joining = self.replicas(write).joining().to_vec();
             let copies = buffers.into_iter().map(copy).collect();
-            named.push(Named { write: *write, copies, joining });
+            named.push(Named { write: *write, shape: table.cvt(), copies, joining });
         }
         Ok(named)
     }
@@ -366,7 +366,7 @@ impl Recoverer<'_> {
         words: &[u64],
         swaps: &mut Vec<Swap>,
     ) -> Result<(), Stop> {
-        let named = cell_offset(usize::from(row.write.cell)) as usize / WORD_BYTES;
+        let named = row.shape.cell_word(usize::from(row.write.cell));
         let at = |index: usize| replica.at(row.write.cvt + (index * WORD_BYTES) as u64);
         let zeroes = vec![0; words.len()];
         self.post(|batch| {
@@ -383,7 +383,7 @@ impl Recoverer<'_> {
     async fn link(&self, doubt: &InDoubt) -> Result<bool, Stop> {
         let mut swaps = Vec::new();
         for write in doubt.writes.iter().filter(|write| write.kind == WriteKind::Link) {
-            let place = write.cvt + overflow_offset(self.table(write).cell_count());
+            let place = write.cvt + overflow_offset(self.table(write).cvt());
             let members = self.replicas(write).members().iter();
             swaps.extend(members.map(|replica| Swap::new(replica.at(place), 0, write.record)));
         }
@@ -411,9 +411,9 @@ impl Recoverer<'_> {
             if !writes || row.write.record == 0 {
                 continue;
             }
-            let bytes = self.table(&row.write).slot_bytes() as usize;
+            let bytes = self.table(&row.write).whole_record_bytes();
             for ((replica, words), (_, seen)) in row.copies.iter().zip(row.seen()) {
-                let Slot::Used(header) = Cvt::new(words).slot() else { continue };
+                let Slot::Used(header) = Cvt::new(words, row.shape).slot() else { continue };
                 let newest = match Version::decode(seen.word) {
                     Version::Committed(time) => time.max(seen.newest_other),
                     _ => seen.newest_other,

@@ -5,7 +5,7 @@
 use lotus_fabric::ids::{Incarnation, ShardId, TxnId};
 use lotus_locktable::{LockMode, LockRequest, LockTableConfig};
 use lotus_mvcc::Timestamp;
-use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, Version, cvt_words};
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, CvtShape, Version};
 use proptest::prelude::*;
 
 use super::*;
@@ -16,14 +16,15 @@ const TABLE: TableId = TableId(1);
 const KEY: Key = Key(7 << 12);
 const ROW: LockName = LockName::row(TABLE, KEY);
 const OFFSET: u64 = 72;
+const SHAPE: CvtShape = CvtShape::new(2, 0);
 
 fn txn(slot: u16) -> TxnId {
     TxnId::new(Incarnation::new(1).expect("fits"), slot, 1)
 }
 
 /// CVT of the row at a version, or while one is INVISIBLE.
-fn cvt(version: Version) -> [u64; cvt_words(2)] {
-    let mut words = [0; cvt_words(2)];
+fn cvt(version: Version) -> [u64; SHAPE.words()] {
+    let mut words = [0; SHAPE.words()];
     words[HEADER_WORDS..][..CELL_WORDS].copy_from_slice(&cell(version).encode());
     words
 }
@@ -76,7 +77,7 @@ impl World {
     }
 
     fn keep(&self, cover: Cover, before: Before, read: Version) {
-        self.versions.keep((TABLE, KEY), cover, before, OFFSET, Cvt::new(&cvt(read)));
+        self.versions.keep((TABLE, KEY), cover, before, OFFSET, Cvt::new(&cvt(read), SHAPE));
     }
 
     /// Caches the row by a READ without any interference.
@@ -86,7 +87,7 @@ impl World {
     }
 
     fn cached(&self, cover: Cover) -> Option<Version> {
-        let mut words = [0; cvt_words(2)];
+        let mut words = [0; SHAPE.words()];
         let offset = self.versions.lookup(TABLE, KEY, cover, &mut words)?;
         assert_eq!(offset, OFFSET);
         Some(Version::decode(words[HEADER_WORDS]))

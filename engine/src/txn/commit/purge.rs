@@ -83,7 +83,7 @@ impl Body {
             for (write, cell) in &staged {
                 let members = placement.replicas(write.group).members();
                 if let Some(replica) = members.iter().find(|replica| replica.node == node) {
-                    batch.write(replica.at(write.version_word()), *cell);
+                    batch.write(replica.at(write.version_word), *cell);
                     if cut!(me, PurgeMarked, place, copies) {
                         return;
                     }
@@ -106,7 +106,7 @@ impl Body {
         let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
         for (row, write) in self.plan.writes.iter().enumerate() {
             let table = &tables[usize::from(self.rows[write.row].table.0)].def;
-            let at = write.version_word();
+            let at = write.version_word;
             let cvt = batch.stage(table.cvt_words() * WORD_BYTES);
             let words = batch.words_mut(cvt);
             words.fill(0);

@@ -78,7 +78,7 @@ impl Body {
             for write in &self.plan.writes {
                 let members = placement.replicas(write.group).members();
                 if let Some(replica) = members.iter().find(|replica| replica.node == node) {
-                    batch.write_word(replica.at(write.version_word()), tag);
+                    batch.write_word(replica.at(write.version_word), tag);
                     if cut!(me, TrimMarked, place, copies) {
                         return;
                     }
@@ -106,11 +106,11 @@ impl Body {
             let members = replicas.of(placement.replicas(write.group));
             for (copy, replica) in members.iter().enumerate() {
                 let (place, all) = (row * members.len() + copy, rows * members.len());
-                batch.write(replica.at(write.version_word()), cell);
+                batch.write(replica.at(write.version_word), cell);
                 if cut!(me, TrimEmptied, place, all) {
                     return;
                 }
-                batch.write_word(replica.at(write.version_word()), 0);
+                batch.write_word(replica.at(write.version_word), 0);
                 if cut!(me, TrimEnded, place, all) {
                     return;
                 }

@@ -1,7 +1,9 @@
 //! Use of the version table cache by reads: a cached row skips the READ of its CVT, and a CVT that
-//! was read is cached. `version_tables` decides which of the two is allowed.
+//! was read is cached. `version_tables` decides which of the two is allowed. Tables with their
+//! records in the cells are not cached: their rows take one READ either way, and that is what meets
+//! the fence of a node that was expelled (H2).
 
-use lotus_mvcc::layout::cvt::{Cvt, MAX_CELLS, cvt_words};
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Cvt, HEADER_WORDS, MAX_CELLS};
 
 use super::View;
 use crate::api::cache_counters::CacheCounters;
@@ -37,15 +39,15 @@ impl Body {
         if !versions.covers(row.key) {
             return Ok(false);
         }
-        let tables = self.tables.as_ref().expect("a row was added");
-        let mut words = [0; cvt_words(MAX_CELLS)];
-        let words = &mut words[..tables[usize::from(row.table.0)].def.cvt_words()];
+        let mut words = [0; HEADER_WORDS + CELL_WORDS * MAX_CELLS];
+        let shape = self.table(row.table).def.cvt();
+        let words = &mut words[..shape.words()];
         let cover = self.view(coordinator, mode, row).cover();
         let cached = versions.lookup(row.table, row.key, cover, words);
         caches.version_tables.count(cached.is_some());
         let Some(cvt) = cached else { return Ok(false) };
         fetch.cvt = cvt;
-        self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words))?;
+        self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words, shape))?;
         fetch.unconfirmed = None;
         Ok(matches!(fetch.wants, Wants::Record(_) | Wants::Successor(_)))
     }

@@ -14,8 +14,8 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use lotus::{
-    Cluster, ClusterBuilder, Isolation, Item, PrimaryKey, Receipt, Seat, Session, SessionView,
-    Submitted, TableId, TableSpec, Transaction, TxnError,
+    Cluster, ClusterBuilder, Inline, Isolation, Item, PrimaryKey, Receipt, Seat, Session,
+    SessionView, Submitted, TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 
@@ -60,11 +60,20 @@ pub fn start(builder: ClusterBuilder) -> Running {
     Running(Some(builder.start().expect("the settings are sound")))
 }
 
+/// [`NUMBERS`] with records in slots of their own.
+pub const NUMBERS_APART: TableSpec = NUMBERS.inline(Inline::Never);
+
 /// Starts `builder` and makes [`NUMBERS`] in it.
 #[track_caller]
 pub fn with_numbers(builder: ClusterBuilder) -> (Running, TableId) {
+    with_table(builder, NUMBERS)
+}
+
+/// Starts `builder` and makes a table in it.
+#[track_caller]
+pub fn with_table(builder: ClusterBuilder, spec: TableSpec) -> (Running, TableId) {
     let cluster = start(builder);
-    let table = cluster.create_table(NUMBERS).expect("there is room");
+    let table = cluster.create_table(spec).expect("there is room");
     (cluster, table)
 }
 
