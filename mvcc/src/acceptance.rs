@@ -8,7 +8,8 @@
 //! A writer holds the row's lock and, in this order, each step complete before the next begins on
 //! the replica in question: (1) writes its record, into the slot of the victim's cell or into one
 //! that is free; (2) writes that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes the
-//! version word. An abort clears the cell instead of (3) and (4). Every record names the version
+//! version word. Where the record goes to the cell's home slot, (1) and (2) are one WRITE, whose words
+//! land in any order. An abort clears the cell instead of (3) and (4). Every record names the version
 //! that it follows. A slot that a version has left may be rewritten at any time, for any row:
 //! nothing here rests on how long it is kept.
 //!
@@ -30,7 +31,12 @@
 //!   may still be whole in its slot. Only a cell that shows something later than S, or nothing, can
 //!   have held `u`. Then, where READs may be torn, the CVT is read again behind the record
 //!   ([`crate::visibility::may_be_outdated`]) and must be the same: a version word never returns
-//!   once it has gone, so `v` stood there at a moment between the two READs, and `u` beside it.
+//!   once it has gone, so `v` stood there at a moment between the two READs, and `u` beside it. A
+//!   CVT that was read twice before with the same result shows as much.
+//!
+//! Nothing in this rests on whether the record is read after its cell. So it holds for a record in
+//! the cell's home slot as well, which is read with the cell, in one READ and in any order: what
+//! matters is that the READ began after S was drawn.
 //!
 //! The predecessor is a second witness: where the CVT still shows the version before `v`, the
 //! record must name just that one. Cells of a consistent CVT never contradict it, because the

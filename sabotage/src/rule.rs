@@ -252,6 +252,14 @@ rules! {
     RecordChecksums "record-checksums" "H14"
     "the checksum of a record is not looked at"
 
+    "A record beside its cell, read without the lock, counts once the CVT is known to be whole"
+    HomesAreConfirmed "homes-are-confirmed" "H14"
+    "a record that came with its cell is believed although the CVT may have been read torn"
+
+    "A home slot stays with its cell and is never free memory"
+    HomesStay "homes-stay" "H13"
+    "the home slots of a purged row are given to other rows"
+
     "An interrupted transaction is undone on all replicas, also where it never landed"
     AllReplicasAreRepaired "all-replicas-are-repaired" "H15"
     "an interrupted transaction is undone where it has left a tag"

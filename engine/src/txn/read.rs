@@ -313,7 +313,7 @@ impl Body {
         let changed = match fetch.second.take().map(|second| done.words(second)) {
             Some(second) if matches!(fetch.wants, Wants::Cvt) => {
                 fetch.confirmed = second == words;
-                !fetch.confirmed
+                !fetch.confirmed && !broken(Rule::HomesAreConfirmed)
             }
             second => second.is_some_and(|second| fetch.has_changed(second)),
         };
@@ -449,7 +449,9 @@ impl Body {
                 let stable = coordinator.lane.capabilities().stable_reads || fetch.confirmed;
                 let certain = stable || !may_be_outdated(cvt, snapshot);
                 match cvt.home_words(fetch.cvt, version.index, version.record) {
-                    Some(words) if certain => return self.absorb_record(fetch, version, words),
+                    Some(words) if certain || broken(Rule::HomesAreConfirmed) => {
+                        return self.absorb_record(fetch, version, words);
+                    }
                     Some(_) => {
                         // Twice in the next round.
                         fetch.wants = Wants::Cvt;
@@ -499,7 +501,10 @@ impl Body {
         if row.access == Access::Purge {
             self.freed.retain(|(index, _)| *index != fetch.row);
             let records = cvt.cells().flatten().map(|cell| cell.record).enumerate();
-            let own = |(index, slot): &(usize, u64)| *slot != 0 && *slot != home(*index);
+            let stays = |index| !broken(Rule::HomesStay) && home(index) != 0;
+            let own = |(index, slot): &(usize, u64)| {
+                *slot != 0 && !(stays(*index) && *slot == home(*index))
+            };
             self.freed.extend(records.filter(own).map(|(_, slot)| (fetch.row, slot)));
         }
         if row.access != Access::Read {

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use lotus_benchmarks::config::{Routing, Timestamps};
+use lotus_benchmarks::config::{Inline, Routing, Timestamps};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
@@ -341,6 +341,7 @@ impl Coordinate {
             drain_us: if crowded { 1 } else { 200 },
             // Few enough that the rows of `Pairs` fill them.
             group_slabs: if upkeep { 5 } else { Topology::default().group_slabs },
+            inline: self.inline(),
             ..Topology::default()
         };
         let workload = match point {
@@ -365,6 +366,14 @@ impl Coordinate {
             schedule: self.schedule(),
             strikes: self.strikes(),
         }
+    }
+
+    /// Place of small records: with every other coordinate beside their cells, except at the point
+    /// between a record and its cell.
+    fn inline(&self) -> Inline {
+        let odd = (self.place as usize + self.role as usize + self.manner as usize) % 2 == 1;
+        let apart = odd || self.point == FaultPoint::RecordsPosted;
+        if apart { Inline::Never } else { Inline::Auto }
     }
 
     fn has(&self, role: Role) -> bool {

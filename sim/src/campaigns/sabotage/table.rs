@@ -194,6 +194,8 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::CopiesAreOfOneTime, &["h13-snapshot-files"], &[Property(OF_ONE_TIME)]),
     hunted(Rule::FloorsAreCarried, &["h13-floors-of-the-returned"], &[FLOORED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
+    hunted(Rule::HomesAreConfirmed, &["h14-torn-cells-and-records"], &[Isolation]),
+    hunted(Rule::HomesStay, &["h13-rows-beside-their-cells"], &[RECORDED, Property(READS)]),
     hunted(Rule::AllReplicasAreRepaired, &["h15-some-replicas"], &[REPLICATED, BACKED]),
     hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
     hunted(Rule::SnapshotsAreFresh, &["h18-fresh-snapshots"], &[Isolation]),
