@@ -5,7 +5,7 @@
 //!
 //! # The history that a CVT shows
 //!
-//! Writers of a row are serialised by its lock, and each replaces [`victim`]: a cell without a
+//! Writers of a row are serialised by its lock, and each replaces its [`victim`]: a cell without a
 //! version or else the oldest version. So the versions in a CVT are always the newest few of the
 //! row's history, without gaps. Code that clears cells for another reason (reclamation) must also
 //! begin with the oldest, and never take the newest.
@@ -120,19 +120,80 @@ pub enum Visible {
     Torn,
 }
 
-/// Finds the newest committed version, for a transaction that holds the row's lock and has not
-/// written the row itself.
+/// State of a row for a transaction that holds its lock and has not written the row itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockedRow {
+    /// The newest committed version.
+    pub newest: Newest,
+    /// Cell that a write takes, and its contents; `None` if the CVT is in doubt or torn, and so must
+    /// not be written.
+    pub victim: Option<(Victim, Cell)>,
+}
+
+/// Reads a CVT under the row's lock, in one pass: the newest committed version, and the cell that
+/// the holder of the write lock overwrites. That is one without a version, best one that has a
+/// record slot already, or else the oldest version. Never the newest.
+#[inline]
+pub fn locked(cvt: Cvt<'_>) -> LockedRow {
+    let mut newest: Option<(usize, Timestamp, Cell)> = None;
+    let mut predecessor = None;
+    // A cell without a version goes before the oldest version, a bound one before an unbound, and
+    // one that was never used before one that was trimmed, which shows that versions are missing.
+    // Version zero lies before all others, so one comparison decides.
+    let mut victim: Option<((Timestamp, u8), usize, Cell)> = None;
+    let mut second = Timestamp::MAX;
+    let mut writer = None;
+    for (index, cell) in cvt.cells().enumerate() {
+        let Ok(cell) = cell else { return LockedRow { newest: Newest::Torn, victim: None } };
+        let rank = match cell.version {
+            Version::Invisible(by) => {
+                writer = Some(by);
+                continue;
+            }
+            Version::Committed(time) => {
+                match newest {
+                    Some((_, latest, _)) if time < latest => {
+                        predecessor = predecessor.max(Some(time));
+                    }
+                    earlier => {
+                        predecessor = earlier.map(|(_, time, _)| time);
+                        newest = Some((index, time, cell));
+                    }
+                }
+                (time, 0)
+            }
+            Version::None if cell.record != 0 => (Timestamp::ZERO, 0),
+            Version::None if cell.state != CellState::Trimmed => (Timestamp::ZERO, 1),
+            Version::None => (Timestamp::ZERO, 2),
+        };
+        match victim {
+            Some((least, ..)) if (rank < least) == broken(Rule::OldestVersionFirst) => {
+                second = second.min(rank.0);
+            }
+            _ => {
+                second = victim.map_or(second, |(least, ..)| second.min(least.0));
+                victim = Some((rank, index, cell));
+            }
+        }
+    }
+    if let Some(writer) = writer {
+        return LockedRow { newest: Newest::InDoubt { writer }, victim: None };
+    }
+    let newest = newest.map_or(Newest::Absent, |(index, version, cell)| match cell.state {
+        CellState::Tombstone => Newest::Deleted { version, record: cell.record },
+        _ => Newest::Version(Candidate::new(index, version, cell, predecessor)),
+    });
+    let victim = victim.map(|((version, _), index, cell)| {
+        let successor = (version > Timestamp::ZERO).then_some(second);
+        (Victim { index, successor }, cell)
+    });
+    LockedRow { newest, victim }
+}
+
+/// Newest committed version, as [`locked`] finds it.
 #[inline]
 pub fn newest(cvt: Cvt<'_>) -> Newest {
-    let Ok(scan) = Scan::of(cvt, Timestamp::MAX) else { return Newest::Torn };
-    match (scan.invisible, scan.seen) {
-        (Some(writer), _) => Newest::InDoubt { writer },
-        (None, None) => Newest::Absent,
-        (None, Some(Candidate { contents: Contents::Deleted, version, record, .. })) => {
-            Newest::Deleted { version, record }
-        }
-        (None, Some(candidate)) => Newest::Version(candidate),
-    }
+    locked(cvt).newest
 }
 
 /// Finds the version that a transaction without the row's lock sees at `snapshot`, which it drew
@@ -197,40 +258,10 @@ pub struct Victim {
     pub successor: Option<Timestamp>,
 }
 
-/// Chooses the cell that the holder of the row's write lock overwrites: one without a version, best
-/// one that has a record slot already, or else the oldest version. Never the newest.
-///
-/// `None` if the CVT is in doubt or torn, and so must not be written.
+/// Cell that a write takes, as [`locked`] chooses it.
 #[inline]
 pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
-    // A cell without a version goes before the oldest version, a bound one before an unbound, and
-    // one that was never used before one that was trimmed, which shows that versions are missing.
-    // Version zero lies before all others, so one comparison decides.
-    let mut best: Option<((Timestamp, u8), usize)> = None;
-    let mut second = Timestamp::MAX;
-    for (index, cell) in cvt.cells().enumerate() {
-        let cell = cell.ok()?;
-        let rank = match cell.version {
-            Version::Invisible(_) => return None,
-            Version::Committed(time) => (time, 0),
-            Version::None if cell.record != 0 => (Timestamp::ZERO, 0),
-            Version::None if cell.state != CellState::Trimmed => (Timestamp::ZERO, 1),
-            Version::None => (Timestamp::ZERO, 2),
-        };
-        match best {
-            Some((least, _)) if (rank < least) == broken(Rule::OldestVersionFirst) => {
-                second = second.min(rank.0);
-            }
-            _ => {
-                second = best.map_or(second, |(least, _)| second.min(least.0));
-                best = Some((rank, index));
-            }
-        }
-    }
-    best.map(|((version, _), index)| Victim {
-        index,
-        successor: (version > Timestamp::ZERO).then_some(second),
-    })
+    locked(cvt).victim.map(|(victim, _)| victim)
 }
 
 /// Chooses the cell whose slot the row can do without: a cleared one's, or else the oldest

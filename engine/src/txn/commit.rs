@@ -668,7 +668,9 @@ impl Body {
         let placement = coordinator.placement();
         let on = |write: &PlannedWrite| replicas.nodes(placement.replicas(write.group));
         let (me, mut place) = (coordinator.node.id.0, 0);
-        let words: usize = self.plan.writes.iter().map(|write| on(write).len()).sum();
+        // Only a fault point asks how many there are.
+        let counted = self.plan.writes.iter().filter(|_| may_cut());
+        let words: usize = counted.map(|write| on(write).len()).sum();
         for nodes in parts(placement.nodes()) {
             for write in &self.plan.writes {
                 let here = on(write).and(nodes);

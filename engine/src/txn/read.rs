@@ -19,7 +19,7 @@ use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
 use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::visibility::{
-    Candidate, Newest, Victim, Visible, may_be_outdated, newest, spare, victim, visible_at,
+    Candidate, LockedRow, Newest, Victim, Visible, locked, may_be_outdated, spare, visible_at,
 };
 use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
@@ -485,7 +485,7 @@ impl Body {
         let home = |index| shape.home(fetch.cvt, index);
         let row = &mut self.rows[fetch.row];
         let (table, key) = (row.table, &row.primary_key);
-        let found = newest(cvt);
+        let LockedRow { newest: found, victim } = locked(cvt);
         let Some(mut previous) = found.version() else {
             return match found {
                 Newest::InDoubt { .. } => Err(TxnError::InDoubt { table, key: *key }),
@@ -509,15 +509,16 @@ impl Body {
         }
         if row.access != Access::Read {
             let taken = match row.access {
-                Access::Trim => spare(cvt),
-                _ => victim(cvt),
+                Access::Trim => {
+                    spare(cvt).and_then(|spare| Some((spare, cvt.cell(spare.index).ok()?)))
+                }
+                _ => victim,
             };
-            let Some(Victim { index, successor }) = taken else {
+            let Some((Victim { index, successor }, cell)) = taken else {
                 // Nothing to trim, or a torn CVT.
                 let trims = row.access == Access::Trim;
                 return Ok(if trims { Next::Done } else { Next::Reread });
             };
-            let Ok(cell) = cvt.cell(index) else { return Ok(Next::Reread) };
             if row.access == Access::Trim && cell.record == home(index) {
                 // A home slot is no free memory.
                 return Ok(Next::Done);
