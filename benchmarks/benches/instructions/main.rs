@@ -39,7 +39,7 @@ const SEED: u64 = 1;
 /// Seconds of virtual time of the shorter and of the longer run.
 const SIMULATED_SECS: [f64; 2] = [0.02, 0.12];
 /// Commits of the shorter and of the longer run on `local`.
-const LOCAL_COMMITS: [u64; 2] = [5_000, 35_000];
+const LOCAL_COMMITS: [u64; 2] = [5_000, 55_000];
 /// Seconds that no run takes.
 const NEVER_SECS: f64 = 1e6;
 const WORKLOADS: [&str; 6] = ["smallbank", "kvs", "tatp", "tpcc", "smallbank/local", "kvs/local"];
