@@ -2,11 +2,11 @@
 //!
 //! `cargo bench --bench instructions` runs each workload on one coordinator of a simulated cluster,
 //! where time is virtual: nothing is polled in vain, and the same program executes the same
-//! instructions. What the back end `local` adds, whose verbs are copies, is counted on real time.
+//! instructions. What the back end `local` adds, whose verbs are copies, is counted on real time,
+//! over a fixed number of transactions: only what the clock causes differs between two runs.
 //! Loading and start-up are left out, as what a longer run has in common with a shorter one.
 //! Prints a table, and how the counts compare with those of `recorded.json`; `-- --record` writes
-//! that file, and `-- --check` fails if the sum of a simulated workload has grown by more than 3 %.
-//! Needs valgrind.
+//! that file, and `-- --check` fails if a sum has grown by more than 3 %. Needs valgrind.
 
 mod counts;
 
@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use lotus_benchmarks::callgrind::{self, Layers};
@@ -35,9 +36,12 @@ use crate::counts::Counts;
 type Error = Box<dyn std::error::Error>;
 
 const SEED: u64 = 1;
-/// Seconds of the shorter and of the longer run: of virtual time, and of real time under callgrind.
+/// Seconds of virtual time of the shorter and of the longer run.
 const SIMULATED_SECS: [f64; 2] = [0.02, 0.12];
-const LOCAL_SECS: [f64; 2] = [1.0, 6.0];
+/// Commits of the shorter and of the longer run on `local`.
+const LOCAL_COMMITS: [u64; 2] = [5_000, 55_000];
+/// Seconds that no run takes.
+const NEVER_SECS: f64 = 1e6;
 const WORKLOADS: [&str; 6] = ["smallbank", "kvs", "tatp", "tpcc", "smallbank/local", "kvs/local"];
 /// End of the names of workloads that run on `local`.
 const LOCAL: &str = "/local";
@@ -51,12 +55,12 @@ fn main() -> Result<(), Error> {
         ["--bench"] => count(After::Compare),
         ["--record", "--bench"] => count(After::Record),
         ["--check", "--bench"] => count(After::Check),
-        ["--run", workload, secs] => {
-            let committed = run(workload, secs.parse()?)?;
+        ["--run", workload, length] => {
+            let committed = run(workload, length.parse()?)?;
             Ok(writeln!(io::stdout(), "{committed}")?)
         }
         // Tests of benchmarks ask only whether they run.
-        [] => WORKLOADS.iter().try_for_each(|workload| run(workload, 0.02).map(drop)),
+        [] => WORKLOADS.iter().try_for_each(|workload| run(workload, Length::Shorter).map(drop)),
         _ => Err("usage: cargo bench --bench instructions [-- --record | --check]".into()),
     }
 }
@@ -67,19 +71,44 @@ enum After {
     Compare,
     /// They become the recorded ones.
     Record,
-    /// It is an error if the sum of a simulated workload has grown by more than [`TOLERANCE`].
+    /// It is an error if a sum has grown by more than [`TOLERANCE`].
     Check,
+}
+
+/// One of the two runs of a workload, whose difference is counted.
+#[derive(Clone, Copy)]
+enum Length {
+    Shorter,
+    Longer,
+}
+
+impl Length {
+    const BOTH: [Self; 2] = [Self::Shorter, Self::Longer];
+
+    /// Name on the command line.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Shorter => "shorter",
+            Self::Longer => "longer",
+        }
+    }
+}
+
+impl FromStr for Length {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::BOTH.into_iter().find(|length| length.name() == name);
+        known.ok_or_else(|| format!("a run is shorter or longer, not {name:?}"))
+    }
 }
 
 /// Counts all workloads and shows the table.
 fn count(after: After) -> Result<(), Error> {
-    let counted = |name: &&str| after != After::Check || !is_local(name);
-    let names: Vec<&str> = WORKLOADS.into_iter().filter(counted).collect();
     let mut workloads = BTreeMap::new();
-    for &workload in &names {
-        let secs = if is_local(workload) { LOCAL_SECS } else { SIMULATED_SECS };
-        let [(shorter, fewer), (longer, more)] =
-            [measure(workload, secs[0])?, measure(workload, secs[1])?];
+    for workload in WORKLOADS {
+        let (shorter, fewer) = measure(workload, Length::Shorter)?;
+        let (longer, more) = measure(workload, Length::Longer)?;
         let each = longer.beyond(&shorter, (more - fewer) as f64);
         let rounded = each.iter().map(|(layer, count)| (layer.to_owned(), count.round() as u64));
         workloads.insert(workload.to_owned(), rounded.collect());
@@ -92,27 +121,23 @@ fn count(after: After) -> Result<(), Error> {
     }
     let recorded: Counts = serde_json::from_slice(&std::fs::read(RECORDED)?)?;
     let mut out = io::stdout();
-    writeln!(out, "{}", counts.table(&names, &recorded))?;
+    writeln!(out, "{}", counts.table(&WORKLOADS, &recorded))?;
     if !counts.is_comparable(&recorded) {
         writeln!(out, "Not compared: {RECORDED} is of {}.", recorded.compiler)?;
     }
     if after == After::Check { counts.check(&recorded, TOLERANCE) } else { Ok(()) }
 }
 
-fn is_local(workload: &str) -> bool {
-    workload.ends_with(LOCAL)
-}
-
-/// Runs a workload under callgrind for these seconds. Returns its instructions by
-/// layer, and the number of transactions that committed.
-fn measure(workload: &str, secs: f64) -> Result<(Layers, u64), Error> {
+/// Runs a workload under callgrind. Returns its instructions by layer, and the number of
+/// transactions that committed.
+fn measure(workload: &str, length: Length) -> Result<(Layers, u64), Error> {
     let folder = tempfile::tempdir()?;
     let profile = folder.path().join("profile");
     let run = Command::new("valgrind")
         .args(["--tool=callgrind", "--quiet"])
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(std::env::current_exe()?)
-        .args(["--run", workload, &secs.to_string()])
+        .args(["--run", workload, length.name()])
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("valgrind, which counts instructions, does not run: {error}"))?;
@@ -124,28 +149,36 @@ fn measure(workload: &str, secs: f64) -> Result<(Layers, u64), Error> {
     Ok((layers, String::from_utf8(run.stdout)?.trim().parse()?))
 }
 
-/// Runs a workload for these seconds: number of transactions that committed.
-fn run(workload: &str, secs: f64) -> Result<u64, Error> {
-    let (name, fabric) = match workload.strip_suffix(LOCAL) {
-        Some(name) => (name, Fabric::Local),
-        None => (workload, Fabric::Sim),
+/// Runs a workload: number of transactions that committed.
+fn run(workload: &str, length: Length) -> Result<u64, Error> {
+    let progress = Progress::new(1, |_| ());
+    let (name, fabric, secs, progress) = match workload.strip_suffix(LOCAL) {
+        Some(name) => {
+            let commits = LOCAL_COMMITS[length as usize];
+            (name, Fabric::Local, NEVER_SECS, progress.ending_after(commits))
+        }
+        None => (workload, Fabric::Sim, SIMULATED_SECS[length as usize], progress),
     };
-    let options = options(fabric, secs);
+    let (options, progress) = (options(fabric, secs), Arc::new(progress));
     let scale = Scale { warehouses: 8, customers: 60, items: 1_000 };
     match name {
-        "smallbank" => run_on_one_coordinator(SmallBank::new(20_000, 800, 0.9, SEED), &options),
-        "kvs" => run_on_one_coordinator(Kvs::new(20_000, 0.5, 0.99), &options),
-        "tatp" => run_on_one_coordinator(Tatp::new(5_000, SEED), &options),
-        "tpcc" => run_on_one_coordinator(Tpcc::new(scale, Critical::Warehouse, SEED), &options),
+        "smallbank" => run_on_one(SmallBank::new(20_000, 800, 0.9, SEED), &options, &progress),
+        "kvs" => run_on_one(Kvs::new(20_000, 0.5, 0.99), &options, &progress),
+        "tatp" => run_on_one(Tatp::new(5_000, SEED), &options, &progress),
+        "tpcc" => run_on_one(Tpcc::new(scale, Critical::Warehouse, SEED), &options, &progress),
         other => Err(format!("there is no workload {other:?}").into()),
     }
 }
 
-fn run_on_one_coordinator<W: Workload>(workload: W, options: &Options) -> Result<u64, Error> {
-    let progress = Arc::new(Progress::new(1, |_| ()));
+/// Runs a workload on one coordinator.
+fn run_on_one<W: Workload>(
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<u64, Error> {
     if options.cluster.fabric == Fabric::Local {
         let mut cluster = Embedded::start(&options.cluster, &options.load)?;
-        return Ok(harness::run(&mut cluster, workload, options, &progress)?.tally.all_committed);
+        return Ok(harness::run(&mut cluster, workload, options, progress)?.tally.all_committed);
     }
     let world = |nodes| {
         let profile = Profile::named("cx3-56g").map_err(refused)?;
@@ -154,7 +187,7 @@ fn run_on_one_coordinator<W: Workload>(workload: W, options: &Options) -> Result
         Ok(SimMachines::new(World::new(config).map_err(refused)?))
     };
     let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
-    Ok(harness::run(&mut cluster, workload, options, &progress)?.tally.all_committed)
+    Ok(harness::run(&mut cluster, workload, options, progress)?.tally.all_committed)
 }
 
 fn refused(error: impl std::fmt::Display) -> DeployError {

@@ -41,6 +41,8 @@ pub struct Progress {
     span: OnceLock<(u64, u64)>,
     failure: OnceLock<String>,
     enter: Box<dyn Fn(Phase) + Send + Sync>,
+    /// Commits of one coordinator at which the run ends.
+    most_commits: u64,
 }
 
 /// One coordinator's cache line (two, as processors fetch them in pairs).
@@ -56,7 +58,20 @@ impl Progress {
     pub fn new(coordinators: usize, enter: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         let coordinators = (0..coordinators).map(|_| ProgressLine::default()).collect();
         let (span, failure) = (OnceLock::new(), OnceLock::new());
-        Self { coordinators, span, failure, enter: Box::new(enter) }
+        Self { coordinators, span, failure, enter: Box::new(enter), most_commits: u64::MAX }
+    }
+
+    /// Ends the run at the latest when a coordinator has committed `commits` transactions, so that
+    /// it does the same work whatever the clock shows.
+    #[must_use]
+    pub fn ending_after(self, commits: u64) -> Self {
+        Self { most_commits: commits, ..self }
+    }
+
+    /// Whether the coordinator has committed all transactions that the run asks for.
+    #[inline]
+    pub(crate) fn is_complete(&self, coordinator: usize) -> bool {
+        self.coordinators[coordinator].committed.load(Ordering::Relaxed) >= self.most_commits
     }
 
     /// Transactions committed so far.
@@ -121,5 +136,7 @@ mod tests {
         assert_eq!((progress.committed(), progress.fraction()), (2, 0.4));
         progress.tick(0, 300, true);
         assert_eq!(progress.fraction(), 1.0);
+        let progress = progress.ending_after(2);
+        assert!(progress.is_complete(0) && !progress.is_complete(1));
     }
 }

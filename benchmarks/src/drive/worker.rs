@@ -158,6 +158,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             true => None,
             false => self.run.first_call(self.seat, self.host, self.window.starts_ns),
         };
+        let coordinator = self.run.coordinator(self.seat);
         loop {
             let call = match held.take() {
                 Some(call) => call,
@@ -180,7 +181,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 return;
             }
             let Some(client) = call.client else { continue };
-            if end_ns >= self.window.until_ns {
+            if end_ns >= self.window.until_ns || self.run.progress.is_complete(coordinator) {
                 return self.run.stop();
             }
             held = self.run.next_call(client, self.seat, self.host, end_ns);

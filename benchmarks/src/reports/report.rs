@@ -196,7 +196,9 @@ pub struct HitRate {
 pub struct Floor {
     /// Transactions' verb lists replayed a second.
     pub tps: f64,
-    /// Throughput of the engine divided by `tps`.
+    /// Time that the protocol adds to a transaction, in nanoseconds of one coordinator.
+    pub protocol_ns: f64,
+    /// Throughput of the engine divided by `tps`. A faster fabric lowers it.
     pub ratio: f64,
     /// One-sided verbs replayed a second.
     pub verbs_per_s: f64,
@@ -206,6 +208,7 @@ impl Report {
     /// Derives the report from `outcome`.
     pub fn new(options: &Options, outcome: &Outcome) -> Self {
         let total = Figures::new(&outcome.tally.total(), outcome.elapsed_s);
+        let coordinators = options.cluster.cns * options.cluster.threads;
         let by_transaction = outcome.transactions.iter().zip(&outcome.tally.by_transaction);
         let by_transaction =
             by_transaction.map(|(name, counts)| (*name, Figures::new(counts, outcome.elapsed_s)));
@@ -228,7 +231,9 @@ impl Report {
             memory: outcome.memory,
             memory_nodes: outcome.memory_nodes,
             audit: outcome.audit.clone(),
-            floor: outcome.floor.map(|replay| Floor::new(&replay, total.throughput_tps)),
+            floor: outcome
+                .floor
+                .map(|replay| Floor::new(&replay, total.throughput_tps, coordinators)),
             simulation: outcome.simulation.clone(),
             unanswered: outcome.unanswered,
             remarks: outcome.remarks.clone(),
@@ -275,12 +280,7 @@ impl Report {
             let busy = format!("{processes} processes, busy for {processor_s:.6} s altogether");
             lines.push(("memory nodes", busy));
         }
-        if let Some(Floor { tps, ratio, verbs_per_s }) = self.floor {
-            let (tps, verbs) = (grouped(tps as u64), grouped(verbs_per_s as u64));
-            let percent = ratio * 100.0;
-            let line = format!("{tps} txn/s, {verbs} verbs/s; the engine reaches {percent:.1} %");
-            lines.push(("floor", line));
-        }
+        lines.extend(self.floor.map(|floor| ("floor", floor.line())));
         if let Some(simulation) = &self.simulation {
             lines.extend(simulated(simulation));
         }
@@ -498,9 +498,23 @@ impl CacheFigures {
 }
 
 impl Floor {
-    fn new(replay: &Replay, engine_tps: f64) -> Self {
-        let ratio = if replay.tps > 0.0 { engine_tps / replay.tps } else { 0.0 };
-        Self { tps: replay.tps, ratio, verbs_per_s: replay.verbs_per_s }
+    /// Compares the replay with an engine that `coordinators` coordinators ran.
+    fn new(&Replay { tps, verbs_per_s }: &Replay, engine_tps: f64, coordinators: usize) -> Self {
+        if tps <= 0.0 || engine_tps <= 0.0 {
+            return Self { tps, protocol_ns: 0.0, ratio: 0.0, verbs_per_s };
+        }
+        let ns_at = |tps: f64| coordinators as f64 * 1e9 / tps;
+        let protocol_ns = ns_at(engine_tps) - ns_at(tps);
+        Self { tps, protocol_ns, ratio: engine_tps / tps, verbs_per_s }
+    }
+
+    fn line(self) -> String {
+        let (tps, verbs) = (grouped(self.tps as u64), grouped(self.verbs_per_s as u64));
+        let (ns, percent) = (self.protocol_ns, self.ratio * 100.0);
+        format!(
+            "{tps} txn/s, {verbs} verbs/s; the protocol adds {ns:.0} ns a txn; the engine reaches \
+             {percent:.1} %"
+        )
     }
 }
 
@@ -555,6 +569,17 @@ mod tests {
         let figures = CacheFigures::new(&caches).expect("addresses were asked for");
         assert_eq!((figures.version_tables.hit_rate, figures.addresses.hit_rate), (0.0, 0.75));
         assert_eq!(figures.line(), "version tables not asked; addresses 75.0 % of 2,000 hit");
+    }
+
+    #[test]
+    fn what_the_protocol_adds_is_told_in_time_of_one_coordinator() {
+        let replay = Replay { tps: 1e6, verbs_per_s: 2e7 };
+        let floor = Floor::new(&replay, 5e5, 2);
+        assert_eq!((floor.protocol_ns, floor.ratio), (2_000.0, 0.5));
+        let expected = "1,000,000 txn/s, 20,000,000 verbs/s; the protocol adds 2000 ns a txn; \
+                        the engine reaches 50.0 %";
+        assert_eq!(floor.line(), expected);
+        assert_eq!(Floor::new(&replay, 0.0, 2).protocol_ns, 0.0);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //!
 //! # What it is
 //! An [`Initiator`] is the verb side of one lane. A posted batch is only *queued*; it takes effect
-//! when the lane is polled, after every other coroutine has run. The poll prefetches for the whole
-//! queue before it copies, so that the processor waits for many cache lines and address
-//! translations at once: memory latency is hidden the way network latency is.
+//! when the lane is polled, after every other coroutine has run. The poll goes through the whole
+//! queue twice. First it finds the words that each verb moves, checks them and prefetches them, so
+//! that the processor waits for many cache lines and address translations at once: memory latency
+//! is hidden the way network latency is. Then it copies, which cannot fail any more.
 //!
 //! # What it is not
 //! It does not know where the memory comes from, which process may map it, or how lanes send
@@ -17,13 +18,14 @@
 //! consistent. So the fencer sees the round and waits for its end, or the round sees the epoch and
 //! refuses (H2).
 
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::contract::ids::{Epoch, NodeId, NodeSet, RegionId, RemoteAddr};
-use crate::contract::region::{Memory, Rights, View, WORD_BYTES};
+use crate::contract::ids::{Epoch, NodeId, RegionId, RemoteAddr};
+use crate::contract::region::{Memory, Rights, View, WORD_BYTES, Words};
 use crate::contract::transport::{Sink, Token};
-use crate::contract::verbs::{Transfer, VerbError, VerbKind, Work, first_word};
+use crate::contract::verbs::{VerbError, VerbKind, Work, first_word};
 
 /// Number of regions that a node may have.
 pub(crate) const REGIONS_PER_NODE: usize = 256;
@@ -33,7 +35,9 @@ pub(crate) struct Region {
     pub(crate) mapping: Mapping,
     /// Bytes that were registered; the mapping may be larger.
     pub(crate) bytes: u64,
-    pub(crate) rights: Rights,
+    rights: Rights,
+    /// By [`VerbKind`]: the first end of a verb that is refused; zero where all are.
+    beyond: [u64; 4],
 }
 
 /// Access that the hardware grants the initiator.
@@ -50,13 +54,40 @@ impl Mapping {
             Self::ReadOnly(view) => view,
         }
     }
+}
 
-    #[inline]
-    fn memory(&self) -> Result<&Memory, VerbError> {
-        match self {
-            Self::Writable(memory) => Ok(memory),
-            Self::ReadOnly(_) => Err(VerbError::AccessDenied),
+impl Region {
+    pub(crate) fn new(mapping: Mapping, bytes: u64, rights: Rights) -> Self {
+        let mut beyond = [0; 4];
+        for kind in VerbKind::ALL {
+            let possible = kind == VerbKind::Read || matches!(mapping, Mapping::Writable(_));
+            if possible && rights.allow(kind) {
+                beyond[kind as usize] = bytes + 1;
+            }
         }
+        Self { mapping, bytes, rights, beyond }
+    }
+
+    /// Words that a verb at byte `offset` moves, prefetched; `None` if it is refused. Those of a
+    /// mapping that is read-only are found for READs alone.
+    #[inline(always)]
+    fn words(&self, offset: u64, bytes: usize, kind: VerbKind) -> Option<Words<'_>> {
+        let aligned = offset.is_multiple_of(WORD_BYTES as u64);
+        if !aligned || offset + bytes as u64 >= self.beyond[kind as usize] {
+            return None;
+        }
+        let words = self.mapping.view().words(offset as usize / WORD_BYTES, bytes / WORD_BYTES);
+        match kind {
+            VerbKind::Read => words.prefetch(),
+            _ => words.prefetch_for_write(),
+        }
+        Some(words)
+    }
+
+    /// Reason for which [`Region::words`] refuses a verb.
+    fn refusal(&self, offset: u64, bytes: usize, kind: VerbKind) -> VerbError {
+        let checked = first_word(offset, bytes as u64, kind, self.bytes, self.rights);
+        checked.err().unwrap_or(VerbError::AccessDenied)
     }
 }
 
@@ -116,23 +147,40 @@ impl Drop for Round<'_> {
 
 /// The verb side of one lane: its connections, and the posted batches, in order.
 pub(crate) struct Initiator<T> {
-    /// Regions by [`RemoteAddr::flat_region`], found at their first use. Dropped before `targets`,
-    /// whose connections may end only once nothing is mapped any more.
-    regions: Vec<Option<Arc<Region>>>,
+    /// By node. Dropped before `targets`, whose connections may end only once nothing is mapped any
+    /// more.
+    connections: Vec<Connection>,
     pub(crate) targets: T,
     node: NodeId,
     epoch: Epoch,
-    /// By node: whether a verb failed and the connection has not been re-made.
-    broken: Vec<bool>,
     started: Vec<(Token, Box<Work>)>,
+    /// Number of the current round; the first one is 1.
+    round: u64,
+    /// Empty; the allocation for the words that a round moves.
+    spare: Vec<Words<'static>>,
+}
+
+/// Connection to one node.
+struct Connection {
+    /// Regions of the node, found at their first use.
+    regions: [OnceCell<Arc<Region>>; REGIONS_PER_NODE],
+    /// Number of the last round that found the node to admit verbs; zero if a verb has failed since.
+    admitted: Cell<u64>,
+    /// Whether a verb failed and the connection has not been re-made.
+    broken: Cell<bool>,
 }
 
 impl<T: Targets> Initiator<T> {
     /// A lane of `node` in a fabric of `nodes` nodes.
     pub(crate) fn new(targets: T, node: NodeId, epoch: Epoch, nodes: usize) -> Self {
-        let regions = std::iter::repeat_with(|| None).take(nodes * REGIONS_PER_NODE).collect();
-        let (broken, started) = (vec![false; nodes], Vec::new());
-        Self { regions, targets, node, epoch, broken, started }
+        let connection = || Connection {
+            regions: std::array::from_fn(|_| OnceCell::new()),
+            admitted: Cell::new(0),
+            broken: Cell::new(false),
+        };
+        let connections = std::iter::repeat_with(connection).take(nodes).collect();
+        let (started, spare) = (Vec::new(), Vec::new());
+        Self { connections, targets, node, epoch, started, round: 0, spare }
     }
 
     #[inline]
@@ -150,17 +198,19 @@ impl<T: Targets> Initiator<T> {
     #[inline]
     pub(crate) fn carry_out(&mut self, sink: &mut dyn Sink) {
         let mut started = std::mem::take(&mut self.started);
-        // Prefetch for all batches before copying: address translations and cache misses overlap
-        // only if nothing is between them, and one TLB miss holds up all that follows.
-        for (_, work) in &started {
-            self.prefetch(work);
+        let mut found: Vec<Words<'_>> = std::mem::take(&mut self.spare);
+        self.round += 1;
+        // For all batches before the first copy: address translations and cache misses overlap only
+        // if nothing is between them, and one TLB miss holds up all that follows.
+        for (_, work) in &mut started {
+            work.resolve(&mut found, |addr, bytes, kind| self.find(addr, bytes, kind));
         }
-        // The fencer waits until the round is over, so one look at its epoch is enough.
-        let mut admitted = NodeSet::EMPTY;
+        let mut words = found.iter().copied();
         for (token, mut work) in started.drain(..) {
-            self.execute(&mut work, &mut admitted);
+            work.carry_out(&mut words);
             sink.completed(token, work);
         }
+        self.spare = emptied(found);
         self.started = started;
     }
 
@@ -168,124 +218,81 @@ impl<T: Targets> Initiator<T> {
     pub(crate) fn reconnect(&mut self, node: NodeId) -> Result<(), VerbError> {
         self.forget(node);
         self.set_broken(node, false);
-        let result = self.admit(node);
+        let result = self.admit(node).map(drop);
         self.set_broken(node, result.is_err());
         result
     }
 
     /// Lets go of the regions of `node`.
     pub(crate) fn forget(&mut self, node: NodeId) {
-        let first = usize::from(node.0) * REGIONS_PER_NODE;
-        let regions = self.regions.get_mut(first..first + REGIONS_PER_NODE);
-        regions.into_iter().flatten().for_each(|region| *region = None);
+        if let Some(connection) = self.connections.get_mut(usize::from(node.0)) {
+            connection.regions.iter_mut().for_each(|region| drop(region.take()));
+        }
     }
 
     /// Marks the connection to `node` as broken, so that verbs are refused, or as usable again.
-    pub(crate) fn set_broken(&mut self, node: NodeId, broken: bool) {
-        if let Some(known) = self.broken.get_mut(usize::from(node.0)) {
-            *known = broken;
+    pub(crate) fn set_broken(&self, node: NodeId, broken: bool) {
+        if let Some(connection) = self.connections.get(usize::from(node.0)) {
+            connection.broken.set(broken);
+            connection.admitted.set(0);
         }
     }
 
-    /// Checks that the connection to `node` admits verbs.
-    fn admit(&self, node: NodeId) -> Result<(), VerbError> {
-        let Some(target) = self.targets.target(node) else {
-            return Err(VerbError::Unreachable);
-        };
+    /// Finds and prefetches the words that a verb moves. A refusal breaks the connection.
+    #[inline(always)]
+    fn find(&self, addr: RemoteAddr, bytes: usize, kind: VerbKind) -> Result<Words<'_>, VerbError> {
+        if let Some(connection) = self.connections.get(usize::from(addr.node().0))
+            && connection.admitted.get() == self.round
+            && let Some(region) = connection.regions[usize::from(addr.region().0)].get()
+            && let Some(words) = region.words(addr.offset(), bytes, kind)
+        {
+            return Ok(words);
+        }
+        let found = self.find_anew(addr, bytes, kind);
+        found.inspect_err(|_| self.set_broken(addr.node(), true))
+    }
+
+    /// As `find`, for the first verb of a round to a node or of a lane to a region, and for verbs
+    /// that are refused.
+    #[cold]
+    fn find_anew(
+        &self,
+        addr: RemoteAddr,
+        bytes: usize,
+        kind: VerbKind,
+    ) -> Result<Words<'_>, VerbError> {
+        let (connection, target) = self.admit(addr.node())?;
+        let known = &connection.regions[usize::from(addr.region().0)];
+        if let (None, Some(region)) = (known.get(), target.region(addr.region())) {
+            let _unset = known.set(Arc::clone(region));
+        }
+        let region = known.get().ok_or(VerbError::OutOfBounds)?;
+        let words = region.words(addr.offset(), bytes, kind);
+        words.ok_or_else(|| region.refusal(addr.offset(), bytes, kind))
+    }
+
+    /// Checks that the connection to `node` admits verbs, from now until the round ends: the fencer
+    /// waits for that end, so one look at its epoch is enough.
+    fn admit(&self, node: NodeId) -> Result<(&Connection, &T::Target), VerbError> {
+        let target = self.targets.target(node).ok_or(VerbError::Unreachable)?;
+        let connection = &self.connections[usize::from(node.0)];
         if target.fence(self.node) > self.epoch {
             return Err(VerbError::Revoked);
         }
-        if self.broken[usize::from(node.0)] {
+        if connection.broken.get() {
             return Err(VerbError::Broken);
         }
-        if target.answers() { Ok(()) } else { Err(VerbError::Unreachable) }
-    }
-
-    /// Carries out the verbs of a batch, up to the first failure on each connection. `admitted` are
-    /// the nodes that the round has found to admit verbs.
-    #[inline]
-    fn execute(&mut self, work: &mut Work, admitted: &mut NodeSet) {
-        work.execute(|addr, transfer| {
-            let node = addr.node();
-            if !admitted.contains(node) {
-                self.admit(node).inspect_err(|_| self.set_broken(node, true))?;
-                // A node that no set holds is asked each time.
-                if node.0 < NodeSet::LIMIT {
-                    admitted.insert(node);
-                }
-            }
-            let region = self.regions.get(addr.flat_region()).and_then(Option::as_deref);
-            let carried = match region {
-                Some(region) => region.carry(addr.offset(), transfer),
-                None => Err(VerbError::OutOfBounds),
-            };
-            carried.inspect_err(|_| {
-                self.set_broken(node, true);
-                *admitted = admitted.without(node);
-            })
-        });
-    }
-
-    /// Prefetches the cache lines that `work` touches, and finds its regions.
-    #[inline]
-    fn prefetch(&mut self, work: &Work) {
-        for request in work.requests() {
-            let (reads, bytes) = (request.kind() == VerbKind::Read, request.bytes());
-            request.each_address(|addr| {
-                if let Some(region) = self.region(addr) {
-                    region.prefetch(addr.offset(), bytes, reads);
-                }
-            });
+        if !target.answers() {
+            return Err(VerbError::Unreachable);
         }
-    }
-
-    #[inline]
-    fn region(&mut self, addr: RemoteAddr) -> Option<&Region> {
-        let known = self.regions.get_mut(addr.flat_region())?;
-        if known.is_none() {
-            *known = self.targets.target(addr.node())?.region(addr.region()).cloned();
-        }
-        known.as_deref()
+        connection.admitted.set(self.round);
+        Ok((connection, target))
     }
 }
 
-impl Region {
-    /// Carries out a verb at byte `offset`.
-    #[inline(always)]
-    fn carry(&self, offset: u64, transfer: Transfer<'_>) -> Result<(), VerbError> {
-        let mapping = &self.mapping;
-        let word = |words: usize, kind| {
-            first_word(offset, (words * WORD_BYTES) as u64, kind, self.bytes, self.rights)
-        };
-        match transfer {
-            Transfer::Read(into) => mapping.view().read(word(into.len(), VerbKind::Read)?, into),
-            Transfer::ReadStable(into) => {
-                mapping.view().read_stable(word(into.len(), VerbKind::Read)?, into);
-            }
-            Transfer::Write(from) => {
-                let word = word(from.len(), VerbKind::Write)?;
-                mapping.memory()?.write(word, from);
-            }
-            Transfer::CompareAndSwap { expected, new, held } => {
-                let word = word(1, VerbKind::CompareAndSwap)?;
-                *held = mapping.memory()?.compare_and_swap(word, expected, new);
-            }
-            Transfer::FetchAndAdd { addend, held } => {
-                let word = word(1, VerbKind::FetchAndAdd)?;
-                *held = mapping.memory()?.fetch_and_add(word, addend);
-            }
-        }
-        Ok(())
-    }
-
-    /// Prefetches the cache lines of the `bytes` from `offset` on.
-    #[inline]
-    fn prefetch(&self, offset: u64, bytes: usize, reads: bool) {
-        let (word, words) = (offset as usize / WORD_BYTES, bytes / WORD_BYTES);
-        match &self.mapping {
-            mapping if reads => mapping.view().prefetch(word, words),
-            Mapping::Writable(memory) => memory.prefetch_for_write(word, words),
-            Mapping::ReadOnly(_) => {}
-        }
-    }
+/// The allocation of a list, for other words to come.
+#[inline]
+fn emptied(mut list: Vec<Words<'_>>) -> Vec<Words<'static>> {
+    list.clear();
+    list.into_iter().map(|_| Words::NONE).collect()
 }

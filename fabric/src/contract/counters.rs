@@ -1,6 +1,6 @@
 //! Counts of the verbs and messages that a lane has issued, by kind.
 
-use crate::contract::verbs::Tally;
+use crate::contract::verbs::VerbKind;
 
 /// Memory and connections that a node provides to others, as its host sees them now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,18 +37,22 @@ pub struct VerbCounters {
 
 impl VerbCounters {
     /// One-sided verbs of any kind.
+    #[inline]
     pub fn verbs(&self) -> u64 {
         self.reads + self.writes + self.compare_and_swaps + self.fetch_and_adds
     }
 
+    /// Counts verbs of one kind, of `bytes` in all.
     #[inline]
-    pub(crate) fn count_batch(&mut self, batch: &Tally) {
-        self.reads += u64::from(batch.reads);
-        self.writes += u64::from(batch.writes);
-        self.compare_and_swaps += u64::from(batch.compare_and_swaps);
-        self.fetch_and_adds += u64::from(batch.fetch_and_adds);
-        self.verb_bytes += batch.bytes;
-        self.doorbells += u64::from(batch.connections());
+    pub(crate) fn count_verbs(&mut self, kind: VerbKind, verbs: u64, bytes: usize) {
+        let count = match kind {
+            VerbKind::Read => &mut self.reads,
+            VerbKind::Write => &mut self.writes,
+            VerbKind::CompareAndSwap => &mut self.compare_and_swaps,
+            VerbKind::FetchAndAdd => &mut self.fetch_and_adds,
+        };
+        *count += verbs;
+        self.verb_bytes += bytes as u64;
     }
 
     #[inline]
@@ -59,6 +63,7 @@ impl VerbCounters {
 }
 
 impl std::ops::AddAssign<&Self> for VerbCounters {
+    #[inline]
     fn add_assign(&mut self, other: &Self) {
         self.reads += other.reads;
         self.writes += other.writes;

@@ -69,12 +69,6 @@ impl RemoteAddr {
         self.0 & Self::MAX_OFFSET
     }
 
-    /// Number of its region among the regions of all nodes.
-    #[inline]
-    pub(crate) fn flat_region(self) -> usize {
-        (self.0 >> Self::OFFSET_BITS) as usize
-    }
-
     /// The same byte of the region with the same number on another node.
     #[inline]
     pub(crate) fn on(self, node: NodeId) -> Self {

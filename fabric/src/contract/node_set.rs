@@ -2,57 +2,26 @@
 
 use crate::contract::ids::NodeId;
 
-/// A set of nodes with numbers below [`NodeSet::LIMIT`].
+/// A set of nodes with numbers below [`NodeSet::LIMIT`]: a bit for each, by its number. Two words,
+/// because shifts of one of 128 bits are slow.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NodeSet {
-    bits: Bits,
-    /// Number of bits set. Kept, because processors without an instruction for it count slowly.
-    count: u8,
-}
-
-/// A bit for each node, by its number: two words, because shifts of one of 128 bits are slow.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Bits {
     low: u64,
     high: u64,
 }
 
-impl Bits {
-    /// The bit of a node: of its number modulo [`NodeSet::LIMIT`].
+impl NodeSet {
+    /// The set without nodes.
+    pub const EMPTY: Self = Self { low: 0, high: 0 };
+    /// Nodes of a set have numbers below this.
+    pub const LIMIT: u16 = 128;
+
+    /// The set of the node whose number is that of `node` modulo [`Self::LIMIT`].
     #[inline]
-    pub(crate) fn of(node: NodeId) -> Self {
+    pub(crate) fn of_low_bits(node: NodeId) -> Self {
         let bit = 1 << (node.0 % 64);
         if node.0 & 64 == 0 { Self { low: bit, high: 0 } } else { Self { low: 0, high: bit } }
     }
-
-    #[inline]
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self { low: self.low | other.low, high: self.high | other.high }
-    }
-
-    #[inline]
-    fn and(self, other: Self) -> Self {
-        Self { low: self.low & other.low, high: self.high & other.high }
-    }
-
-    #[inline]
-    fn without(self, other: Self) -> Self {
-        Self { low: self.low & !other.low, high: self.high & !other.high }
-    }
-
-    /// Number of bits set. For few, this is cheaper than `count_ones` where there is no instruction
-    /// for it.
-    #[inline]
-    pub(crate) fn count(self) -> u8 {
-        Nodes(self).map(|_| 1).sum()
-    }
-}
-
-impl NodeSet {
-    /// The set without nodes.
-    pub const EMPTY: Self = Self { bits: Bits { low: 0, high: 0 }, count: 0 };
-    /// Nodes of a set have numbers below this.
-    pub const LIMIT: u16 = 128;
 
     /// Adds a node.
     ///
@@ -61,72 +30,71 @@ impl NodeSet {
     #[inline]
     pub fn insert(&mut self, node: NodeId) {
         assert!(node.0 < Self::LIMIT, "node {} is too large for a set", node.0);
-        self.count += u8::from(!self.contains(node));
-        self.bits = self.bits.or(Bits::of(node));
+        *self = self.or(Self::of_low_bits(node));
     }
 
     /// Whether the node is in the set.
     #[inline]
     pub fn contains(&self, node: NodeId) -> bool {
-        node.0 < Self::LIMIT && self.bits.and(Bits::of(node)) != Bits::default()
+        node.0 < Self::LIMIT && !self.and(Self::of_low_bits(node)).is_empty()
     }
 
-    /// Number of nodes in the set.
+    /// Number of nodes in the set. For few nodes, cheaper than `count_ones` on processors without an
+    /// instruction for it.
     #[inline]
     pub fn len(&self) -> usize {
-        usize::from(self.count)
+        self.into_iter().count()
     }
 
     /// Whether no node is in the set.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.low | self.high == 0
     }
 
     /// Nodes that are in both sets.
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        self.with_bits(self.bits.and(other.bits))
+        Self { low: self.low & other.low, high: self.high & other.high }
     }
 
     /// Nodes that are in either set.
     #[inline]
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        self.with_bits(self.bits.or(other.bits))
+        Self { low: self.low | other.low, high: self.high | other.high }
     }
 
     /// The set without `node`.
     #[inline]
     #[must_use]
     pub fn without(self, node: NodeId) -> Self {
-        if self.contains(node) {
-            Self { bits: self.bits.without(Bits::of(node)), count: self.count - 1 }
-        } else {
-            self
+        if node.0 >= Self::LIMIT {
+            return self;
         }
+        let out = Self::of_low_bits(node);
+        Self { low: self.low & !out.low, high: self.high & !out.high }
     }
 
     /// Takes out the node with the lowest number.
     #[inline]
     pub fn take_first(&mut self) -> Option<NodeId> {
-        let mut nodes = Nodes(self.bits);
-        let first = nodes.next()?;
-        *self = Self { bits: nodes.0, count: self.count - 1 };
-        Some(first)
+        let (half, base) = match self {
+            Self { low: 0, high: 0 } => return None,
+            Self { low: 0, high } => (high, 64),
+            Self { low, .. } => (low, 0),
+        };
+        Some(NodeId(base + take_lowest(half)))
     }
+}
 
-    /// The nodes as bits.
-    #[inline]
-    pub(crate) fn bits(&self) -> Bits {
-        self.bits
-    }
-
-    #[inline]
-    fn with_bits(self, bits: Bits) -> Self {
-        if bits == self.bits { self } else { Self { bits, count: bits.count() } }
-    }
+/// Clears the lowest bit that is set, and returns its number.
+#[inline]
+fn take_lowest(bits: &mut u64) -> u16 {
+    let lowest = bits.trailing_zeros() as u16;
+    *bits &= *bits - 1;
+    lowest
 }
 
 impl IntoIterator for NodeSet {
@@ -135,37 +103,42 @@ impl IntoIterator for NodeSet {
 
     #[inline]
     fn into_iter(self) -> Nodes {
-        Nodes(self.bits)
+        Nodes(self)
     }
 }
 
 /// The nodes of a set, in ascending order.
 #[derive(Clone, Debug)]
-pub struct Nodes(pub(crate) Bits);
+pub struct Nodes(NodeSet);
 
 impl Iterator for Nodes {
     type Item = NodeId;
 
     #[inline]
     fn next(&mut self) -> Option<NodeId> {
-        let (half, base) = match &mut self.0 {
-            Bits { low: 0, high: 0 } => return None,
-            Bits { low: 0, high } => (high, 64),
-            Bits { low, .. } => (low, 0),
-        };
-        let bit = half.trailing_zeros() as u16;
-        // Clears the lowest bit.
-        *half &= *half - 1;
-        Some(NodeId(base + bit))
+        self.0.take_first()
+    }
+
+    /// Goes through one word after the other; `for_each` and `count` use this.
+    #[inline]
+    fn fold<B, F: FnMut(B, NodeId) -> B>(self, init: B, mut visit: F) -> B {
+        let NodeSet { mut low, mut high } = self.0;
+        let mut folded = init;
+        while low != 0 {
+            folded = visit(folded, NodeId(take_lowest(&mut low)));
+        }
+        while high != 0 {
+            folded = visit(folded, NodeId(64 + take_lowest(&mut high)));
+        }
+        folded
     }
 }
 
 impl From<NodeId> for NodeSet {
     #[inline]
     fn from(node: NodeId) -> Self {
-        let mut set = Self::EMPTY;
-        set.insert(node);
-        set
+        assert!(node.0 < Self::LIMIT, "node {} is too large for a set", node.0);
+        Self::of_low_bits(node)
     }
 }
 
@@ -204,6 +177,7 @@ mod tests {
         assert!(some.contains(NodeId(70)) && !some.contains(NodeId(71)));
         assert!(!some.contains(NodeId(128 + 70)), "a node that no set can hold is in none");
         assert_eq!(some.without(NodeId(70)).without(NodeId(71)), set(&[1, 2]));
+        assert_eq!(some.without(NodeId(128 + 70)), some);
         let mut left = some;
         assert_eq!(left.take_first(), Some(NodeId(1)));
         assert_eq!(left, set(&[2, 70]));

@@ -136,8 +136,7 @@ impl View {
     /// If the range leaves the mapping.
     #[inline]
     pub fn read(&self, first: usize, into: &mut [u64]) {
-        let words = self.slice(first, into.len());
-        in_lines(words, into, |word, copy| *copy = word.load(Ordering::Acquire));
+        self.words(first, into.len()).read(into);
     }
 
     /// Like [`View::read`], repeated until two passes in a row agree (H14).
@@ -146,19 +145,7 @@ impl View {
     /// If the range leaves the mapping.
     #[inline]
     pub fn read_stable(&self, first: usize, into: &mut [u64]) {
-        self.read(first, into);
-        loop {
-            let mut agree = true;
-            in_lines(self.slice(first, into.len()), into, |word, copy| {
-                let now = word.load(Ordering::Acquire);
-                agree &= now == *copy;
-                *copy = now;
-            });
-            if agree {
-                return;
-            }
-            std::hint::spin_loop();
-        }
+        self.words(first, into.len()).read_stable(into);
     }
 
     /// Hints that the words from `first` on will soon be read. Outside the mapping, does nothing.
@@ -186,6 +173,16 @@ impl View {
     fn all(&self) -> &[AtomicU64] {
         // SAFETY: the mapping lives as long as `self` and holds initialised (zeroed) words.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.word_count) }
+    }
+
+    /// The `words` words from `first` on, for a verb that only reads, or for one that writes if the
+    /// view is inside a `Memory`.
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub(crate) fn words(&self, first: usize, words: usize) -> Words<'_> {
+        Words(self.slice(first, words))
     }
 
     #[inline]
@@ -288,14 +285,7 @@ impl Memory {
     /// If the range leaves the mapping.
     #[inline]
     pub fn write(&self, first: usize, from: &[u64]) {
-        let (lines, rest) = self.view.slice(first, from.len()).as_chunks::<LINE_WORDS>();
-        let (line_values, rest_values) = from.as_chunks::<LINE_WORDS>();
-        let store = |(word, value): (&AtomicU64, &u64)| word.store(*value, Ordering::Release);
-        // Line by line, as in `in_lines`.
-        for (line, values) in lines.iter().zip(line_values) {
-            line.iter().zip(values).for_each(store);
-        }
-        rest.iter().zip(rest_values).for_each(store);
+        self.view.words(first, from.len()).write(from);
     }
 
     /// Stores `new` if the word at `index` holds `expected`; returns the word's previous value.
@@ -364,16 +354,114 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 
-/// Visits two ranges of equal length side by side, in ascending order. Goes line by line, so that
-/// the compiler unrolls the loop: it may not vectorise atomics.
+/// Words that are copied in one step of a loop. The compiler unrolls a step, but may not vectorise
+/// atomics; most of what is copied has a few words.
+const STEP_WORDS: usize = 4;
+
+/// Visits words and as many copies side by side, in ascending order. No words have no copies.
 #[inline]
-fn in_lines(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&AtomicU64, &mut u64)) {
-    let (lines, rest) = words.as_chunks::<LINE_WORDS>();
-    let (line_copies, rest_copies) = copies.as_chunks_mut::<LINE_WORDS>();
-    for (line, copies) in lines.iter().zip(line_copies) {
-        line.iter().zip(copies).for_each(|(word, copy)| visit(word, copy));
+fn in_steps(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&AtomicU64, &mut u64)) {
+    let copies = &mut copies[..words.len()];
+    let (steps, rest) = words.as_chunks::<STEP_WORDS>();
+    let (step_copies, rest_copies) = copies.as_chunks_mut::<STEP_WORDS>();
+    for (step, copies) in steps.iter().zip(step_copies) {
+        step.iter().zip(copies).for_each(|(word, copy)| visit(word, copy));
     }
     rest.iter().zip(rest_copies).for_each(|(word, copy)| visit(word, copy));
+}
+
+/// Words of a mapping that one verb moves, found and checked before it is carried out. Those of a
+/// verb that only reads may be of a mapping that can only be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<'m>(&'m [AtomicU64]);
+
+impl Words<'_> {
+    /// No words: the verb has no effect.
+    pub(crate) const NONE: Self = Self(&[]);
+
+    /// Hints that the words will soon be read.
+    #[inline(always)]
+    pub(crate) fn prefetch(self) {
+        self.for_each_line(prefetch::line);
+    }
+
+    /// Hints that the words will soon be written.
+    #[inline(always)]
+    pub(crate) fn prefetch_for_write(self) {
+        self.for_each_line(prefetch::line_for_write);
+    }
+
+    #[inline(always)]
+    fn for_each_line(self, visit: impl Fn(*const u8)) {
+        let range = self.0.as_ptr_range();
+        let mut line = range.start.cast::<u8>();
+        line = line.wrapping_sub(line.addr() % LINE_BYTES);
+        while line < range.end.cast() {
+            visit(line);
+            line = line.wrapping_add(LINE_BYTES);
+        }
+    }
+
+    /// Copies the words into `into`, in ascending order.
+    #[inline]
+    pub(crate) fn read(self, into: &mut [u64]) {
+        in_steps(self.0, into, |word, copy| *copy = word.load(Ordering::Acquire));
+    }
+
+    /// Like [`Words::read`], repeated until two passes in a row agree (H14).
+    #[inline]
+    pub(crate) fn read_stable(self, into: &mut [u64]) {
+        self.read(into);
+        loop {
+            let mut agree = true;
+            in_steps(self.0, into, |word, copy| {
+                let now = word.load(Ordering::Acquire);
+                agree &= now == *copy;
+                *copy = now;
+            });
+            if agree {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Copies `from` into the words, in ascending order.
+    #[inline]
+    pub(crate) fn write(self, from: &[u64]) {
+        let (steps, rest) = self.0.as_chunks::<STEP_WORDS>();
+        let (step_values, rest_values) = from[..self.0.len()].as_chunks::<STEP_WORDS>();
+        let store = |(word, value): (&AtomicU64, &u64)| word.store(*value, Ordering::Release);
+        for (step, values) in steps.iter().zip(step_values) {
+            step.iter().zip(values).for_each(store);
+        }
+        rest.iter().zip(rest_values).for_each(store);
+    }
+
+    /// Stores one word.
+    #[inline]
+    pub(crate) fn write_one(self, value: u64) {
+        if let [word] = self.0 {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// Stores `new` if the word holds `expected`; `held` becomes the word's previous value.
+    #[inline]
+    pub(crate) fn compare_and_swap(self, expected: u64, new: u64, held: &mut u64) {
+        if let [word] = self.0 {
+            let swapped = word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
+            *held = swapped.unwrap_or_else(|found| found);
+        }
+    }
+
+    /// Adds `addend` (wrapping) to the word; `held` becomes the word's previous value.
+    #[inline]
+    pub(crate) fn fetch_and_add(self, addend: u64, held: &mut u64) {
+        if let [word] = self.0 {
+            *held = word.fetch_add(addend, Ordering::AcqRel);
+        }
+    }
 }
 
 /// A piece of an arena with one owner: the coordinator, or the batch that is in flight with it.

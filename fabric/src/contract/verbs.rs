@@ -5,9 +5,9 @@
 //! touch can be borrowed or freed meanwhile. Building a batch allocates nothing once the lane's
 //! pool is warm. The guarantees of verbs (order, atomicity, failure) are in docs/verbs.md.
 
+use crate::contract::counters::VerbCounters;
 use crate::contract::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
-use crate::contract::node_set::{Bits, Nodes};
-use crate::contract::region::{Chunk, LINE_BYTES, Rights, WORD_BYTES};
+use crate::contract::region::{Chunk, LINE_BYTES, Rights, WORD_BYTES, Words};
 
 /// Words in one arena chunk.
 pub const CHUNK_WORDS: usize = 2048;
@@ -70,15 +70,6 @@ pub enum Op {
     },
 }
 
-/// One verb as an initiator carries it out itself: the words that it moves.
-pub(crate) enum Transfer<'a> {
-    Read(&'a mut [u64]),
-    ReadStable(&'a mut [u64]),
-    Write(&'a [u64]),
-    CompareAndSwap { expected: u64, new: u64, held: &'a mut u64 },
-    FetchAndAdd { addend: u64, held: &'a mut u64 },
-}
-
 /// The kind of a verb, for counting and costing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerbKind {
@@ -90,6 +81,24 @@ pub enum VerbKind {
     CompareAndSwap,
     /// Fetch-and-add.
     FetchAndAdd,
+}
+
+impl VerbKind {
+    /// All kinds, in the order of their values.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Read, Self::Write, Self::CompareAndSwap, Self::FetchAndAdd];
+}
+
+impl Rights {
+    /// Whether verbs of this kind are allowed.
+    #[inline]
+    pub(crate) fn allow(self, kind: VerbKind) -> bool {
+        match kind {
+            VerbKind::Read => self.read,
+            VerbKind::Write => self.write,
+            VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => self.atomic,
+        }
+    }
 }
 
 /// One verb of a batch.
@@ -126,13 +135,6 @@ impl WorkRequest {
             Op::CompareAndSwap { .. } => VerbKind::CompareAndSwap,
             Op::FetchAndAdd { .. } => VerbKind::FetchAndAdd,
         }
-    }
-
-    /// Calls `visit` with the address on each node that the request goes to.
-    #[inline]
-    pub(crate) fn each_address(&self, mut visit: impl FnMut(RemoteAddr)) {
-        visit(self.addr);
-        self.also.into_iter().for_each(|node| visit(self.addr.on(node)));
     }
 
     #[inline]
@@ -174,12 +176,7 @@ pub(crate) fn first_word(
     if offset + bytes > region_bytes {
         return Err(VerbError::OutOfBounds);
     }
-    let allowed = match kind {
-        VerbKind::Read => rights.read,
-        VerbKind::Write => rights.write,
-        VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => rights.atomic,
-    };
-    if allowed { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
+    if rights.allow(kind) { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
 }
 
 /// Reason why a verb did not complete. Each variant's text begins with what is known of its effect.
@@ -252,52 +249,14 @@ pub struct Work {
     requests: Vec<WorkRequest>,
     buffers: Buffers,
     failures: Vec<Failure>,
-    tally: Tally,
+    /// Verbs of the batch, counted while it is built; each copy of a WRITE counts.
+    counted: VerbCounters,
+    /// Nodes that the verbs go to, by the low bits of their numbers.
+    nodes: NodeSet,
     /// Whether a request goes to several nodes.
     several_nodes: bool,
     /// Empty; the place for the requests once they are split by node.
     spare: Vec<WorkRequest>,
-}
-
-/// Verbs of one batch, counted while it is built; each copy of a WRITE to several nodes counts.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Tally {
-    pub(crate) reads: u32,
-    pub(crate) writes: u32,
-    pub(crate) compare_and_swaps: u32,
-    pub(crate) fetch_and_adds: u32,
-    /// Bytes moved.
-    pub(crate) bytes: u64,
-    /// Nodes that the verbs go to.
-    nodes: Bits,
-}
-
-impl Tally {
-    /// Number of verbs.
-    #[inline]
-    pub(crate) fn verbs(&self) -> usize {
-        (self.reads + self.writes + self.compare_and_swaps + self.fetch_and_adds) as usize
-    }
-
-    /// Number of connections in the batch: of doorbells.
-    #[inline]
-    pub(crate) fn connections(&self) -> u8 {
-        self.nodes.count()
-    }
-
-    /// Counts verbs of one kind to one node each, of `bytes` in all.
-    #[inline]
-    fn count(&mut self, kind: VerbKind, verbs: u32, bytes: usize, nodes: Bits) {
-        let count = match kind {
-            VerbKind::Read => &mut self.reads,
-            VerbKind::Write => &mut self.writes,
-            VerbKind::CompareAndSwap => &mut self.compare_and_swaps,
-            VerbKind::FetchAndAdd => &mut self.fetch_and_adds,
-        };
-        *count += verbs;
-        self.bytes += bytes as u64;
-        self.nodes = self.nodes.or(nodes);
-    }
 }
 
 /// The local side of a batch: the source of WRITEs and the destination of all other verbs.
@@ -333,21 +292,21 @@ impl Buffers {
         (self.chunks[usize::from(buffer.chunk)].memory(), self.words(buffer).as_ptr())
     }
 
-    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
+    /// A buffer of `words` words, unless the current chunk has too few left.
     #[inline]
-    fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
-        assert!(words <= CHUNK_WORDS, "a buffer holds at most {MAX_VERB_BYTES} bytes");
-        if self.chunks.is_empty() || self.used_words + words > CHUNK_WORDS {
-            self.chunks.push(new_chunk());
-            self.used_words = 0;
+    fn reserve(&mut self, words: usize) -> Option<Buffer> {
+        let end = self.used_words + words;
+        if end > CHUNK_WORDS || self.chunks.is_empty() {
+            return None;
         }
-        let buffer = Buffer {
-            chunk: (self.chunks.len() - 1) as u16,
-            first: self.used_words as u16,
-            words: words as u16,
-        };
-        self.used_words += words;
-        buffer
+        let first = std::mem::replace(&mut self.used_words, end) as u16;
+        Some(Buffer { chunk: (self.chunks.len() - 1) as u16, first, words: words as u16 })
+    }
+
+    /// Begins the next chunk.
+    fn extend(&mut self, chunk: Chunk) {
+        self.chunks.push(chunk);
+        self.used_words = 0;
     }
 
     /// Whether the buffer was reserved here.
@@ -388,57 +347,71 @@ impl Work {
         self.buffers.place(buffer)
     }
 
-    /// Carries out the verbs in order, for a back end whose initiator does so itself: calls `carry`
-    /// for each verb. Once a verb to a node has failed, further verbs to that node are skipped.
+    /// Finds the words that each verb moves, for a back end whose initiator carries verbs out
+    /// itself: appends them to `found`, or [`Words::NONE`] where `find` refuses the verb. Once it has
+    /// refused one, it must refuse all to that node.
     #[inline]
-    pub(crate) fn execute(
+    pub(crate) fn resolve<'m>(
         &mut self,
-        mut carry: impl FnMut(RemoteAddr, Transfer<'_>) -> Result<(), VerbError>,
+        found: &mut Vec<Words<'m>>,
+        mut find: impl FnMut(RemoteAddr, usize, VerbKind) -> Result<Words<'m>, VerbError>,
     ) {
-        let Self { requests, buffers, failures, .. } = self;
+        let Self { requests, failures, .. } = self;
         for (verb, request) in requests.iter().enumerate() {
-            let (addr, local) = (request.addr, request.local);
-            let mut one = |addr: RemoteAddr, transfer: Transfer<'_>| {
-                let node = addr.node();
-                if failures.iter().any(|failure| failure.node == node) {
-                    return;
-                }
-                if let Err(error) = carry(addr, transfer) {
-                    failures.push(Failure { node, verb, error });
-                }
-            };
+            let (bytes, kind) = (request.bytes(), request.kind());
+            let (mut addr, mut further) = (request.addr, request.also);
+            loop {
+                found.push(find(addr, bytes, kind).unwrap_or_else(|error| {
+                    add_first(failures, Failure { node: addr.node(), verb, error });
+                    Words::NONE
+                }));
+                let Some(node) = further.take_first() else { break };
+                addr = addr.on(node);
+            }
+        }
+    }
+
+    /// Carries out all verbs in order, each on the words that [`Work::resolve`] has found for it.
+    #[inline]
+    pub(crate) fn carry_out<'m>(&mut self, mut found: impl Iterator<Item = Words<'m>>) {
+        let Self { requests, buffers, .. } = self;
+        let mut next = || found.next().expect("each verb was resolved");
+        for request in requests {
+            let local = request.local;
             match request.op {
-                Op::Read => one(addr, Transfer::Read(buffers.words_mut(local))),
-                Op::ReadStable => one(addr, Transfer::ReadStable(buffers.words_mut(local))),
+                Op::Read => next().read(buffers.words_mut(local)),
+                Op::ReadStable => next().read_stable(buffers.words_mut(local)),
                 Op::Write => {
                     let words = buffers.words(local);
-                    request.each_address(|addr| one(addr, Transfer::Write(words)));
+                    next().write(words);
+                    request.also.into_iter().for_each(|_| next().write(words));
                 }
                 Op::WriteWord { value } => {
-                    request.each_address(|addr| one(addr, Transfer::Write(&[value])));
+                    next().write_one(value);
+                    request.also.into_iter().for_each(|_| next().write_one(value));
                 }
                 Op::CompareAndSwap { expected, new } => {
                     let held = &mut buffers.words_mut(local)[0];
-                    one(addr, Transfer::CompareAndSwap { expected, new, held });
+                    next().compare_and_swap(expected, new, held);
                 }
                 Op::FetchAndAdd { addend } => {
-                    let held = &mut buffers.words_mut(local)[0];
-                    one(addr, Transfer::FetchAndAdd { addend, held });
+                    next().fetch_and_add(addend, &mut buffers.words_mut(local)[0]);
                 }
             }
         }
     }
 
-    /// Verbs of the batch by kind.
+    /// Verbs of the batch by kind, and a doorbell for each connection; only before it is posted.
     #[inline]
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn count(&mut self) -> &VerbCounters {
+        self.counted.doorbells = self.nodes.len() as u64;
+        &self.counted
     }
 
     /// Number of verbs; each copy of a WRITE to several nodes counts.
     #[inline]
     pub fn verb_count(&self) -> usize {
-        self.tally.verbs()
+        self.counted.verbs() as usize
     }
 
     /// Replaces each request for several nodes by one for each of them. All requests are grouped by
@@ -448,7 +421,7 @@ impl Work {
             return;
         }
         let mut apart = std::mem::take(&mut self.spare);
-        for node in Nodes(self.tally.nodes) {
+        for node in self.nodes {
             for request in &self.requests {
                 if request.goes_to(node) {
                     apart.push(request.on(node));
@@ -458,7 +431,7 @@ impl Work {
         // What is left goes to nodes that no set holds.
         let others = |request: &&WorkRequest| request.addr.node().0 >= NodeSet::LIMIT;
         apart.extend(self.requests.iter().filter(others));
-        debug_assert_eq!(apart.len(), self.tally.verbs(), "every verb is there once");
+        debug_assert_eq!(apart.len(), self.verb_count(), "every verb is there once");
         self.spare = std::mem::replace(&mut self.requests, apart);
         self.spare.clear();
         self.several_nodes = false;
@@ -509,7 +482,8 @@ impl Work {
         let staged = self.buffers.holds(local) || local.words == 0;
         assert!(staged, "the buffer belongs to another batch");
         let request = WorkRequest { addr, op, local, also: NodeSet::EMPTY };
-        self.tally.count(request.kind(), 1, request.bytes(), Bits::of(addr.node()));
+        self.counted.count_verbs(request.kind(), 1, request.bytes());
+        self.nodes = self.nodes.or(NodeSet::of_low_bits(addr.node()));
         self.requests.push(request);
     }
 
@@ -522,22 +496,29 @@ impl Work {
         op: Op,
         local: Buffer,
     ) {
-        let (all, copies) = (nodes.bits(), nodes.len());
+        let all = nodes;
         let Some(first) = nodes.take_first() else { return };
+        let copies = 1 + nodes.len();
         let staged = self.buffers.holds(local) || local.words == 0;
         assert!(staged, "the buffer belongs to another batch");
         let addr = RemoteAddr::new(first, region, offset);
         let request = WorkRequest { addr, op, local, also: nodes };
         debug_assert_eq!(request.kind(), VerbKind::Write, "only a WRITE has copies");
-        self.tally.count(VerbKind::Write, copies as u32, copies * request.bytes(), all);
+        self.counted.count_verbs(VerbKind::Write, copies as u64, copies * request.bytes());
+        self.nodes = self.nodes.or(all);
         self.several_nodes |= copies > 1;
         self.requests.push(request);
     }
 
-    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
+    /// A buffer of `words` words, unless it needs another chunk: then [`Work::extend`] first.
     #[inline]
-    pub(crate) fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
-        self.buffers.reserve(words, new_chunk)
+    pub(crate) fn reserve(&mut self, words: usize) -> Option<Buffer> {
+        self.buffers.reserve(words)
+    }
+
+    /// Adds a chunk for further buffers.
+    pub(crate) fn extend(&mut self, chunk: Chunk) {
+        self.buffers.extend(chunk);
     }
 
     /// An empty buffer, for requests that carry their data themselves.
@@ -551,7 +532,8 @@ impl Work {
     pub(crate) fn clear(&mut self) -> bool {
         self.requests.clear();
         self.failures.clear();
-        self.tally = Tally::default();
+        self.counted = VerbCounters::default();
+        self.nodes = NodeSet::EMPTY;
         self.several_nodes = false;
         self.buffers.used_words = 0;
         self.buffers.chunks.len() > 1
@@ -560,6 +542,14 @@ impl Work {
     /// Takes out the chunks beyond the first; only after `clear`.
     pub(crate) fn spare_chunks(&mut self) -> impl Iterator<Item = Chunk> {
         self.buffers.chunks.drain(1..)
+    }
+}
+
+/// Adds a failure, unless an earlier verb to its node has failed.
+#[cold]
+fn add_first(failures: &mut Vec<Failure>, failure: Failure) {
+    if !failures.iter().any(|earlier| earlier.node == failure.node) {
+        failures.push(failure);
     }
 }
 

@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::{Core, Outcome, Waiting};
+use super::{Core, Waiting};
 use crate::contract::ids::{NodeSet, RegionId, RemoteAddr};
 use crate::contract::region::WORD_BYTES;
-use crate::contract::verbs::{Buffer, Failure, Op, Work};
+use crate::contract::verbs::{Buffer, Failure, MAX_VERB_BYTES, Op, Work};
 
 /// A batch owned by the coordinator; returns to the lane's pool when dropped.
 struct Owned {
@@ -31,7 +31,8 @@ impl Owned {
 }
 
 impl Drop for Owned {
-    #[inline]
+    /// Not inlined: it would be at every `await` of a batch.
+    #[inline(never)]
     fn drop(&mut self) {
         if let Some((core, work)) = self.parts.take() {
             core.put_back(work);
@@ -76,8 +77,13 @@ impl Batch {
     #[inline]
     pub fn stage(&mut self, bytes: usize) -> Buffer {
         assert!(bytes.is_multiple_of(WORD_BYTES), "buffers are whole words");
+        assert!(bytes <= MAX_VERB_BYTES, "a buffer holds at most {MAX_VERB_BYTES} bytes");
         let (core, work) = self.owned.parts_mut();
-        work.reserve(bytes / WORD_BYTES, || core.state.borrow_mut().pool.chunk())
+        let words = bytes / WORD_BYTES;
+        work.reserve(words).unwrap_or_else(|| {
+            core.add_chunk(work);
+            work.reserve(words).expect("a chunk holds any buffer")
+        })
     }
 
     /// The contents of a staged buffer.
@@ -145,6 +151,8 @@ impl Batch {
     #[inline]
     pub fn post(mut self) -> Posted {
         let (core, work) = self.owned.parts.take().expect("taken only at the end");
+        // Empty now; forgotten, it costs no call.
+        std::mem::forget(self);
         let token = core.post(work);
         Posted { waiting: Waiting::new(core, token) }
     }
@@ -168,14 +176,9 @@ impl Future for Posted {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<BatchResult> {
-        match self.waiting.poll() {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready((core, Outcome::Batch(work))) => {
-                let owned = Owned { parts: Some((core, work)) };
-                Poll::Ready(Completed { owned }.into_result())
-            }
-            Poll::Ready(_) => unreachable!("the token names a batch"),
-        }
+        let Some(work) = self.waiting.poll_batch() else { return Poll::Pending };
+        let parts = self.waiting.core.take().map(|core| (core, work));
+        Poll::Ready(Completed { owned: Owned { parts } }.into_result())
     }
 }
 

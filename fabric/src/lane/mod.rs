@@ -128,7 +128,7 @@ impl Entries {
     }
 
     /// Takes the token's outcome and frees the token; or registers `task` as its waiter.
-    #[inline]
+    #[inline(always)]
     fn take_or_wait(&mut self, token: Token, task: TaskId) -> Option<Outcome> {
         let entry = &mut self.slots[token.0 as usize];
         if entry.stage != Stage::Done {
@@ -146,7 +146,7 @@ impl Entries {
 
     /// Records the token's outcome. Returns the task that waits for it, or the outcome itself if
     /// the token was abandoned.
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, token: Token, outcome: Outcome) -> Result<Option<TaskId>, Outcome> {
         let entry = &mut self.slots[token.0 as usize];
         let stage = std::mem::replace(&mut entry.stage, Stage::Done);
@@ -272,10 +272,13 @@ impl Lane {
             state.waiting.push_back((token, Deferred::Reconnect(node)));
         }
         let mut waiting = Waiting::new(Rc::clone(&self.core), token);
-        std::future::poll_fn(move |_| match waiting.poll() {
-            Poll::Ready((_, Outcome::Reconnected(result))) => Poll::Ready(result),
-            Poll::Ready(_) => unreachable!("the token names a reconnect"),
-            Poll::Pending => Poll::Pending,
+        std::future::poll_fn(move |_| {
+            let Some(outcome) = waiting.poll() else { return Poll::Pending };
+            waiting.core = None;
+            match outcome {
+                Outcome::Reconnected(result) => Poll::Ready(result),
+                Outcome::Batch(_) => unreachable!("the token names a reconnect"),
+            }
         })
     }
 
@@ -336,10 +339,16 @@ impl Lane {
 }
 
 impl Core {
-    /// Returns a batch's buffers to the pool. Not inlined: it would be at every `await` of a batch.
-    #[inline(never)]
+    /// Returns a batch's buffers to the pool.
+    #[inline]
     fn put_back(&self, work: Box<Work>) {
         self.state.borrow_mut().pool.put_back(work);
+    }
+
+    /// Adds an empty chunk to a batch.
+    #[cold]
+    fn add_chunk(&self, work: &mut Work) {
+        work.extend(self.state.borrow_mut().pool.chunk());
     }
 
     #[cold]
@@ -359,7 +368,7 @@ impl Core {
             let _nobody_waits_yet = state.entries.finish(token, Outcome::Batch(work));
             return token;
         }
-        state.counters.count_batch(work.tally());
+        state.counters += work.count();
         if let Some(recorder) = &mut state.recorder {
             recorder.batch(self.executor.current(), work.requests());
         }
@@ -390,18 +399,25 @@ impl Waiting {
         Self { core: Some(core), token }
     }
 
-    /// Outcome of the token, together with the lane.
+    /// Outcome of the token; then the lane is to be taken as well.
     ///
     /// # Panics
     /// If polled again after completion.
-    #[inline]
-    fn poll(&mut self) -> Poll<(Rc<Core>, Outcome)> {
+    #[inline(always)]
+    fn poll(&self) -> Option<Outcome> {
         let core = self.core.as_ref().expect("polled after completion");
-        let task = core.executor.current();
-        let outcome = core.state.borrow_mut().entries.take_or_wait(self.token, task);
-        let Some(outcome) = outcome else { return Poll::Pending };
-        let core = self.core.take().expect("it was there just now");
-        Poll::Ready((core, outcome))
+        core.state.borrow_mut().entries.take_or_wait(self.token, core.executor.current())
+    }
+}
+
+impl Waiting {
+    /// Outcome of the token of a batch. Not inlined: it would be at every `await` of a batch.
+    #[inline(never)]
+    fn poll_batch(&self) -> Option<Box<Work>> {
+        self.poll().map(|outcome| match outcome {
+            Outcome::Batch(work) => work,
+            Outcome::Reconnected(_) => unreachable!("the token names a batch"),
+        })
     }
 }
 

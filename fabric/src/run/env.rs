@@ -145,7 +145,8 @@ const SPLITMIX_INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The processor's cycle counter, anchored once to the wall clock.
 struct MachineClock {
     counter: quanta::Clock,
-    started: quanta::Instant,
+    /// Reading of the counter at the start.
+    started: u64,
     wall_at_start: u64,
 }
 
@@ -156,14 +157,15 @@ impl MachineClock {
         let wall = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .unwrap_or(Duration::ZERO);
-        Self { started: counter.now(), counter, wall_at_start: wall.as_nanos() as u64 }
+        Self { started: counter.raw(), counter, wall_at_start: wall.as_nanos() as u64 }
     }
 }
 
 impl Clock for MachineClock {
     #[inline]
     fn now(&self) -> Nanos {
-        Nanos(self.wall_at_start).after(self.counter.now().duration_since(self.started))
+        let passed = self.counter.delta_as_nanos(self.started, self.counter.raw());
+        Nanos(self.wall_at_start + passed)
     }
 
     /// A random number, because the clock may be set back between two lives. A life that makes 10^9

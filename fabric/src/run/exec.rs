@@ -70,15 +70,9 @@ const MAX_PARK: Duration = Duration::from_millis(100);
 
 type BoxFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A coroutine and its waker.
-struct Task {
-    future: BoxFuture,
-    waker: Waker,
-}
-
 struct Slot {
     /// `None` while the task is being polled, and once it has ended.
-    task: Option<Task>,
+    future: Option<BoxFuture>,
     queued: bool,
     live: bool,
 }
@@ -139,9 +133,7 @@ impl Handle {
         let mut tasks = self.core.tasks.borrow_mut();
         let reused = tasks.free.pop();
         let id = reused.unwrap_or(TaskId(tasks.slots.len() as u32));
-        let foreign = Arc::clone(&self.core.foreign);
-        let task = Task { future, waker: Waker::from(Arc::new(TaskWaker { foreign, id })) };
-        let slot = Slot { task: Some(task), queued: true, live: true };
+        let slot = Slot { future: Some(future), queued: true, live: true };
         if reused.is_some() {
             tasks.slots[id.0 as usize] = slot;
         } else {
@@ -267,6 +259,8 @@ pub trait Driver {
 pub struct Executor {
     handle: Handle,
     drivers: Vec<Box<dyn Driver>>,
+    /// By task.
+    wakers: Vec<Waker>,
     /// Tasks polled in the current round; empty between rounds.
     turn: Vec<TaskId>,
     turns: u32,
@@ -286,7 +280,8 @@ impl Executor {
             foreign: Arc::new(Foreign::default()),
         };
         let handle = Handle { core: Rc::new(core) };
-        Self { handle, drivers: Vec::new(), turn: Vec::new(), turns: 0 }
+        let (drivers, wakers, turn) = (Vec::new(), Vec::new(), Vec::new());
+        Self { handle, drivers, wakers, turn, turns: 0 }
     }
 
     /// Handle for the futures that run on this executor.
@@ -366,7 +361,10 @@ impl Executor {
         let progress = !self.turn.is_empty();
         core.company.set(self.turn.len() > 1);
         for id in self.turn.drain(..) {
-            core.poll(id);
+            if self.wakers.len() <= id.0 as usize {
+                core.add_wakers(&mut self.wakers);
+            }
+            core.poll(id, &self.wakers[id.0 as usize]);
         }
         progress
     }
@@ -482,22 +480,30 @@ impl Core {
     fn prefetch_ready(&self) {
         let tasks = self.tasks.borrow();
         for id in &tasks.ready {
-            if let Some(task) = &tasks.slots[id.0 as usize].task {
-                prefetch::whole(&*task.future);
+            if let Some(future) = &tasks.slots[id.0 as usize].future {
+                prefetch::whole(&**future);
             }
         }
     }
 
+    /// Makes the wakers of all tasks that have none.
+    #[cold]
+    fn add_wakers(&self, wakers: &mut Vec<Waker>) {
+        let waker = |id| TaskWaker { foreign: Arc::clone(&self.foreign), id: TaskId(id) };
+        let missing = wakers.len() as u32..self.tasks.borrow().slots.len() as u32;
+        wakers.extend(missing.map(|id| Waker::from(Arc::new(waker(id)))));
+    }
+
     #[inline]
-    fn poll(&self, id: TaskId) {
-        let Some(mut task) = self.tasks.borrow_mut().take(id) else { return };
+    fn poll(&self, id: TaskId, waker: &Waker) {
+        let Some(mut future) = self.tasks.borrow_mut().take(id) else { return };
         self.current.set(id);
-        let polled = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
+        let polled = future.as_mut().poll(&mut Context::from_waker(waker));
         // Borrowed only after the poll, and not while an ended future is dropped: that may wake or
         // spawn tasks.
         let mut tasks = self.tasks.borrow_mut();
         if polled.is_pending() {
-            tasks.slots[id.0 as usize].task = Some(task);
+            tasks.slots[id.0 as usize].future = Some(future);
         } else {
             tasks.end(id);
         }
@@ -506,10 +512,10 @@ impl Core {
 
 impl Tasks {
     #[inline]
-    fn take(&mut self, id: TaskId) -> Option<Task> {
+    fn take(&mut self, id: TaskId) -> Option<BoxFuture> {
         let slot = &mut self.slots[id.0 as usize];
         slot.queued = false;
-        slot.task.take()
+        slot.future.take()
     }
 
     fn end(&mut self, id: TaskId) {

@@ -133,7 +133,7 @@ impl Fabric for LocalFabric {
         let memory = Memory::anonymous(bytes as usize)
             .map_err(|source| FabricError::OutOfMemory { bytes, source })?;
         let mapping = Mapping::Writable(memory);
-        slot.set(Arc::new(Region { mapping, bytes, rights }))
+        slot.set(Arc::new(Region::new(mapping, bytes, rights)))
             .map_err(|_| FabricError::RegionTaken(node, region))
     }
 

@@ -122,7 +122,7 @@ impl Attachment {
             return Err(ShmError::Nonsense);
         }
         // Another thread may have mapped it meanwhile.
-        let _ = slot.set(Arc::new(Region { mapping, bytes, rights }));
+        let _ = slot.set(Arc::new(Region::new(mapping, bytes, rights)));
         Ok(())
     }
 
