@@ -8,10 +8,10 @@
 //! A writer holds the row's lock and, in this order, each step complete before the next begins on
 //! the replica in question: (1) writes its record, into the slot of the victim's cell or into one
 //! that is free; (2) writes that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes the
-//! version word. Where the record goes to the cell's home slot, (1) and (2) are one WRITE, whose words
-//! land in any order. An abort clears the cell instead of (3) and (4). Every record names the version
-//! that it follows. A slot that a version has left may be rewritten at any time, for any row:
-//! nothing here rests on how long it is kept.
+//! version word. Where the record goes to the cell's home slot, (1) and (2) are one WRITE, whose
+//! words land in any order. An abort clears the cell instead of (3) and (4). Every record names the
+//! version that it follows. A slot that a version has left may be rewritten at any time, for any
+//! row: nothing here rests on how long it is kept.
 //!
 //! # Why a mix is caught
 //!

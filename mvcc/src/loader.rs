@@ -2,8 +2,8 @@
 //!
 //! Rows that exist from the start need no locks and no protocol: the loader of a shard is alone
 //! with it. [`ShardImage`] builds the shard's buckets in local memory, row by row, and then lists
-//! what to write where. It allocates nothing remote: the caller places the records that do not lie in
-//! their cells, passes their offsets, and provides overflow buckets on request.
+//! what to write where. It allocates nothing remote: the caller places the records that do not lie
+//! in their cells, passes their offsets, and provides overflow buckets on request.
 
 use lotus_fabric::ids::{Key, ShardId};
 use thiserror::Error;

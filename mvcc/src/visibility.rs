@@ -125,8 +125,8 @@ pub enum Visible {
 pub struct LockedRow {
     /// The newest committed version.
     pub newest: Newest,
-    /// Cell that a write takes, and its contents; `None` if the CVT is in doubt or torn, and so must
-    /// not be written.
+    /// Cell that a write takes, and its contents; `None` if the CVT is in doubt or torn, and so
+    /// must not be written.
     pub victim: Option<(Victim, Cell)>,
 }
 

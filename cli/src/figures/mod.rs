@@ -29,10 +29,11 @@ use crate::bench;
 use crate::show::{Verdict, screen};
 use timeline::{Jump, jumps};
 
-/// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because nothing
-/// warms up but caches.
+/// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because
+/// nothing warms up but caches.
 const TESTBED: &str = "--fabric sim --profile cx3-56g --cns 9 --mns 3 --replicas 3 --threads 10 \
-                       --coroutines 6 --inline never --lock-table 3276800 --secs 0.05 --warmup 0.05";
+                       --coroutines 6 --inline never --lock-table 3276800 --secs 0.05 \
+                       --warmup 0.05";
 
 macro_rules! files {
     ($($name:literal)*) => {

@@ -493,9 +493,8 @@ mod tests {
         assert!(matches!(aim(Cvt::new(&words, SHAPE), time(30)), Aim::Absent));
         let value = Cell { state: CellState::Valid, record: 4096, length: 16, ..deleted };
         let words: Vec<u64> = [header.encode(), value.encode(), Cell::NEVER_USED.encode()].concat();
-        assert!(
-            matches!(aim(Cvt::new(&words, SHAPE), time(30)), Aim::Version(one) if one.record == 4096)
-        );
+        let aimed = aim(Cvt::new(&words, SHAPE), time(30));
+        assert!(matches!(aimed, Aim::Version(one) if one.record == 4096));
     }
 
     /// The snapshot needed the version before that deletion, which has been trimmed. The reader

@@ -100,8 +100,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Target of an insert: a new CVT of this shape at `cvt`, with `cell` as its first cell. The row
-    /// is known to have been absent since `absent_since`.
+    /// Target of an insert: a new CVT of this shape at `cvt`, with `cell` as its first cell. The
+    /// row is known to have been absent since `absent_since`.
     pub(crate) fn new_cvt(shape: CvtShape, cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
         debug_assert!(cvt != 0, "I24: no CVT begins where a region does");
         Self {

@@ -18,7 +18,8 @@ pub(crate) struct Fetch {
     /// Moment before this round's READ, which the cache compares before it keeps the CVT; `None` if
     /// the CVT may not be cached.
     pub(crate) before: Option<Before>,
-    /// Destination of a second READ of the CVT, where the first, or the record, alone proves nothing.
+    /// Destination of a second READ of the CVT, where the first, or the record, alone proves
+    /// nothing.
     pub(crate) second: Option<Buffer>,
     /// Whether two READs of the CVT in this round, one after the other, have returned the same: all
     /// its words stood side by side at one moment.

@@ -1,9 +1,10 @@
 //! The execution phase: lock, find, read (LOTUS §5.1, phase 1).
 //!
 //! Every row advances by one READ per round: its CVT (at the cached address) or index bucket, then
-//! the record that the CVT leads to, unless it lies beside its cell and has come with it. One batch carries the READs of all rows, so a transaction
-//! takes as many round trips as its slowest row. Pure functions of `lotus_mvcc` decide what a READ
-//! means; this module calls them and carries out the answers.
+//! the record that the CVT leads to, unless it lies beside its cell and has come with it. One batch
+//! carries the READs of all rows, so a transaction takes as many round trips as its slowest row.
+//! Pure functions of `lotus_mvcc` decide what a READ means; this module calls them and carries out
+//! the answers.
 
 use std::rc::Rc;
 

@@ -1,8 +1,8 @@
 //! The version table cache: the READs that it saves, and that it never returns outdated data (H11).
 //!
 //! A cached row is read with one READ, its record's; any other takes two. So READs tell whether the
-//! cache was used, and values whether that was right. Rows whose records lie in their cells take one
-//! READ, and are not cached.
+//! cache was used, and values whether that was right. Rows whose records lie in their cells take
+//! one READ, and are not cached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -164,7 +164,8 @@ pub(crate) struct Initiator<T> {
 struct Connection {
     /// Regions of the node, found at their first use.
     regions: [OnceCell<Arc<Region>>; REGIONS_PER_NODE],
-    /// Number of the last round that found the node to admit verbs; zero if a verb has failed since.
+    /// Number of the last round that found the node to admit verbs; zero if a verb has failed
+    /// since.
     admitted: Cell<u64>,
     /// Whether a verb failed and the connection has not been re-made.
     broken: Cell<bool>,

@@ -3,11 +3,12 @@
 //! Remote memory is a history of every word. Writers of one row commit, delete and abort one after
 //! the other, in the protocol's steps, the words of each step landing in any order. They write over
 //! the version they displace or into another slot, and a slot that was left may be written again at
-//! once, by them or for another row. In some tables each cell has a home slot, which is written with
-//! the cell in one WRITE. Some deletions leave no record, and rows lose the slots of older versions. A reader draws a snapshot at some moment and then reads every word at a moment
-//! of its own, so that its CVT may hold words of several commits at once, and its records too. It
-//! follows links to versions that have left the CVT. Anything it then believes must be the state of
-//! the row at its snapshot; and once the writers have finished, it must believe something.
+//! once, by them or for another row. In some tables each cell has a home slot, which is written
+//! with the cell in one WRITE. Some deletions leave no record, and rows lose the slots of older
+//! versions. A reader draws a snapshot at some moment and then reads every word at a moment of its
+//! own, so that its CVT may hold words of several commits at once, and its records too. It follows
+//! links to versions that have left the CVT. Anything it then believes must be the state of the row
+//! at its snapshot; and once the writers have finished, it must believe something.
 
 use std::cell::Cell as Counter;
 
