@@ -3,4 +3,5 @@
 mod cas;
 mod lossy;
 mod model;
+mod queues;
 mod unanswered;

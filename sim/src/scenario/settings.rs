@@ -38,7 +38,8 @@ impl Scenario {
     /// The benchmark harness's view of the cluster.
     pub(crate) fn cluster_config(&self) -> ClusterConfig {
         let Topology { compute_nodes, threads, coroutines, memory_nodes, .. } = self.cluster;
-        let Topology { replicas, versions, lock_table_bytes, locks, timestamps, .. } = self.cluster;
+        let Topology { replicas, versions, lock_table_bytes, locks, lock_wait, .. } = self.cluster;
+        let Topology { timestamps, .. } = self.cluster;
         ClusterConfig {
             fabric: Fabric::Sim,
             profile: Some(self.network.profile.clone()),
@@ -53,6 +54,7 @@ impl Scenario {
             vt_cache: self.cluster.version_table_cache,
             sharding: Sharding::App,
             locks,
+            lock_wait,
             timestamps,
             visible: self.cluster.visible,
             retain_versions: self.cluster.retain_versions,
