@@ -16,13 +16,13 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::exec::{Handle, TaskId};
+use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
 use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service, least_tolerance};
 use lotus_fabric::transport::MAX_MESSAGE_BYTES;
@@ -34,13 +34,14 @@ use crate::name::{LockName, LockRequest};
 use crate::queue::WaitOrder;
 use crate::server::{Arrival, LockHost, LockServer};
 use crate::service::{
-    HeldLocks, LockError, LockRoutes, LockService, LockWait, NO_OWNER, Suspicion, TakenLock,
+    HeldLocks, LockError, LockRoutes, LockService, LockWait, NO_OWNER, TakenLock,
 };
 use crate::slot::Refusal;
-use crate::suspicion::{Sent, Silence, SuspicionVerdict};
+use crate::suspicion::{Sent, Silence};
 use crate::table::LockTable;
 use crate::wire::{self, LockAnswer, Question, RemoteLock, Reply, RequestWriter};
 
+mod silence;
 mod waiting;
 
 use waiting::{Asking, Waits};
@@ -311,14 +312,25 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         (call, core.asks(&peer))
     }
 
-    /// Polls all answers, and goes on after a refusal: granted locks must be known.
+    /// Waits for all answers.
+    async fn answers(&self, held: &mut HeldLocks) -> Result<(), LockError> {
+        loop {
+            match std::future::poll_fn(|cx| self.poll_answers(held, cx)).await {
+                Some(outcome) => return outcome,
+                None => point!(self.core.host.this_node().0, LockAwaited),
+            }
+        }
+    }
+
+    /// Polls all answers, and goes on after a refusal: granted locks must be known. `None` once a
+    /// request has begun to wait.
     ///
     /// All state is in `held`, which keeps the futures of local acquisitions small.
     fn poll_answers(
         &self,
         held: &mut HeldLocks,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), LockError>> {
+    ) -> Poll<Option<Result<(), LockError>>> {
         let (since, abandoned) = (held.since, held.is_abandoned());
         let HeldLocks { asked, remote, taken, .. } = held;
         for asked in asked.iter_mut().filter(|asked| asked.outcome.is_none()) {
@@ -333,10 +345,11 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             asked.outcome = Some(outcome);
         }
         if asked.iter().any(|asked| asked.outcome.is_none()) {
-            return Poll::Pending;
+            let begun = asked.iter_mut().any(|asked| waiting::begins(&mut asked.wait));
+            return if begun { Poll::Ready(None) } else { Poll::Pending };
         }
         let outcomes = asked.drain(..).filter_map(|asked| asked.outcome);
-        Poll::Ready(outcomes.fold(Ok(()), Result::and))
+        Poll::Ready(Some(outcomes.fold(Ok(()), Result::and)))
     }
 
     /// Polls one question that has no answer yet.
@@ -483,7 +496,7 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         }
         self.ask_all(held, round, timeout);
         point!(self.core.host.this_node().0, LocksRequested);
-        std::future::poll_fn(|cx| self.poll_answers(held, cx)).await
+        self.answers(held).await
     }
 
     fn release(&self, held: &mut HeldLocks) {
@@ -575,89 +588,4 @@ where
     }
     let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience);
     Some((call, core.asks(peer)))
-}
-
-impl<H: LockHost + LockRoutes + 'static> Core<H> {
-    /// Records that a request has just been sent to `peer`.
-    #[inline]
-    fn asks(self: &Rc<Self>, peer: &OwnerState) -> Sent {
-        let Some(least) = self.tolerance else { return Sent::default() };
-        // The call has read the clock.
-        let now = self.rpc.lane().executor().recent();
-        let mut silence = peer.silence.borrow_mut();
-        // Peers that were silent before are due earlier than that.
-        self.look_at(now.after(silence.tolerance(least)));
-        silence.ask(now)
-    }
-
-    /// Records that a request was answered.
-    #[inline]
-    fn hears(&self, peer: &OwnerState, sent: Sent) {
-        if self.tolerance.is_some() {
-            let now = self.rpc.lane().executor().now();
-            let suspected = peer.silence.borrow_mut().hear(sent, now);
-            self.trust_again(peer, suspected);
-        }
-    }
-
-    /// If `peer` was `suspected` until now, records that it is not any more.
-    fn trust_again(&self, peer: &OwnerState, suspected: bool) {
-        if suspected {
-            self.suspects.set(self.suspects.get() - 1);
-            self.host.suspect(peer.at.node, Suspicion::Ends);
-        }
-    }
-
-    /// Makes sure that the watch looks at silences by `due`, when one may have lasted too long.
-    fn look_at(self: &Rc<Self>, due: Nanos) {
-        if due >= self.next_look.get() {
-            return;
-        }
-        self.next_look.set(due);
-        let executor = self.rpc.lane().executor();
-        let started = || executor.spawn(watch(Rc::downgrade(self), executor.clone()));
-        let watch = self.watch.get().unwrap_or_else(started);
-        self.watch.set(Some(watch));
-        executor.wake_at(due, watch);
-    }
-
-    /// Suspects owners that have been silent for too long, and wakes the tasks that wait for them.
-    fn judge(self: &Rc<Self>, now: Nanos, least: Duration) {
-        for peer in self.peers.borrow().iter().filter(|peer| !peer.lost.get()) {
-            let verdict = peer.silence.borrow_mut().judge(now, least);
-            match verdict {
-                SuspicionVerdict::Rest => {}
-                SuspicionVerdict::LookAgain(due) => self.look_at(due),
-                SuspicionVerdict::Suspect => {
-                    self.suspects.set(self.suspects.get() + 1);
-                    self.host.suspect(peer.at.node, Suspicion::Begins);
-                    self.rpc.wake_waiting(peer.at);
-                    self.wake_waits();
-                    let executor = self.rpc.lane().executor();
-                    peer.sender.get().into_iter().for_each(|sender| executor.wake(sender));
-                }
-            }
-        }
-    }
-}
-
-/// Looks for silent owners, for as long as the service exists. Woken early, by the timer of a
-/// silence that has ended, it goes back to sleep without setting another.
-async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor: Handle) {
-    loop {
-        let Some(core) = core.upgrade() else { return };
-        let (now, due) = (executor.now(), core.next_look.get());
-        if let Some(least) = core.tolerance.filter(|_| now >= due) {
-            core.next_look.set(Nanos::NEVER);
-            if now.since(due) > least / 2 {
-                // This coordinator itself did not run.
-                core.peers.borrow().iter().for_each(|peer| peer.silence.borrow_mut().pardon(now));
-            }
-            // Answers that have come meanwhile are handled first.
-            executor.yield_now().await;
-            core.judge(now, least);
-        }
-        drop(core);
-        executor.suspend().await;
-    }
 }

@@ -82,7 +82,7 @@ points! {
     Transaction {
         Begin "begin" One "an attempt has begun, and has asked for nothing yet"
         LocksRequested "locks-requested" One "remote locks have been asked for"
-        LockAwaited "lock-awaited" One "a request waits for a lock of its own node"
+        LockAwaited "lock-awaited" One "a request waits for a lock"
         WaitEnded "wait-ended" One "the wait of another node's request has ended, untold"
         LocksGranted "locks-granted" One "all locks of a round are held"
         Read "read" One "every row has been read"

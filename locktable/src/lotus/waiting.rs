@@ -143,6 +143,13 @@ pub(crate) struct RemoteWait {
     deadline: Nanos,
     /// Time at which to ask again, if the owner has answered that the request waits.
     again: Option<Nanos>,
+    /// Whether it has begun to wait, and the task has not passed that point yet.
+    begins: bool,
+}
+
+/// Whether a question has just begun to wait.
+pub(super) fn begins(wait: &mut Option<RemoteWait>) -> bool {
+    wait.as_mut().is_some_and(|wait| std::mem::take(&mut wait.begins))
 }
 
 /// One round of questions.
@@ -264,7 +271,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 self.ask(held, &asking, part);
                 asking.fragment += 1;
                 point!(host.this_node().0, LocksRequested);
-                std::future::poll_fn(|cx| self.poll_answers(held, cx)).await?;
+                self.answers(held).await?;
                 remote.extend_from_slice(part);
             }
         }
@@ -421,7 +428,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         if let Some(answer) = core.told(asked.question) {
             return Some(Ok(answer));
         }
-        let RemoteWait { deadline, again } = asked.wait.as_mut()?;
+        let RemoteWait { deadline, again, .. } = asked.wait.as_mut()?;
         let due = again.as_mut()?;
         let now = core.rpc.lane().executor().now();
         if abandoned {
@@ -459,7 +466,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         let executor = self.rpc.lane().executor();
         let expected = Expected { question, task: executor.current(), told: None };
         self.waits.as_ref()?.expected.borrow_mut().push(expected);
-        Some(RemoteWait { deadline: executor.now().after(timeout), again: None })
+        Some(RemoteWait { deadline: executor.now().after(timeout), again: None, begins: false })
     }
 
     /// Forgets the questions of an attempt that has ended.
@@ -479,7 +486,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
     pub(super) fn ask_again_later(self: &Rc<Self>, asked: &mut Asked) {
         let Some(wait) = &mut asked.wait else { return };
         let again = self.rpc.lane().executor().now().after(self.ends_patience.retry_after);
-        wait.again = Some(again);
+        (wait.again, wait.begins) = (Some(again), true);
         self.look_again_at(again.min(wait.deadline));
     }
 
