@@ -49,9 +49,9 @@ pub enum LockWait {
     /// The request waits in a queue at the lock's owner if it is above all locks that the
     /// transaction holds, in an order that all nodes share; otherwise it is refused. There is no
     /// deadlock, and a retry takes its locks in that order.
-    #[default]
     Ordered,
     /// The request is refused, as in LOTUS §4.1.
+    #[default]
     None,
 }
 

@@ -189,7 +189,7 @@ impl Default for ClusterConfig {
             vt_cache: 64 << 10,
             sharding: Sharding::App,
             locks: Locks::Lotus,
-            lock_wait: LockWait::Ordered,
+            lock_wait: LockWait::None,
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
             retain_versions: Retention::On,

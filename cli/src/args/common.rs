@@ -114,7 +114,7 @@ pub struct CommonArgs {
     pub locks: Locks,
     /// Whether a request for a lock that is held waits, where that cannot end in a deadlock, or is
     /// refused, as in the paper.
-    #[arg(long, default_value = "ordered", value_parser = one_of(LOCK_WAITS))]
+    #[arg(long, default_value = "none", value_parser = one_of(LOCK_WAITS))]
     pub lock_wait: LockWait,
     /// A clock that all coordinators share, or an oracle on one compute node.
     #[arg(long, default_value = "clock", value_parser = one_of(TIMESTAMPS))]

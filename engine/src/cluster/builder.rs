@@ -72,7 +72,7 @@ settings! {
     visible_order: VisibleOrder;
     /// Kind of locks; default LOTUS's lock tables.
     locks: LockKind;
-    /// Treatment of requests for locks that are held; default to let them wait in order.
+    /// Treatment of requests for locks that are held; default to refuse them, as the paper does.
     lock_wait: LockWait;
     /// Source of timestamps; default a shared clock.
     timestamps: TimestampKind;

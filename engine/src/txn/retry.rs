@@ -42,7 +42,8 @@ impl Refused {
         self.queues.set(false);
     }
 
-    /// Records that an acquisition of `wanted` has failed.
+    /// Records that an acquisition of `wanted` has failed, if other transactions were in its way: an
+    /// owner that does not answer should not be asked by what comes next.
     pub(crate) fn note(
         &self,
         held: &HeldLocks,
@@ -50,15 +51,21 @@ impl Refused {
         error: &LockError,
         at: Nanos,
     ) {
+        let queues = matches!(error, LockError::Conflict(_) | LockError::WaitedTooLong(_));
+        if !queues && !matches!(error, LockError::Moved(_)) {
+            return;
+        }
         let mut locks = self.locks.borrow_mut();
-        if locks.is_empty() {
+        let first = locks.is_empty();
+        if first {
             self.since.set(at);
         }
         locks.extend(held.taken().iter().map(|lock| lock.request));
         locks.extend_from_slice(wanted);
         strongest(&mut locks);
         self.now.set(true);
-        self.queues.set(matches!(error, LockError::Conflict(_) | LockError::WaitedTooLong(_)));
+        // A retry that is refused as well has met something that queues do not order.
+        self.queues.set(queues && first);
     }
 
     /// Records that an attempt has ended. Unless it was refused, there is nothing to retry.
@@ -123,8 +130,10 @@ mod tests {
         let wanted = [LockRequest::read(row(2)), LockRequest::read(row(1))];
         refused.note(&held(1), &wanted, &ERROR, Nanos(7));
         refused.ended();
+        assert!(refused.queues());
         refused.note(&held(2), &[LockRequest::write(row(2))], &ERROR, Nanos(9));
         refused.ended();
+        assert!(!refused.queues(), "a retry that is refused as well is put off");
         let mut again = vec![LockRequest::read(row(3)), LockRequest::read(row(2))];
         refused.recall(&mut held(3), &mut again);
         let expected =
@@ -148,18 +157,23 @@ mod tests {
     }
 
     #[test]
-    fn only_conflicts_are_retried_at_once() {
+    fn conflicts_are_retried_at_once_and_silent_owners_are_not_asked_again() {
+        // (error, whether the locks are remembered, whether the retry is not put off)
         let cases = [
-            (LockError::Conflict(row(1)), true),
-            (LockError::WaitedTooLong(row(1)), true),
-            (LockError::Moved(row(1)), false),
-            (LockError::Full(row(1)), false),
-            (LockError::TimedOut, false),
+            (LockError::Conflict(row(1)), true, true),
+            (LockError::WaitedTooLong(row(1)), true, true),
+            (LockError::Moved(row(1)), true, false),
+            (LockError::Full(row(1)), false, false),
+            (LockError::Suspected(row(1)), false, false),
+            (LockError::TimedOut, false, false),
         ];
-        for (error, queues) in cases {
+        for (error, remembered, queues) in cases {
             let refused = Refused::default();
             refused.note(&held(1), &[LockRequest::write(row(1))], &error, Nanos(7));
             assert_eq!(refused.queues(), queues, "{error}");
+            let mut wanted = Vec::new();
+            refused.recall(&mut held(2), &mut wanted);
+            assert_eq!(wanted.len(), usize::from(remembered), "{error}");
         }
     }
 }

@@ -91,7 +91,7 @@ fn run<F: Future<Output = ()> + 'static>(
     let mut world = World::new(Config::new(1, 2, Profile::ideal())).expect("valid");
     let locks = |node, table: &Arc<LockTable>, lane: Lane| {
         let host = Arc::new(Host(node));
-        LotusLocks::new(Arc::clone(table), host, Rpc::new(lane), Some(LEASE), LockWait::default())
+        LotusLocks::new(Arc::clone(table), host, Rpc::new(lane), Some(LEASE), LockWait::Ordered)
     };
     let (owner, lane) = open(&world, OWNER);
     let serving = locks(OWNER, table, lane);

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use lotus_benchmarks::config::{Routing, Timestamps};
+use lotus_benchmarks::config::{LockWait, Routing, Timestamps};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
@@ -338,6 +338,7 @@ impl Coordinate {
             // With one shard the primary and the owner of all locks are known beforehand.
             shards: if moves || oracle { 16 } else { 1 },
             timestamps: if oracle { Timestamps::Oracle } else { Timestamps::Clock },
+            lock_wait: if waits { LockWait::Ordered } else { LockWait::None },
             lease_us: LEASE_US,
             moves_us: if moves { 150 } else { 0 },
             drain_us: if crowded && moves { 1 } else { 200 },

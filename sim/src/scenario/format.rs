@@ -132,7 +132,7 @@ impl Default for Topology {
             lock_table_bytes: 1 << 14,
             version_table_cache: 64,
             locks: Locks::Lotus,
-            lock_wait: LockWait::Ordered,
+            lock_wait: LockWait::None,
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
             read_rule: ReadRule::Latest,

@@ -35,6 +35,13 @@ impl Scenario {
         (self.cluster.lease_us > 0).then(|| Duration::from_micros(self.cluster.lease_us))
     }
 
+    /// Whether no compute node is lost, so that every lock is released once the faults have healed.
+    pub(crate) fn keeps_its_nodes(&self) -> bool {
+        let ends =
+            |one: &Scheduled| matches!(one.fault, Fault::Crash { .. } | Fault::Restart { .. });
+        self.lease().is_none() && self.strikes.is_empty() && !self.schedule.iter().any(ends)
+    }
+
     /// The benchmark harness's view of the cluster.
     pub(crate) fn cluster_config(&self) -> ClusterConfig {
         let Topology { compute_nodes, threads, coroutines, memory_nodes, .. } = self.cluster;
