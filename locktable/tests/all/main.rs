@@ -5,3 +5,4 @@ mod lossy;
 mod model;
 mod queues;
 mod unanswered;
+mod waiting_model;

@@ -227,7 +227,7 @@ fn drive(
     let healed = started.after(scenario.storm());
     violations.extend(isolation::violations(history));
     violations.extend(progress::violations(history, healed.0));
-    if scenario.keeps_its_nodes() {
+    if scenario.loses_nothing() {
         let longest_ns = scenario.cluster.lock_timeout_us * 1_000;
         violations.extend(progress::waits(history, healed.0, longest_ns));
     }
