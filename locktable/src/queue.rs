@@ -8,7 +8,7 @@
 //!
 //! A slot belongs to every name with its fingerprint, and the order is one of names. So a request
 //! waits only while its very name is held, or is waited for by an earlier one; if the slot is
-//! held by other names alone it is refused ([`Verdict::Refuse`]).
+//! held by other names alone it is refused ([`WaitVerdict::Refuse`]).
 //!
 //! # Fairness
 //! Requests for one name are served by age: first the one whose transaction began first, however
@@ -95,7 +95,7 @@ pub(crate) struct Parked {
 }
 
 /// Requests that wait in one stripe, those of one name in the order in which they are served.
-pub(crate) type Queue = Vec<Parked>;
+pub(crate) type ParkedQueue = Vec<Parked>;
 
 /// Index at which a request of that age joins a queue: behind all that are as old.
 pub(crate) fn place_in_queue(ages: impl Iterator<Item = Nanos>, since: Nanos) -> usize {
@@ -107,7 +107,7 @@ pub(crate) fn place_in_queue(ages: impl Iterator<Item = Nanos>, since: Nanos) ->
 
 /// Decision about one waiting request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum WaitVerdict {
     /// Grant the lock; the slot's counter becomes this.
     Grant(Grant, Counter),
     /// Keep it waiting.
@@ -125,12 +125,12 @@ pub(crate) fn judge(
     request: LockRequest,
     name_is_held: bool,
     overtakes: bool,
-) -> Verdict {
+) -> WaitVerdict {
     match decide(counter, mine, request.mode) {
-        _ if overtakes => Verdict::Wait,
-        Ok((grant, counter)) => Verdict::Grant(grant, counter),
-        Err(Refusal::Conflict) if !name_is_held => Verdict::Refuse,
-        Err(_) => Verdict::Wait,
+        _ if overtakes => WaitVerdict::Wait,
+        Ok((grant, counter)) => WaitVerdict::Grant(grant, counter),
+        Err(Refusal::Conflict) if !name_is_held => WaitVerdict::Refuse,
+        Err(_) => WaitVerdict::Wait,
     }
 }
 

@@ -31,8 +31,8 @@
 //! # Requests that wait
 //! A request that may wait and meets a conflict takes its locks one by one, in ascending order, and
 //! waits in the table for each that is held (`parked`). It belongs to its session: a repeat is
-//! answered that it waits, and the end of the attempt ends the wait. An attempt has one such request
-//! at a time. When a wait ends, [`LockServer::settle`] goes on with the request.
+//! answered that it waits, and the end of the attempt ends the wait. An attempt has one such
+//! request at a time. When a wait ends, [`LockServer::settle`] goes on with the request.
 
 use std::sync::Arc;
 

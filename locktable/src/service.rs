@@ -1,7 +1,7 @@
 //! Interface between a transaction and its locks, independent of their implementation.
 //!
-//! [`LockService`] is implemented by [`crate::LotusLocks`], which waits as [`LockWait`] says, and by
-//! [`crate::CasLocks`], which spins on memory-node words. It is shaped so that locks that queue,
+//! [`LockService`] is implemented by [`crate::LotusLocks`], which waits as [`LockWait`] says, and
+//! by [`crate::CasLocks`], which spins on memory-node words. It is shaped so that locks that queue,
 //! live on memory nodes, pass messages, expire or reset fit as well (DESIGN §5): acquiring is
 //! asynchronous and has a time limit, and nothing assumes that holders can be enumerated.
 //!

@@ -19,7 +19,7 @@ use lotus_fabric::ids::{Key, TableId, TxnId};
 
 use crate::name::{LockMode, LockName, LockSpace};
 use crate::primitive::{AtomicU64, Mutex, MutexGuard};
-use crate::queue::{Parked, Queue, Verdict, WaitOutcome, judge, place_in_queue};
+use crate::queue::{Parked, ParkedQueue, WaitOutcome, WaitVerdict, judge, place_in_queue};
 use crate::slot::{Counter, Mine, recount};
 
 /// A lock and one of its holders.
@@ -71,7 +71,7 @@ impl Stripe {
 pub(crate) struct Records {
     holders: Vec<SlotRecord>,
     /// Made when a request waits for the first time. Boxed: a stripe is one cache line.
-    waiting: Option<Box<Queue>>,
+    waiting: Option<Box<ParkedQueue>>,
 }
 
 /// A [`Holder`] and the slot it occupies, flattened into 24 bytes.
@@ -225,13 +225,13 @@ impl Records {
             let is = |one: &SlotRecord| one.slot == slot && one.txn != txn && one.names(&name);
             let held = self.holders.iter().any(is);
             let outcome = match judge(counter, self.of(slot, txn, &name), request, held, false) {
-                Verdict::Grant(_, after) => {
+                WaitVerdict::Grant(_, after) => {
                     counter = after;
                     self.add(slot, txn, &name, request.mode);
                     WaitOutcome::Granted
                 }
-                Verdict::Refuse => WaitOutcome::Refused,
-                Verdict::Wait => {
+                WaitVerdict::Refuse => WaitOutcome::Refused,
+                WaitVerdict::Wait => {
                     stays = Some(name);
                     next += 1;
                     continue;

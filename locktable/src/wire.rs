@@ -1,9 +1,9 @@
 //! The lock protocol as bytes: messages between coordinators of different compute nodes.
 //!
 //! A datagram is a head of 8 bytes and a number of items, little-endian throughout. Every item
-//! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each, and before
-//! them by an age if it may wait. An item is answered by one item, which is followed by an owner if a
-//! lock was asked of the wrong node; so a reply is never longer than its request.
+//! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each, and
+//! before them by an age if it may wait. An item is answered by one item, which is followed by an
+//! owner if a lock was asked of the wrong node; so a reply is never longer than its request.
 //!
 //! ```text
 //! head  version 1 | zero 1 | items 2 | configuration epoch 4

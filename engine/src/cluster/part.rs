@@ -390,7 +390,8 @@ fn charter(config: &Config) -> String {
         "version {version}\nmemory nodes {memory_nodes}\ncompute nodes {compute_nodes}\n\
          replicas {replicas}\ncoordinators {threads}\ncoroutines {coroutines}\n\
          memory limit {memory_limit}\nwrites {max_writes}\nlease {lease:?}\nlocks {locks:?}\n\
-         lock wait {lock_wait:?}\ntimestamps {timestamps:?}\nread rule {read_rule:?}\nvisible order {visible_order:?}\n\
+         lock wait {lock_wait:?}\n\
+         timestamps {timestamps:?}\nread rule {read_rule:?}\nvisible order {visible_order:?}\n\
          retention {retention:?}\nbalance {balance:?}\n"
     )
 }

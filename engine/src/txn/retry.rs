@@ -42,8 +42,8 @@ impl Refused {
         self.queues.set(false);
     }
 
-    /// Records that an acquisition of `wanted` has failed, if other transactions were in its way: an
-    /// owner that does not answer should not be asked by what comes next.
+    /// Records that an acquisition of `wanted` has failed, if other transactions were in its way.
+    /// An owner that does not answer should not be asked by what comes next.
     pub(crate) fn note(
         &self,
         held: &HeldLocks,

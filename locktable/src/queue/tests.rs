@@ -55,7 +55,7 @@ fn requests_join_behind_all_that_are_as_old() {
 
 #[test]
 fn a_waiting_request_is_granted_in_its_turn_or_refused_for_good() {
-    use Verdict::{Grant as Granted, Refuse, Wait};
+    use WaitVerdict::{Grant as Granted, Refuse, Wait};
     let (free, written, read) = (Counter::FREE, Counter::WRITTEN, Counter::read_by);
     let none = Mine::default();
     let twin = Mine { name: None, records: 1 };
