@@ -70,10 +70,13 @@ struct Expected {
     told: Option<LockAnswer>,
 }
 
+/// Transaction whose wait has ended, the lock that it waited for, and the outcome.
+type Settled = (TxnId, LockName, WaitOutcome);
+
 /// Outcomes of peers' requests that have not been passed on yet.
 #[derive(Debug, Default)]
 struct Outcomes {
-    state: Mutex<(Vec<(TxnId, LockName, WaitOutcome)>, Option<Waker>)>,
+    state: Mutex<(Vec<Settled>, Option<Waker>)>,
 }
 
 impl Waiter for Outcomes {
@@ -88,7 +91,7 @@ impl Waiter for Outcomes {
 
 impl Outcomes {
     /// Waits for outcomes, and takes them.
-    async fn take(&self) -> Vec<(TxnId, LockName, WaitOutcome)> {
+    async fn take(&self) -> Vec<Settled> {
         std::future::poll_fn(|cx| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.0.is_empty() {
