@@ -53,7 +53,8 @@ fn h10_a_transaction_that_is_dropped_while_it_waits_leaves_its_queue() {
             txn.execute().await?;
             let _ = locked.send(()).await;
             let _ = released.recv().await;
-            Ok::<_, TxnError>(drop(txn))
+            txn.abort();
+            Ok::<_, TxnError>(())
         });
         is_locked.recv_blocking().expect("it holds the lock");
         done(cluster.submit(seat, move |mut session| async move {
