@@ -51,7 +51,7 @@ mod upkeep;
 
 pub use api::cache_counters::{CacheCounters, Hits};
 pub use api::config::{
-    Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+    Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
 };
 pub use api::error::{ClusterError, TxnError};
 pub use api::isolation::Isolation;

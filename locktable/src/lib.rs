@@ -7,8 +7,9 @@
 //! with its [`LockServer`]. The asking side keeps in an [`EndTracker`] the ends that the owner has
 //! not acknowledged yet.
 //!
-//! Nothing here waits: a conflict, a full bucket or a stale message is an answer, and the
-//! transaction decides how to react.
+//! A request that meets a conflict is refused, or waits in the owner's table in a queue if waiting
+//! cannot end in a deadlock ([`LockWait`], `queue`). A full bucket or a stale message is an answer,
+//! and the transaction decides how to react.
 //!
 //! # What it is not
 //! It sends nothing, reads no clock and knows no records. It asks the [`LockHost`] for the owner of
@@ -17,6 +18,7 @@
 //! # Where to look
 //! * [`LockName`], [`LockRequest`]: what can be locked, and how a name is hashed.
 //! * `slot`: the pure rules of one 8-byte slot, as a table of cases.
+//! * `queue`: the pure rules of waiting for a lock.
 //! * [`LockTable`]: slots, holders, and the mutexes that keep the two together.
 //! * [`wire`], [`LockServer`], [`EndTracker`]: the protocol, as bytes and two state machines.
 //! * `suspicion`: the point at which waiting for an unresponsive owner stops.
@@ -29,6 +31,7 @@ mod ends;
 mod lotus;
 mod name;
 mod primitive;
+mod queue;
 mod server;
 mod service;
 mod slot;
@@ -41,8 +44,11 @@ pub use cas::{CasLocks, WordOf};
 pub use ends::EndTracker;
 pub use lotus::{LOCK_SERVICE, LotusLocks};
 pub use name::{LockMode, LockName, LockRequest, LockSpace};
-pub use server::{LockHost, LockServer};
-pub use service::{HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, Suspicion, TakenLock};
+pub use queue::{MAX_WAITING_PER_STRIPE, WaitOrder, WaitOutcome, Waiter, may_wait};
+pub use server::{Arrival, LockHost, LockServer};
+pub use service::{
+    HeldLocks, LockError, LockRoutes, LockService, LockWait, NO_OWNER, Suspicion, TakenLock,
+};
 pub use slot::{Grant, MAX_HOLDERS_PER_SLOT, Refusal};
 pub use stripe::Holder;
-pub use table::{LockTable, LockTableConfig, LockTableError, Release, Watch};
+pub use table::{LockOrWait, LockTable, LockTableConfig, LockTableError, Release, Watch};

@@ -9,17 +9,20 @@
 //! If nodes have a lease, an owner that does not answer soon is suspected ([`crate::suspicion`]),
 //! by each coordinator for itself. Requests that wait for it are then given up, and until it
 //! answers it is only sent ends to acknowledge, or an empty request as a probe.
+//!
+//! With [`LockWait::Ordered`] a request that is refused for a conflict waits where that is allowed
+//! (`waiting`); without a conflict everything is the same.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::exec::{Handle, TaskId};
+use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
 use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service, least_tolerance};
 use lotus_fabric::transport::MAX_MESSAGE_BYTES;
@@ -28,14 +31,20 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::ends::EndTracker;
 use crate::name::{LockName, LockRequest};
-use crate::server::{LockHost, LockServer};
+use crate::queue::WaitOrder;
+use crate::server::{Arrival, LockHost, LockServer};
 use crate::service::{
-    HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, Suspicion, TakenLock,
+    HeldLocks, LockError, LockRoutes, LockService, LockWait, NO_OWNER, TakenLock,
 };
 use crate::slot::Refusal;
-use crate::suspicion::{Sent, Silence, SuspicionVerdict};
+use crate::suspicion::{Sent, Silence};
 use crate::table::LockTable;
 use crate::wire::{self, LockAnswer, Question, RemoteLock, Reply, RequestWriter};
+
+mod silence;
+mod waiting;
+
+use waiting::{Asking, Waits};
 
 /// RPC service under which lock servers answer.
 pub const LOCK_SERVICE: Service = Service(1);
@@ -76,6 +85,8 @@ struct Core<H> {
     watch: Cell<Option<TaskId>>,
     /// Time at which it will look next; no owner is to be suspected earlier.
     next_look: Cell<Nanos>,
+    /// Requests of this coordinator that wait; `None` where none does.
+    waits: Option<Waits>,
 }
 
 /// Another compute node that was asked for locks.
@@ -97,17 +108,31 @@ impl<H> Clone for LotusLocks<H> {
 impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     /// Service of one coordinator; from now on it also answers its peers. Owners that have been
     /// silent for a part of the `lease` are suspected; without a lease none ever is.
-    pub fn new(table: Arc<LockTable>, host: Arc<H>, rpc: Rpc, lease: Option<Duration>) -> Self {
-        let server = LockServer::new(Arc::clone(&table), Arc::clone(&host));
+    pub fn new(
+        table: Arc<LockTable>,
+        host: Arc<H>,
+        rpc: Rpc,
+        lease: Option<Duration>,
+        wait: LockWait,
+    ) -> Self {
+        let waits = (wait == LockWait::Ordered).then(Waits::default);
+        let mut server = LockServer::new(Arc::clone(&table), Arc::clone(&host));
+        if let Some(waits) = &waits {
+            server = server.waiting_with(waits.outcomes());
+        }
         let server = Rc::new(RefCell::new(server));
         let answering = Rc::clone(&server);
         let mut reply = vec![0; MAX_MESSAGE_BYTES];
+        // The clock of the environment: the handler must not keep the lane alive.
+        let (env, waits_here) = (rpc.lane().executor().env().clone(), waits.is_some());
         rpc.serve(
             LOCK_SERVICE,
             Box::new(move |responder, datagram| {
                 // A datagram that does not parse is not a lock request; its sender runs into its
                 // timeout.
-                let handled = answering.borrow_mut().handle(datagram, &mut reply);
+                let at = if waits_here { env.now() } else { Nanos(0) };
+                let arrival = Arrival { from: responder.from(), at };
+                let handled = answering.borrow_mut().handle(arrival, datagram, &mut reply);
                 if let Ok(bytes) = handled {
                     responder.respond(&reply[..bytes]);
                 }
@@ -126,8 +151,11 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             suspects: Cell::new(0),
             watch: Cell::new(None),
             next_look: Cell::new(Nanos::NEVER),
+            waits,
         };
-        Self { core: Rc::new(core) }
+        let core = Rc::new(core);
+        waiting::serve(&core);
+        Self { core }
     }
 
     /// Refuses requests of an expelled incarnation from now on (H4, H8).
@@ -142,6 +170,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         peer.lost.set(true);
         peer.ends.borrow_mut().clear();
         self.core.rpc.give_up(node);
+        self.core.wake_waits();
         let suspected = peer.silence.borrow_mut().acquit();
         self.core.trust_again(&peer, suspected);
     }
@@ -216,40 +245,99 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         Ok(())
     }
 
-    /// Asks every other owner for its part of [`HeldLocks::remote`].
+    /// Asks every other owner for its part of [`HeldLocks::remote`]. The request may wait if it is
+    /// the only one, and above all that the attempt holds.
     fn ask_all(&self, held: &mut HeldLocks, round: u16, timeout: Duration) {
         held.asked.clear();
         let mut remote = std::mem::take(&mut held.remote);
-        remote.sort_unstable_by_key(|lock| lock.owner);
+        let mut asking = Asking::new(round, timeout);
+        if self.core.waits.is_some() {
+            let order = |lock: &TakenLock| (lock.owner, WaitOrder::of(&lock.request.name));
+            remote.sort_unstable_by_key(order);
+            asking.waits = self.may_wait_for_all(held, &remote);
+        } else {
+            remote.sort_unstable_by_key(|lock| lock.owner);
+        }
         for part in remote.chunk_by(|one, other| one.owner == other.owner) {
-            if !held.contacted.contains(&part[0].owner) {
-                held.contacted.push(part[0].owner);
-            }
-            self.ask(held, round, part, timeout);
+            self.ask(held, &asking, part);
         }
         held.remote = remote;
     }
 
-    /// Polls all answers, and goes on after a refusal: granted locks must be known.
+    /// Asks one owner for `locks`; in fragments, if they do not fit in one datagram.
+    fn ask(&self, held: &mut HeldLocks, asking: &Asking, locks: &[TakenLock]) {
+        if !held.contacted.contains(&locks[0].owner) {
+            held.contacted.push(locks[0].owner);
+        }
+        let mut start = held.asked.last().map_or(0, |asked| asked.locks.end);
+        for (fragment, part) in locks.chunks(LOCKS_PER_DATAGRAM).enumerate() {
+            let fragment = asking.fragment + fragment as u16;
+            let question = Question { txn: held.txn(), round: asking.round, fragment };
+            let (call, sent) = self.send(question, held.since, asking, part);
+            let expects = || self.core.expect_outcome(question, asking.timeout);
+            let wait = if asking.waits { expects() } else { None };
+            let locks = start..start + part.len();
+            start = locks.end;
+            held.asked.push(Asked { question, locks, sent, call: Some(call), wait, outcome: None });
+        }
+    }
+
+    /// Sends one question to its owner.
+    fn send(
+        &self,
+        question: Question,
+        since: Option<Nanos>,
+        asking: &Asking,
+        locks: &[TakenLock],
+    ) -> (PendingCall, Sent) {
+        let core = &self.core;
+        let peer = self.peer(locks[0].owner);
+        let now = core.rpc.lane().executor().recent();
+        let remote = locks.iter().map(|lock| {
+            let TakenLock { request, shard_epoch, .. } = *lock;
+            RemoteLock { request, shard_epoch }
+        });
+        let mut datagram = core.datagram.borrow_mut();
+        let mut writer = RequestWriter::new(&mut datagram);
+        // Ends first: they may release what the locks need.
+        peer.ends.borrow_mut().write_due(now.0, ENDS_BESIDE_LOCKS, &mut writer);
+        let written = match asking.waits {
+            true => writer.lock_or_wait(question, waiting::age_us(since, now), remote),
+            false => writer.lock(question, remote),
+        };
+        written.expect("half a datagram fits");
+        let bytes = writer.finish(core.host.configuration_epoch());
+        let patience = patience(asking.timeout);
+        let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience);
+        (call, core.asks(&peer))
+    }
+
+    /// Waits for all answers.
+    async fn answers(&self, held: &mut HeldLocks) -> Result<(), LockError> {
+        loop {
+            match std::future::poll_fn(|cx| self.poll_answers(held, cx)).await {
+                Some(outcome) => return outcome,
+                None => point!(self.core.host.this_node().0, LockAwaited),
+            }
+        }
+    }
+
+    /// Polls all answers, and goes on after a refusal: granted locks must be known. `None` once a
+    /// request has begun to wait.
     ///
     /// All state is in `held`, which keeps the futures of local acquisitions small.
     fn poll_answers(
         &self,
         held: &mut HeldLocks,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), LockError>> {
+    ) -> Poll<Option<Result<(), LockError>>> {
+        let (since, abandoned) = (held.since, held.is_abandoned());
         let HeldLocks { asked, remote, taken, .. } = held;
         for asked in asked.iter_mut().filter(|asked| asked.outcome.is_none()) {
             let locks = &remote[asked.locks.clone()];
-            let owner = locks[0].owner;
-            let Poll::Ready(reply) = Pin::new(&mut asked.call).poll(cx) else {
-                if self.is_suspected(owner) {
-                    asked.outcome = Some(Err(LockError::Suspected(locks[0].request.name)));
-                }
+            let Poll::Ready(answer) = self.poll_answer(asked, locks, since, abandoned, cx) else {
                 continue;
             };
-            let reply = reply.map_err(|_| LockError::TimedOut);
-            let answer = reply.and_then(|reply| self.answer(owner, asked, &reply));
             let outcome = answer.and_then(|answer| self.granted(answer, locks));
             if outcome.is_ok() {
                 taken.extend_from_slice(locks);
@@ -257,35 +345,43 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             asked.outcome = Some(outcome);
         }
         if asked.iter().any(|asked| asked.outcome.is_none()) {
-            return Poll::Pending;
+            let begun = asked.iter_mut().any(|asked| waiting::begins(&mut asked.wait));
+            return if begun { Poll::Ready(None) } else { Poll::Pending };
         }
         let outcomes = asked.drain(..).filter_map(|asked| asked.outcome);
-        Poll::Ready(outcomes.fold(Ok(()), Result::and))
+        Poll::Ready(Some(outcomes.fold(Ok(()), Result::and)))
     }
 
-    /// Asks one owner for `locks`; in fragments, if they do not fit in one datagram.
-    fn ask(&self, held: &mut HeldLocks, round: u16, locks: &[TakenLock], timeout: Duration) {
-        let core = &self.core;
-        let peer = self.peer(locks[0].owner);
-        let now_ns = core.rpc.lane().executor().recent().0;
-        let first = held.asked.last().map_or(0, |asked| asked.locks.end);
-        for (fragment, part) in locks.chunks(LOCKS_PER_DATAGRAM).enumerate() {
-            let question = Question { txn: held.txn(), round, fragment: fragment as u16 };
-            let remote = part.iter().map(|lock| {
-                let TakenLock { request, shard_epoch, .. } = *lock;
-                RemoteLock { request, shard_epoch }
-            });
-            let mut datagram = core.datagram.borrow_mut();
-            let mut writer = RequestWriter::new(&mut datagram);
-            // Ends first: they may release what the locks need.
-            peer.ends.borrow_mut().write_due(now_ns, ENDS_BESIDE_LOCKS, &mut writer);
-            writer.lock(question, remote).expect("half a datagram fits");
-            let bytes = writer.finish(core.host.configuration_epoch());
-            let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience(timeout));
-            let sent = core.asks(&peer);
-            let start = first + fragment * LOCKS_PER_DATAGRAM;
-            let locks = start..start + part.len();
-            held.asked.push(Asked { question, locks, sent, call, outcome: None });
+    /// Polls one question that has no answer yet.
+    fn poll_answer(
+        &self,
+        asked: &mut Asked,
+        locks: &[TakenLock],
+        since: Option<Nanos>,
+        abandoned: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<LockAnswer, LockError>> {
+        if asked.wait.is_some()
+            && let Some(outcome) = self.poll_wait(asked, locks, since, abandoned)
+        {
+            return Poll::Ready(outcome);
+        }
+        let owner = locks[0].owner;
+        let Some(call) = &mut asked.call else { return Poll::Pending };
+        let Poll::Ready(reply) = Pin::new(call).poll(cx) else {
+            if self.is_suspected(owner) {
+                return Poll::Ready(Err(LockError::Suspected(locks[0].request.name)));
+            }
+            return Poll::Pending;
+        };
+        asked.call = None;
+        let reply = reply.map_err(|_| LockError::TimedOut);
+        match reply.and_then(|reply| self.answer(owner, asked, &reply)) {
+            Ok(LockAnswer::Waiting) if asked.wait.is_some() => {
+                self.core.ask_again_later(asked);
+                Poll::Pending
+            }
+            answer => Poll::Ready(answer),
         }
     }
 
@@ -323,8 +419,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 Err(LockError::Moved(name))
             }
             // A request is stale only if its own end has overtaken it, and then its answer is not
-            // awaited.
-            LockAnswer::Stale => Err(LockError::TimedOut),
+            // awaited. Only a request that may wait is told that it does.
+            LockAnswer::Stale | LockAnswer::Waiting => Err(LockError::TimedOut),
             LockAnswer::Expelled => Err(LockError::Expelled),
         }
     }
@@ -336,7 +432,10 @@ pub(crate) struct Asked {
     question: Question,
     locks: Range<usize>,
     sent: Sent,
-    call: PendingCall,
+    /// The request that has not been answered, if any.
+    call: Option<PendingCall>,
+    /// State of the wait, if the request may wait.
+    wait: Option<waiting::RemoteWait>,
     outcome: Option<Result<(), LockError>>,
 }
 
@@ -376,8 +475,19 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         wanted: &[LockRequest],
         timeout: Duration,
     ) -> Result<(), LockError> {
+        if held.in_order && self.core.waits.is_some() {
+            // Boxed, as all rare paths, to keep the future of the common path small.
+            return Box::pin(self.acquire_in_order(held, round, wanted, timeout)).await;
+        }
+        let before = held.taken.len();
         // Local locks first: they cost nothing, and a conflict among them saves the messages.
-        self.acquire_local(held, wanted)?;
+        match self.acquire_local(held, wanted) {
+            Ok(()) => {}
+            Err(LockError::Conflict(_)) if self.core.waits.is_some() => {
+                Box::pin(self.wait_for_local(held, before, wanted, timeout)).await?;
+            }
+            Err(error) => return Err(error),
+        }
         if held.remote.is_empty() {
             return Ok(());
         }
@@ -386,7 +496,7 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         }
         self.ask_all(held, round, timeout);
         point!(self.core.host.this_node().0, LocksRequested);
-        std::future::poll_fn(|cx| self.poll_answers(held, cx)).await
+        self.answers(held).await
     }
 
     fn release(&self, held: &mut HeldLocks) {
@@ -403,6 +513,9 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
             if taken.owner == this_node {
                 self.core.table.unlock(txn, &taken.request.name);
             }
+        }
+        if !held.contacted.is_empty() {
+            self.core.expect_no_more(txn);
         }
         for owner in held.contacted.drain(..) {
             let peer = self.peer(owner);
@@ -475,88 +588,4 @@ where
     }
     let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience);
     Some((call, core.asks(peer)))
-}
-
-impl<H: LockHost + LockRoutes + 'static> Core<H> {
-    /// Records that a request has just been sent to `peer`.
-    #[inline]
-    fn asks(self: &Rc<Self>, peer: &OwnerState) -> Sent {
-        let Some(least) = self.tolerance else { return Sent::default() };
-        // The call has read the clock.
-        let now = self.rpc.lane().executor().recent();
-        let mut silence = peer.silence.borrow_mut();
-        // Peers that were silent before are due earlier than that.
-        self.look_at(now.after(silence.tolerance(least)));
-        silence.ask(now)
-    }
-
-    /// Records that a request was answered.
-    #[inline]
-    fn hears(&self, peer: &OwnerState, sent: Sent) {
-        if self.tolerance.is_some() {
-            let now = self.rpc.lane().executor().now();
-            let suspected = peer.silence.borrow_mut().hear(sent, now);
-            self.trust_again(peer, suspected);
-        }
-    }
-
-    /// If `peer` was `suspected` until now, records that it is not any more.
-    fn trust_again(&self, peer: &OwnerState, suspected: bool) {
-        if suspected {
-            self.suspects.set(self.suspects.get() - 1);
-            self.host.suspect(peer.at.node, Suspicion::Ends);
-        }
-    }
-
-    /// Makes sure that the watch looks at silences by `due`, when one may have lasted too long.
-    fn look_at(self: &Rc<Self>, due: Nanos) {
-        if due >= self.next_look.get() {
-            return;
-        }
-        self.next_look.set(due);
-        let executor = self.rpc.lane().executor();
-        let started = || executor.spawn(watch(Rc::downgrade(self), executor.clone()));
-        let watch = self.watch.get().unwrap_or_else(started);
-        self.watch.set(Some(watch));
-        executor.wake_at(due, watch);
-    }
-
-    /// Suspects owners that have been silent for too long, and wakes the tasks that wait for them.
-    fn judge(self: &Rc<Self>, now: Nanos, least: Duration) {
-        for peer in self.peers.borrow().iter().filter(|peer| !peer.lost.get()) {
-            let verdict = peer.silence.borrow_mut().judge(now, least);
-            match verdict {
-                SuspicionVerdict::Rest => {}
-                SuspicionVerdict::LookAgain(due) => self.look_at(due),
-                SuspicionVerdict::Suspect => {
-                    self.suspects.set(self.suspects.get() + 1);
-                    self.host.suspect(peer.at.node, Suspicion::Begins);
-                    self.rpc.wake_waiting(peer.at);
-                    let executor = self.rpc.lane().executor();
-                    peer.sender.get().into_iter().for_each(|sender| executor.wake(sender));
-                }
-            }
-        }
-    }
-}
-
-/// Looks for silent owners, for as long as the service exists. Woken early, by the timer of a
-/// silence that has ended, it goes back to sleep without setting another.
-async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor: Handle) {
-    loop {
-        let Some(core) = core.upgrade() else { return };
-        let (now, due) = (executor.now(), core.next_look.get());
-        if let Some(least) = core.tolerance.filter(|_| now >= due) {
-            core.next_look.set(Nanos::NEVER);
-            if now.since(due) > least / 2 {
-                // This coordinator itself did not run.
-                core.peers.borrow().iter().for_each(|peer| peer.silence.borrow_mut().pardon(now));
-            }
-            // Answers that have come meanwhile are handled first.
-            executor.yield_now().await;
-            core.judge(now, least);
-        }
-        drop(core);
-        executor.suspend().await;
-    }
 }

@@ -27,16 +27,30 @@
 //! and the answer is the same. Where it was refused, it may now be granted: the asker either still
 //! waits for an answer, and gets one that is true, or has ended the attempt, and the end releases
 //! the locks or has made the repeat stale.
+//!
+//! # Requests that wait
+//! A request that may wait and meets a conflict takes its locks one by one, in ascending order, and
+//! waits in the table for each that is held (`parked`). It belongs to its session: a repeat is
+//! answered that it waits, and the end of the attempt ends the wait. An attempt has one such
+//! request at a time. When a wait ends, [`LockServer::settle`] goes on with the request.
 
 use std::sync::Arc;
 
-use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId, TxnId};
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Endpoint, Epoch, Incarnation, NodeId, ShardId, TxnId};
 use lotus_sabotage::{Rule, broken};
 
 use crate::name::{LockMode, LockName, LockRequest};
-use crate::slot::Grant;
+use crate::queue::{WaitOutcome, Waiter};
+use crate::slot::{Grant, Refusal};
 use crate::table::LockTable;
-use crate::wire::{self, DecodeError, LockAnswer, LockMessage, Locks, Reply, ReplyWriter};
+use crate::wire::{
+    self, DecodeError, LockAnswer, LockMessage, Locks, Question, Reply, ReplyWriter,
+};
+
+mod parked;
+
+use parked::ParkedRequest;
 
 /// Interface of a lock server to the node that it runs on.
 pub trait LockHost {
@@ -80,11 +94,22 @@ impl<H: LockHost + ?Sized> LockHost for Arc<H> {
     }
 }
 
+/// Sender of a datagram, and the time at which it came, on this node's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// Endpoint that outcomes of its requests go to.
+    pub from: Endpoint,
+    /// Time at which it came.
+    pub at: Nanos,
+}
+
 /// The lock server of one coordinator.
 #[derive(Debug)]
 pub struct LockServer<H> {
     table: Arc<LockTable>,
     host: H,
+    /// Recipient of the outcomes of requests that wait; without one, none waits.
+    waiter: Option<Arc<dyn Waiter>>,
     /// Peers by incarnation; grows to the largest that was seen.
     peers: Vec<AskerState>,
     /// Scratch space for one request, kept for its capacity.
@@ -108,6 +133,8 @@ struct Session {
     watermark: u64,
     /// Locks that the attempt at the watermark holds.
     held: Vec<LockRequest>,
+    /// Its request that waits.
+    parked: Option<ParkedRequest>,
 }
 
 impl<H: LockHost> LockServer<H> {
@@ -116,7 +143,16 @@ impl<H: LockHost> LockServer<H> {
     /// A restarted node must own nothing under an epoch from before its restart, and must be given
     /// the incarnations expelled so far by [`Self::refuse`]: its watermarks start from zero.
     pub fn new(table: Arc<LockTable>, host: H) -> Self {
-        Self { table, host, peers: Vec::new(), requests: Vec::new(), unusual: Vec::new() }
+        let (peers, requests, unusual) = (Vec::new(), Vec::new(), Vec::new());
+        Self { table, host, waiter: None, peers, requests, unusual }
+    }
+
+    /// Lets requests wait that ask to; their outcomes go to `waiter`, which passes them to
+    /// [`Self::settle`].
+    #[must_use]
+    pub fn waiting_with(mut self, waiter: Arc<dyn Waiter>) -> Self {
+        self.waiter = Some(waiter);
+        self
     }
 
     /// Carries out the requests in `datagram` in order and writes the replies into `reply`; returns
@@ -127,14 +163,20 @@ impl<H: LockHost> LockServer<H> {
     ///
     /// # Panics
     /// If `reply` is shorter than `datagram`, which is as long as the replies can get.
-    pub fn handle(&mut self, datagram: &[u8], reply: &mut [u8]) -> Result<usize, DecodeError> {
+    pub fn handle(
+        &mut self,
+        arrival: Arrival,
+        datagram: &[u8],
+        reply: &mut [u8],
+    ) -> Result<usize, DecodeError> {
         assert!(reply.len() >= datagram.len(), "replies need as much room as their requests");
         wire::requests(datagram).try_for_each(|request| request.map(drop))?;
         let mut replies = ReplyWriter::new(reply);
         for request in wire::requests(datagram) {
             let reply = match request? {
-                LockMessage::Lock { question, locks } => {
-                    Reply::Lock { question, answer: self.lock(question.txn, locks) }
+                LockMessage::Lock { question, locks, age_us } => {
+                    let answer = self.lock(question, locks, age_us, arrival);
+                    Reply::Lock { question, answer }
                 }
                 LockMessage::End { txn } => {
                     self.end(txn);
@@ -148,19 +190,49 @@ impl<H: LockHost> LockServer<H> {
 
     /// Stops serving `incarnation`, which has been expelled (H4, H8).
     ///
-    /// Its locks stay until recovery has settled its transactions and releases them through
-    /// [`LockTable::holders_of`]; its ends are acknowledged and change nothing.
+    /// Its requests wait no more. Its locks stay until recovery has settled its transactions and
+    /// releases them through [`LockTable::holders_of`]; its ends are acknowledged and change
+    /// nothing.
     pub fn refuse(&mut self, incarnation: Incarnation) {
-        *peer(&mut self.peers, incarnation) = AskerState::Expelled;
+        let state = peer(&mut self.peers, incarnation);
+        if let AskerState::Member(sessions) = state {
+            sessions.iter_mut().for_each(|session| session.stop_waiting(&self.table));
+        }
+        *state = AskerState::Expelled;
     }
 
-    fn lock(&mut self, txn: TxnId, locks: Locks<'_>) -> LockAnswer {
-        let Self { table, host, peers, requests, unusual } = self;
+    /// Goes on with the request of `txn` that waited for `name`. Returns the answer, if that was
+    /// the last wait, and the endpoint that it is for.
+    pub fn settle(
+        &mut self,
+        txn: TxnId,
+        name: &LockName,
+        outcome: WaitOutcome,
+    ) -> Option<(Endpoint, Reply)> {
+        let Self { table, host, waiter, peers, .. } = self;
+        let session = session(peers, txn)?;
+        let (from, question, answer) =
+            session.settle(txn, name, outcome, &*host, table, waiter.as_ref()?)?;
+        Some((from, Reply::Lock { question, answer }))
+    }
+
+    fn lock(
+        &mut self,
+        question: Question,
+        locks: Locks<'_>,
+        age_us: Option<u32>,
+        arrival: Arrival,
+    ) -> LockAnswer {
+        let txn = question.txn;
+        let Self { table, host, waiter, peers, requests, unusual } = self;
         let Some(session) = session(peers, txn) else { return LockAnswer::Expelled };
         if txn.attempt() < session.watermark && !broken(Rule::StaleRequestsAreRefused) {
             return LockAnswer::Stale;
         }
         session.raise(txn, txn.attempt(), table);
+        if session.parked.as_ref().is_some_and(|parked| parked.question == question) {
+            return LockAnswer::Waiting;
+        }
         requests.clear();
         requests.extend(locks.iter().map(|lock| lock.request));
         let outcome = table.lock_set(txn, requests, unusual);
@@ -173,6 +245,13 @@ impl<H: LockHost> LockServer<H> {
             (None, Ok(())) => {
                 session.note(requests, unusual, host);
                 LockAnswer::Granted
+            }
+            (None, Err((_, Refusal::Conflict)))
+                if let (Some(age_us), Some(waiter)) = (age_us, waiter)
+                    && session.parked.is_none() =>
+            {
+                let parked = ParkedRequest::new(question, arrival, age_us, locks.iter());
+                session.wait(txn, parked, &*host, table, waiter)
             }
             (None, Err((index, refusal))) => LockAnswer::Refused { index: index as u16, refusal },
             (Some(index), outcome) => {
@@ -207,6 +286,10 @@ impl Session {
 
     /// Releases all that the current attempt of `txn`'s slot holds.
     fn release(&mut self, txn: TxnId, table: &LockTable) {
+        if !broken(Rule::EndsRemoveTheParked) {
+            self.stop_waiting(table);
+        }
+        self.parked = None;
         let holder = TxnId::new(txn.incarnation(), txn.slot(), self.watermark);
         for request in self.held.drain(..) {
             table.unlock(holder, &request.name);
@@ -252,5 +335,7 @@ fn session(peers: &mut Vec<AskerState>, txn: TxnId) -> Option<&mut Session> {
     Some(&mut sessions[index])
 }
 
+#[cfg(all(test, not(lotus_loom)))]
+mod parked_tests;
 #[cfg(all(test, not(lotus_loom)))]
 mod tests;

@@ -1,7 +1,7 @@
 //! Interface between a transaction and its locks, independent of their implementation.
 //!
-//! [`LockService`] is implemented by [`crate::LotusLocks`], which never waits, and by
-//! [`crate::CasLocks`], which spins on memory-node words. It is shaped so that locks that queue,
+//! [`LockService`] is implemented by [`crate::LotusLocks`], which waits as [`LockWait`] says, and
+//! by [`crate::CasLocks`], which spins on memory-node words. It is shaped so that locks that queue,
 //! live on memory nodes, pass messages, expire or reset fit as well (DESIGN §5): acquiring is
 //! asynchronous and has a time limit, and nothing assumes that holders can be enumerated.
 //!
@@ -9,8 +9,11 @@
 //! asked for anything, so an acquisition that is dropped half-way, times out or fails is released
 //! like any other.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{NodeId, RemoteAddr, ShardId, TxnId};
 
 use crate::lotus::Asked;
@@ -33,6 +36,23 @@ pub trait LockRoutes {
     fn suspect(&self, owner: NodeId, suspicion: Suspicion) {
         let _ = (owner, suspicion);
     }
+    /// Whether this node takes no part in the cluster any more, so that no request of its own
+    /// should wait.
+    fn is_out(&self) -> bool {
+        false
+    }
+}
+
+/// Treatment of a request that meets a lock held by another transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockWait {
+    /// The request waits in a queue at the lock's owner if it is above all locks that the
+    /// transaction holds, in an order that all nodes share; otherwise it is refused. There is no
+    /// deadlock, and a retry takes its locks in that order.
+    Ordered,
+    /// The request is refused, as in LOTUS §4.1.
+    #[default]
+    None,
 }
 
 /// Change of a suspicion that a node is dead.
@@ -68,6 +88,11 @@ pub struct HeldLocks {
     pub(crate) asked: Vec<Asked>,
     /// Memory-node words that were asked for, granted or not.
     pub(crate) words: Vec<RemoteAddr>,
+    /// Begin of the transaction's first attempt; `None` if that is this one.
+    pub(crate) since: Option<Nanos>,
+    /// Whether the first acquisition takes its locks in order, waiting for each.
+    pub(crate) in_order: bool,
+    abandoned: Rc<Cell<bool>>,
 }
 
 impl HeldLocks {
@@ -77,7 +102,23 @@ impl HeldLocks {
     /// If the previous attempt's locks were not released.
     pub fn begin(&mut self, txn: TxnId) {
         assert!(self.is_empty(), "the previous attempt still holds locks");
-        self.txn = Some(txn);
+        (self.txn, self.since, self.in_order) = (Some(txn), None, false);
+    }
+
+    /// Makes the attempt just begun a retry of a transaction that was refused a lock. Its first
+    /// attempt began at `since`. The first acquisition should want all locks that the attempts
+    /// before held or wanted, and takes them in order.
+    pub fn retry(&mut self, since: Nanos) {
+        (self.since, self.in_order) = (Some(since), true);
+    }
+
+    /// Flag that ends a wait of the attempt when it is set and the waiting task is woken.
+    pub fn abandonment(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.abandoned)
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.get()
     }
 
     /// The attempt that holds these locks.
@@ -113,6 +154,10 @@ pub enum LockError {
     /// Another transaction holds this one. Abort and retry.
     #[error("another transaction holds the lock")]
     Conflict(LockName),
+    /// Another transaction still held this one when the time limit of a wait passed. Abort and
+    /// retry.
+    #[error("another transaction held the lock until the time limit of the wait")]
+    WaitedTooLong(LockName),
     /// The table has no room for it now. Abort and back off.
     #[error("the lock table has no room")]
     Full(LockName),

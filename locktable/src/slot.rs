@@ -52,6 +52,11 @@ pub enum Refusal {
     /// Abort, back off, retry.
     #[error("the lock has as many readers as it can count")]
     TooManyReaders,
+    /// [`MAX_WAITING_PER_STRIPE`](crate::MAX_WAITING_PER_STRIPE) requests wait already.
+    ///
+    /// Abort, back off, retry.
+    #[error("as many requests wait for locks as the table allows")]
+    QueueFull,
 }
 
 /// The contents of a slot.

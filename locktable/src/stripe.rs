@@ -11,11 +11,15 @@
 //!
 //! The rest of the mutex's cache line holds counters of write locks that were granted or released.
 //! They let a reader without a lock check that nothing was written (H11).
+//!
+//! Requests that wait for locks of the stripe are in a queue that exists only once one has waited;
+//! a stripe without one costs a look at a word of the same cache line.
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
 use crate::name::{LockMode, LockName, LockSpace};
 use crate::primitive::{AtomicU64, Mutex, MutexGuard};
+use crate::queue::{Parked, ParkedQueue, WaitOutcome, WaitVerdict, judge, place_in_queue};
 use crate::slot::{Counter, Mine, recount};
 
 /// A lock and one of its holders.
@@ -43,10 +47,11 @@ impl Stripe {
     /// Number of records that a new stripe has room for before it allocates again.
     const INITIAL_RECORDS: usize = 8;
     /// Number of counters in a stripe: those that fit in its cache line.
-    pub(crate) const COUNTERS: usize = 4;
+    pub(crate) const COUNTERS: usize = 3;
 
     pub(crate) fn new() -> Self {
-        let records = Mutex::new(Records(Vec::with_capacity(Self::INITIAL_RECORDS)));
+        let holders = Vec::with_capacity(Self::INITIAL_RECORDS);
+        let records = Mutex::new(Records { holders, waiting: None });
         Self { records, write_changes: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
@@ -61,9 +66,13 @@ impl Stripe {
     }
 }
 
-/// Records of the holders of the stripe's slots.
+/// Records of the holders of the stripe's slots, and of the requests that wait for them.
 #[derive(Debug)]
-pub(crate) struct Records(Vec<SlotRecord>);
+pub(crate) struct Records {
+    holders: Vec<SlotRecord>,
+    /// Made when a request waits for the first time. Boxed: a stripe is one cache line.
+    waiting: Option<Box<ParkedQueue>>,
+}
 
 /// A [`Holder`] and the slot it occupies, flattened into 24 bytes.
 #[derive(Clone, Copy, Debug)]
@@ -83,10 +92,12 @@ const _: () = assert!(size_of::<Stripe>() == 64);
 impl SlotRecord {
     #[inline]
     fn is(&self, txn: TxnId, name: &LockName) -> bool {
-        self.txn == txn
-            && self.key == name.key
-            && self.table == name.table
-            && self.space == name.space
+        self.txn == txn && self.names(name)
+    }
+
+    #[inline]
+    fn names(&self, name: &LockName) -> bool {
+        self.key == name.key && self.table == name.table && self.space == name.space
     }
 
     fn holder(&self) -> Holder {
@@ -100,7 +111,8 @@ impl Records {
     #[inline]
     pub(crate) fn of(&self, slot: u32, txn: TxnId, name: &LockName) -> Mine {
         let mut mine = Mine::default();
-        for record in self.0.iter().filter(|record| record.slot == slot && record.txn == txn) {
+        for record in self.holders.iter().filter(|record| record.slot == slot && record.txn == txn)
+        {
             mine.records += 1;
             if record.is(txn, name) {
                 mine.name = Some(record.mode);
@@ -113,13 +125,13 @@ impl Records {
     #[inline]
     pub(crate) fn add(&mut self, slot: u32, txn: TxnId, name: &LockName, mode: LockMode) {
         let LockName { table, space, key } = *name;
-        self.0.push(SlotRecord { txn, key, slot, table, space, mode });
+        self.holders.push(SlotRecord { txn, key, slot, table, space, mode });
     }
 
     /// Changes the mode in which `txn` holds `name` and returns the slot; `None` if it does not
     /// hold it.
     pub(crate) fn set_mode(&mut self, txn: TxnId, name: &LockName, mode: LockMode) -> Option<u32> {
-        let record = self.0.iter_mut().find(|record| record.is(txn, name))?;
+        let record = self.holders.iter_mut().find(|record| record.is(txn, name))?;
         record.mode = mode;
         Some(record.slot)
     }
@@ -128,29 +140,106 @@ impl Records {
     /// none.
     #[inline]
     pub(crate) fn remove(&mut self, txn: TxnId, name: &LockName) -> Option<(u32, LockMode)> {
-        let index = self.0.iter().position(|record| record.is(txn, name))?;
-        let record = self.0.swap_remove(index);
+        let index = self.holders.iter().position(|record| record.is(txn, name))?;
+        let record = self.holders.swap_remove(index);
         Some((record.slot, record.mode))
     }
 
     /// The counter that `slot` should have.
     #[inline]
     pub(crate) fn count(&self, slot: u32) -> Counter {
-        let of_slot = self.0.iter().filter(|record| record.slot == slot);
+        let of_slot = self.holders.iter().filter(|record| record.slot == slot);
         recount(of_slot.map(|record| record.mode))
     }
 
     /// Whether `txn` has a record in `slot`.
     pub(crate) fn holds_slot(&self, txn: TxnId, slot: u32) -> bool {
-        self.0.iter().any(|record| record.slot == slot && record.txn == txn)
+        self.holders.iter().any(|record| record.slot == slot && record.txn == txn)
     }
 
     /// All holders, in an unspecified but reproducible order.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> + '_ {
-        self.0.iter().map(SlotRecord::holder)
+        self.holders.iter().map(SlotRecord::holder)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.holders.len()
+    }
+
+    /// Whether any request waits in this stripe.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|queue| !queue.is_empty())
+    }
+
+    /// Requests that wait, in the order of their queues.
+    pub(crate) fn waiting(&self) -> &[Parked] {
+        self.waiting.as_ref().map_or(&[], |queue| queue)
+    }
+
+    /// Whether a request for `name` waits, so that one that is granted now would overtake it.
+    #[inline]
+    pub(crate) fn overtakes(&self, name: &LockName) -> bool {
+        self.has_waiting() && self.is_awaited(name)
+    }
+
+    #[cold]
+    fn is_awaited(&self, name: &LockName) -> bool {
+        self.waiting().iter().any(|parked| parked.request.name == *name)
+    }
+
+    /// Adds a request to the queue of its name.
+    pub(crate) fn park(&mut self, parked: Parked) {
+        let queue = self.waiting.get_or_insert_default();
+        let place = place_in_queue(queue.iter().map(|one| one.since), parked.since);
+        queue.insert(place, parked);
+    }
+
+    /// Removes the requests that `which` selects from the queues.
+    pub(crate) fn unpark(&mut self, which: impl Fn(&Parked) -> bool) -> Vec<Parked> {
+        let queue = self.waiting.as_mut();
+        queue.map_or_else(Vec::new, |queue| queue.extract_if(.., |one| which(one)).collect())
+    }
+
+    /// Serves the queues of `slot`, whose counter is `counter`: adds the records of those that are
+    /// granted, and moves all whose wait ends to `settled`. Returns the counter afterwards.
+    pub(crate) fn serve(
+        &mut self,
+        slot: u32,
+        mut counter: Counter,
+        settled: &mut Vec<(Parked, WaitOutcome)>,
+    ) -> Counter {
+        let mut next = 0;
+        // Name of the last request that stays, which mostly is the only name.
+        let mut stays: Option<LockName> = None;
+        while let Some(parked) = self.waiting().get(next) {
+            let name = parked.request.name;
+            let overtakes = stays == Some(name)
+                || stays.is_some()
+                    && self.waiting()[..next].iter().any(|one| one.request.name == name);
+            if parked.slot != slot || overtakes {
+                next += 1;
+                continue;
+            }
+            let (txn, request) = (parked.txn, parked.request);
+            let is = |one: &SlotRecord| one.slot == slot && one.txn != txn && one.names(&name);
+            let held = self.holders.iter().any(is);
+            let outcome = match judge(counter, self.of(slot, txn, &name), request, held, false) {
+                WaitVerdict::Grant(_, after) => {
+                    counter = after;
+                    self.add(slot, txn, &name, request.mode);
+                    WaitOutcome::Granted
+                }
+                WaitVerdict::Refuse => WaitOutcome::Refused,
+                WaitVerdict::Wait => {
+                    stays = Some(name);
+                    next += 1;
+                    continue;
+                }
+            };
+            let queue = self.waiting.as_mut().expect("it has the request");
+            settled.push((queue.remove(next), outcome));
+        }
+        counter
     }
 }

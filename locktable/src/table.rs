@@ -24,7 +24,8 @@
 //! counter, [`LockTable::unwritten_since`] checks whether it has moved or the slot is taken.
 //!
 //! # What it does not do
-//! It never waits for a lock. It does not know which shards it should serve: the caller that grants
+//! It never blocks: requests that [wait](LockTable::lock_or_wait) are kept in queues, and a release
+//! hands their locks to them. It does not know which shards it should serve: the caller that grants
 //! checks that *after* taking the lock, see [`LockHost::owns`](crate::LockHost::owns).
 
 use std::fmt;
@@ -110,6 +111,10 @@ pub enum Release {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch(u64);
 
+mod waiting;
+
+pub use waiting::LockOrWait;
+
 /// The locks of one compute node, shared by its coordinators.
 pub struct LockTable {
     /// At least as many as there are slots; the first begins a cache line.
@@ -167,8 +172,22 @@ impl LockTable {
     #[inline]
     pub fn try_lock(&self, txn: TxnId, request: LockRequest) -> Result<Grant, Refusal> {
         let LockRequest { name, mode } = request;
-        let SlotPlace { bucket, fingerprint } = self.place(&name);
-        let mut records = self.stripe(bucket).enter();
+        let place = self.place(&name);
+        let mut records = self.stripe(place.bucket).enter();
+        self.lock_in(&mut records, place, txn, LockRequest { name, mode })
+    }
+
+    /// [`Self::try_lock`] in the stripe of `place`, which has been entered.
+    #[inline]
+    fn lock_in(
+        &self,
+        records: &mut Records,
+        place: SlotPlace,
+        txn: TxnId,
+        request: LockRequest,
+    ) -> Result<Grant, Refusal> {
+        let LockRequest { name, mode } = request;
+        let SlotPlace { bucket, fingerprint } = place;
         let slots = self.slots(bucket);
         match find(slots, fingerprint) {
             Found::Free { index } => {
@@ -183,6 +202,9 @@ impl LockTable {
                 let mine = records.of(slot, txn, &name);
                 let (grant, counter) = decide(word.counter(), mine, mode)?;
                 match grant {
+                    Grant::Acquired if mine.records == 0 && records.overtakes(&name) => {
+                        return Err(Refusal::Conflict);
+                    }
                     Grant::Acquired => records.add(slot, txn, &name, mode),
                     Grant::Upgraded => {
                         records.set_mode(txn, &name, mode);
@@ -193,7 +215,7 @@ impl LockTable {
                 self.note_change(bucket, mode);
                 Ok(grant)
             }
-            Found::Full => Err(full(&records, bucket, txn)),
+            Found::Full => Err(full(records, bucket, txn)),
         }
     }
 
@@ -214,6 +236,9 @@ impl LockTable {
         };
         self.note_change(bucket, mode);
         store(word, Word::new(fingerprint, counter));
+        if records.has_waiting() {
+            self.serve(records, slot);
+        }
         Release::Released
     }
 
@@ -417,6 +442,9 @@ impl LockTable {
         let word = Word::new(fingerprint, records.count(slot));
         self.note_change(bucket, LockMode::Write);
         store(&self.slots(bucket)[slot_index(slot)], word);
+        if records.has_waiting() {
+            self.serve(records, slot);
+        }
     }
 
     #[inline]

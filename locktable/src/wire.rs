@@ -1,21 +1,26 @@
 //! The lock protocol as bytes: messages between coordinators of different compute nodes.
 //!
 //! A datagram is a head of 8 bytes and a number of items, little-endian throughout. Every item
-//! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each. An item
-//! is answered by one item, which is followed by an owner if a lock was asked of the wrong node; so
-//! a reply is never longer than its request.
+//! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each, and
+//! before them by an age if it may wait. An item is answered by one item, which is followed by an
+//! owner if a lock was asked of the wrong node; so a reply is never longer than its request.
 //!
 //! ```text
 //! head  version 1 | zero 1 | items 2 | configuration epoch 4
 //! item  kind 1 | refusal 1 | count or index 2 | round 2 | fragment 2 | transaction 8
 //! lock  key 8 | shard epoch 4 | table 2 | flags 1 (bit 0 write, bit 1 bucket) | zero 1
 //! owner node 2 | zero 2 | shard epoch 4
+//! age   microseconds since the transaction's first attempt began 4 | zero 4
 //! ```
 //!
 //! A transaction locks in rounds, one for each time that it executes; the locks of one round that
 //! one node owns travel in fragments small enough for a datagram. Both numbers come back in the
 //! answer and mean nothing to the server: repeating a fragment is harmless whatever they are, and
 //! they only tell the asker which question an answer is for.
+//!
+//! A request that may wait is answered at once, with *waiting* if it does; its outcome is sent as a
+//! reply that no request precedes. A repeated request is answered with what is known by then, so a
+//! lost outcome is only late.
 //!
 //! Both sides carry their configuration epoch, so that a node that is behind learns of it with the
 //! grant or the unlock itself (H23).
@@ -31,13 +36,15 @@ use crate::name::{LockMode, LockName, LockRequest, LockSpace};
 use crate::slot::Refusal;
 
 /// Version of this format.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a datagram's head.
 pub const HEAD_BYTES: usize = 8;
 /// Bytes of an item without its locks.
 pub const ITEM_BYTES: usize = 16;
 /// Bytes of one lock in a request.
 pub const LOCK_BYTES: usize = 16;
+/// Bytes of the age in a request that may wait.
+pub const AGE_BYTES: usize = 8;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -78,6 +85,15 @@ struct Keeper {
     epoch: U32,
 }
 
+/// Age of the transaction of a request that may wait.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Age {
+    us: U32,
+    zero: U32,
+}
+
+const _: () = assert!(size_of::<Age>() == AGE_BYTES);
 const _: () = assert!(size_of::<Keeper>() <= LOCK_BYTES, "it answers a request of a lock at least");
 const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 const _: () = assert!(size_of::<LockItem>() == ITEM_BYTES);
@@ -93,6 +109,8 @@ mod kind {
     pub(super) const STALE: u8 = 6;
     pub(super) const EXPELLED: u8 = 7;
     pub(super) const ENDED: u8 = 8;
+    pub(super) const LOCK_OR_WAIT: u8 = 9;
+    pub(super) const WAITING: u8 = 10;
 }
 
 /// Flags of a lock.
@@ -102,8 +120,13 @@ mod flag {
 }
 
 /// Refusals by their code on the wire.
-const REFUSALS: [Refusal; 4] =
-    [Refusal::Conflict, Refusal::BucketFull, Refusal::OwnBucketFull, Refusal::TooManyReaders];
+const REFUSALS: [Refusal; 5] = [
+    Refusal::Conflict,
+    Refusal::BucketFull,
+    Refusal::OwnBucketFull,
+    Refusal::TooManyReaders,
+    Refusal::QueueFull,
+];
 
 /// Reason why bytes are not a message. Drop the datagram: the sender will ask again, or is of
 /// another version and will never get an answer, which the operator should hear about.
@@ -187,6 +210,10 @@ pub enum LockMessage<'a> {
         question: Question,
         /// Locks to take.
         locks: Locks<'a>,
+        /// Microseconds since the transaction's first attempt began, if the request may wait. The
+        /// locks are then in ascending [`WaitOrder`](crate::WaitOrder), all above those that the
+        /// attempt holds.
+        age_us: Option<u32>,
     },
     /// This attempt and all earlier ones of its slot are over: release their locks.
     End {
@@ -229,11 +256,14 @@ pub enum Reply {
     },
 }
 
-/// Result of a lock request. Anything but [`LockAnswer::Granted`] means that it took nothing.
+/// Result of a lock request. Anything but [`LockAnswer::Granted`] and [`LockAnswer::Waiting`] means
+/// that it took nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockAnswer {
     /// All locks are held.
     Granted,
+    /// The request waits for one of the locks, and holds those below; the outcome follows.
+    Waiting,
     /// One lock was refused; the refusal says what to do.
     Refused {
         /// Index of the lock in the request.
@@ -321,7 +351,11 @@ fn take_request<'a>(rest: &mut &'a [u8]) -> Result<LockMessage<'a>, DecodeError>
     let (item, txn) = take_item(rest)?;
     let (round, fragment, count) = (item.round.get(), item.fragment.get(), item.count.get());
     match (item.kind, item.refusal, round, fragment, count) {
-        (kind::LOCK, 0, ..) => {
+        (kind::LOCK | kind::LOCK_OR_WAIT, 0, ..) => {
+            let age_us = match item.kind {
+                kind::LOCK_OR_WAIT => Some(take_age(rest)?),
+                _ => None,
+            };
             let (locks, after) = <[Lock]>::ref_from_prefix_with_elems(rest, count.into())
                 .map_err(|_| DecodeError::Truncated)?;
             let known = |lock: &Lock| lock.flags <= flag::WRITE | flag::BUCKET && lock.zero == 0;
@@ -330,12 +364,18 @@ fn take_request<'a>(rest: &mut &'a [u8]) -> Result<LockMessage<'a>, DecodeError>
             }
             *rest = after;
             let question = Question { txn, round, fragment };
-            Ok(LockMessage::Lock { question, locks: Locks(locks) })
+            Ok(LockMessage::Lock { question, locks: Locks(locks), age_us })
         }
         (kind::END, 0, 0, 0, 0) => Ok(LockMessage::End { txn }),
-        (kind::LOCK | kind::END, ..) => Err(DecodeError::Reserved),
+        (kind::LOCK | kind::LOCK_OR_WAIT | kind::END, ..) => Err(DecodeError::Reserved),
         (kind, ..) => Err(DecodeError::Kind(kind)),
     }
+}
+
+fn take_age(rest: &mut &[u8]) -> Result<u32, DecodeError> {
+    let (age, after) = Age::ref_from_prefix(rest).map_err(|_| DecodeError::Truncated)?;
+    *rest = after;
+    if age.zero.get() == 0 { Ok(age.us.get()) } else { Err(DecodeError::Reserved) }
 }
 
 fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
@@ -358,12 +398,13 @@ fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
             let (owner, shard_epoch) = (NodeId(keeper.node.get()), keeper.epoch.get());
             LockAnswer::WrongOwner { index, owner, shard_epoch }
         }
+        (kind::WAITING, 0, 0) => LockAnswer::Waiting,
         (kind::STALE, 0, 0) => LockAnswer::Stale,
         (kind::EXPELLED, 0, 0) => LockAnswer::Expelled,
         (kind::ENDED, 0, 0) if question.round == 0 && question.fragment == 0 => {
             return Ok(Reply::Ended { txn });
         }
-        (kind::GRANTED..=kind::ENDED, ..) => return Err(DecodeError::Reserved),
+        (kind::GRANTED..=kind::ENDED | kind::WAITING, ..) => return Err(DecodeError::Reserved),
         (kind, ..) => return Err(DecodeError::Kind(kind)),
     };
     Ok(Reply::Lock { question, answer })
@@ -436,9 +477,38 @@ impl<'a> RequestWriter<'a> {
         question: Question,
         locks: impl ExactSizeIterator<Item = RemoteLock>,
     ) -> Result<(), BufferFull> {
+        self.push_locks(question, None, locks)
+    }
+
+    /// As [`Self::lock`], for a request that may wait: its transaction's first attempt began
+    /// `age_us` microseconds ago. The locks are in ascending [`WaitOrder`](crate::WaitOrder).
+    ///
+    /// # Errors
+    /// If it does not fit; nothing was written.
+    pub fn lock_or_wait(
+        &mut self,
+        question: Question,
+        age_us: u32,
+        locks: impl ExactSizeIterator<Item = RemoteLock>,
+    ) -> Result<(), BufferFull> {
+        self.push_locks(question, Some(age_us), locks)
+    }
+
+    fn push_locks(
+        &mut self,
+        question: Question,
+        age_us: Option<u32>,
+        locks: impl ExactSizeIterator<Item = RemoteLock>,
+    ) -> Result<(), BufferFull> {
         let count = u16::try_from(locks.len()).map_err(|_| BufferFull)?;
-        let item = item(kind::LOCK, question, 0, count);
-        let room = self.0.push(&item, locks.len() * LOCK_BYTES)?;
+        let kind = if age_us.is_some() { kind::LOCK_OR_WAIT } else { kind::LOCK };
+        let age_bytes = age_us.map_or(0, |_| AGE_BYTES);
+        let item = item(kind, question, 0, count);
+        let room = self.0.push(&item, age_bytes + locks.len() * LOCK_BYTES)?;
+        let (age, room) = room.split_at_mut(age_bytes);
+        if let Some(us) = age_us {
+            age.copy_from_slice(Age { us: us.into(), zero: 0.into() }.as_bytes());
+        }
         for (slot, lock) in room.chunks_exact_mut(LOCK_BYTES).zip(locks) {
             slot.copy_from_slice(lock.encode().as_bytes());
         }
@@ -473,6 +543,9 @@ impl<'a> RequestWriter<'a> {
 #[derive(Debug)]
 pub(crate) struct ReplyWriter<'a>(Writer<'a>);
 
+/// Room for a datagram with one reply.
+pub(crate) const ONE_REPLY_BYTES: usize = HEAD_BYTES + ITEM_BYTES + size_of::<Keeper>();
+
 impl<'a> ReplyWriter<'a> {
     pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
         Self(Writer::new(buffer))
@@ -484,6 +557,7 @@ impl<'a> ReplyWriter<'a> {
             Reply::Lock { question, answer } => {
                 let (kind, refusal, index) = match answer {
                     LockAnswer::Granted => (kind::GRANTED, 0, 0),
+                    LockAnswer::Waiting => (kind::WAITING, 0, 0),
                     LockAnswer::Refused { index, refusal } => (kind::REFUSED, code(refusal), index),
                     LockAnswer::WrongOwner { index, owner, shard_epoch } => {
                         let (node, zero, epoch) = (owner.0.into(), 0.into(), shard_epoch.into());

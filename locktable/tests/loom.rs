@@ -10,8 +10,12 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::thread;
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
-use lotus_locktable::{Grant, LockName, LockRequest, LockTable, LockTableConfig, Refusal, Release};
+use lotus_locktable::{
+    Grant, LockName, LockOrWait, LockRequest, LockTable, LockTableConfig, Refusal, Release,
+    WaitOutcome, Waiter,
+};
 
 const ROW: LockName = LockName::row(TableId(1), Key(7 << 12));
 const OTHER: LockName = LockName::row(TableId(1), Key(8 << 12));
@@ -169,5 +173,82 @@ fn two_crossing_sets_leave_nothing_behind() {
         takers.into_iter().for_each(|taker| taker.join().expect("no panic"));
         assert_eq!(world.table.held(), 0);
         assert_eq!(world.table.try_lock_set(txn(3), &both), Ok(()));
+    });
+}
+
+/// Outcomes that a waiting transaction was told.
+#[derive(Debug, Default)]
+struct Told(std::sync::Mutex<Vec<WaitOutcome>>);
+
+impl Waiter for Told {
+    fn settled(&self, _txn: TxnId, _name: LockName, outcome: WaitOutcome) {
+        self.0.lock().expect("no panic").push(outcome);
+    }
+}
+
+impl Told {
+    fn is_granted(&self) -> bool {
+        let told = self.0.lock().expect("no panic");
+        assert!(told.len() <= 1, "it is told once: {told:?}");
+        told.first() == Some(&WaitOutcome::Granted)
+    }
+}
+
+/// Asks for the row; returns whether it was granted at once.
+fn ask(world: &World, slot: u16, told: &std::sync::Arc<Told>) -> bool {
+    let waiter = std::sync::Arc::clone(told) as std::sync::Arc<dyn Waiter>;
+    let answer = world.table.lock_or_wait(txn(slot), LockRequest::write(ROW), Nanos(1), &waiter);
+    match answer.expect("it may wait") {
+        LockOrWait::Granted(_) => true,
+        LockOrWait::Waits => false,
+    }
+}
+
+/// A release and a request that may wait: the request is granted at once or by the release, and
+/// sees what the holder did.
+#[test]
+fn a_released_lock_reaches_the_request_that_waits() {
+    explore(|world| {
+        assert!(world.table.try_lock(txn(1), LockRequest::write(ROW)).is_ok());
+        let told = std::sync::Arc::new(Told::default());
+        let holder = spawn(&world, |world| {
+            world.increment();
+            world.table.unlock(txn(1), &ROW);
+        });
+        let waiter = std::sync::Arc::clone(&told);
+        let asker = spawn(&world, move |world| {
+            let at_once = ask(world, 2, &waiter);
+            if at_once {
+                world.increment();
+                world.table.unlock(txn(2), &ROW);
+            }
+            at_once
+        });
+        holder.join().expect("no panic");
+        if !asker.join().expect("no panic") {
+            assert!(told.is_granted() && world.table.holds(txn(2), &ROW));
+            world.increment();
+            world.table.unlock(txn(2), &ROW);
+        }
+        assert_eq!((world.read(), world.table.held(), world.table.waiting()), (2, 0, 0));
+    });
+}
+
+/// A request that stops waiting while the lock is released holds it, and knows, or never does.
+#[test]
+fn a_request_that_stops_waiting_holds_the_lock_or_never_will() {
+    explore(|world| {
+        assert!(world.table.try_lock(txn(1), LockRequest::write(ROW)).is_ok());
+        let told = std::sync::Arc::new(Told::default());
+        assert!(!ask(&world, 2, &told));
+        let holder = spawn(&world, |world| {
+            world.table.unlock(txn(1), &ROW);
+        });
+        let stopped = spawn(&world, |world| world.table.stop_waiting(txn(2), &ROW));
+        holder.join().expect("no panic");
+        let stopped = stopped.join().expect("no panic");
+        assert_eq!(stopped, !told.is_granted());
+        assert_eq!(world.table.held(), usize::from(!stopped));
+        assert_eq!(world.table.waiting(), 0);
     });
 }

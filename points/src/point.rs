@@ -82,6 +82,8 @@ points! {
     Transaction {
         Begin "begin" One "an attempt has begun, and has asked for nothing yet"
         LocksRequested "locks-requested" One "remote locks have been asked for"
+        LockAwaited "lock-awaited" One "a request waits for a lock"
+        WaitEnded "wait-ended" One "the wait of another node's request has ended, untold"
         LocksGranted "locks-granted" One "all locks of a round are held"
         Read "read" One "every row has been read"
         Reserve "reserve" One "cells, slots and memory are reserved"

@@ -148,6 +148,14 @@ rules! {
     UpgradesAreExplicit "upgrades-are-explicit" "H7"
     "a reader of a lock is told that it may write"
 
+    "A transaction waits only for a lock above the highest that it holds"
+    WaitsGoUp "waits-go-up" "H7"
+    "a transaction waits for whatever lock it meets, whatever it holds"
+
+    "The oldest transaction that waits for a lock is served first"
+    QueuesGoByAge "queues-go-by-age" "H7"
+    "the last request that came is served first"
+
     "Who has been expelled is granted no lock"
     TheExpelledAreRefused "the-expelled-are-refused" "H8"
     "a lock request of a dead node that comes late is granted"
@@ -171,6 +179,10 @@ rules! {
     "An attempt ends at every owner that it asked, answered or not"
     EndsReachAllAsked "ends-reach-all-asked" "H10"
     "an attempt ends only at the owners that granted it something"
+
+    "The end of an attempt ends its wait"
+    EndsRemoveTheParked "ends-remove-the-parked" "H10"
+    "a request stays in its queue when its attempt ends"
 
     "An end releases what its own attempt held"
     EndsNameTheirAttempt "ends-name-their-attempt" "H10"
@@ -287,6 +299,10 @@ rules! {
     "An owner stops granting locks of a shard before it reads the list of holders"
     OwnersStopFirst "owners-stop-first" "H19"
     "an owner grants locks of a shard while it gives it away"
+
+    "An owner that gives a shard away ends the waits for its locks"
+    HandOversAnswerTheParked "hand-overs-answer-the-parked" "H19"
+    "requests keep waiting for locks of a shard that has moved, and are granted them"
 
     "A shard changes hands when none of its locks is held"
     HandOversDrain "hand-overs-drain" "H19"

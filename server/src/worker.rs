@@ -137,6 +137,7 @@ impl Worker<'_> {
         work: &Work,
         deadline: Nanos,
     ) -> Result<Attempt, Miss> {
+        self.session.new_transaction();
         let mut attempts = 0;
         // Put into words only once there is no further attempt.
         let mut last = None;

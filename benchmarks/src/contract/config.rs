@@ -77,6 +77,16 @@ pub enum Locks {
     Cas,
 }
 
+/// Treatment of a request that meets a lock held by another transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockWait {
+    /// It waits where that cannot end in a deadlock; retries take their locks in order.
+    Ordered,
+    /// It is refused, as in the paper (LOTUS §4.1).
+    None,
+}
+
 /// Source of timestamps (DESIGN §6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -159,6 +169,8 @@ pub struct ClusterConfig {
     pub sharding: Sharding,
     /// Locks that guard the records.
     pub locks: Locks,
+    /// Treatment of requests for locks that are held.
+    pub lock_wait: LockWait,
     /// Source of timestamps.
     pub timestamps: Timestamps,
     /// Order in which a commit becomes visible on the replicas.
@@ -199,6 +211,7 @@ impl Default for ClusterConfig {
             vt_cache: 64 << 10,
             sharding: Sharding::App,
             locks: Locks::Lotus,
+            lock_wait: LockWait::None,
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
             retain_versions: Retention::On,

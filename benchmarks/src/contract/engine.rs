@@ -176,6 +176,15 @@ pub trait TxnEngine {
     /// # Errors
     /// As [`TxnError`] says.
     async fn begin(&mut self, kind: TxnKind) -> Result<Self::Txn, TxnError>;
+
+    /// Says that the next attempt is not a retry of the last one. The default does nothing.
+    fn new_transaction(&mut self) {}
+
+    /// Whether the next attempt, a retry, waits in queues for its locks, so that there is no need
+    /// to put it off. By default none does.
+    fn retries_in_order(&self) -> bool {
+        false
+    }
 }
 
 /// The rows of one attempt of one transaction, as the workload's code sees them. The caller of that

@@ -193,6 +193,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         let kind = W::kind(&call.request);
         let counts = self.counts(call);
         let coordinator = self.run.coordinator(self.seat);
+        self.engine.new_transaction();
         let mut aborts = 0;
         loop {
             let (outcome, end_ns) = self.attempt(call).await;
@@ -228,7 +229,9 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                     return end_ns;
                 }
             }
-            self.back_off(aborts, end_ns).await;
+            if !self.engine.retries_in_order() {
+                self.back_off(aborts, end_ns).await;
+            }
             aborts += 1;
         }
     }

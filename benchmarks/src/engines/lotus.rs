@@ -19,7 +19,7 @@ use lotus_fabric::ids::{TableId, TxnId};
 
 use crate::contract::audit::Check;
 use crate::contract::config::{
-    ClusterConfig, LoadConfig, Locks, ReadRule, Retention, Routing, Timestamps, Visible,
+    ClusterConfig, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing, Timestamps, Visible,
 };
 use crate::contract::deployment::{
     Caches, DeployError, Deployment, Hits, Host, Memory, Ownership, Replay, RowSource, RowVisitor,
@@ -163,6 +163,10 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
         .locks(match config.locks {
             Locks::Lotus => lotus::LockKind::Lotus,
             Locks::Cas => lotus::LockKind::CasSpin,
+        })
+        .lock_wait(match config.lock_wait {
+            LockWait::Ordered => lotus::LockWait::Ordered,
+            LockWait::None => lotus::LockWait::None,
         })
         .timestamps(match config.timestamps {
             Timestamps::Clock => lotus::TimestampKind::Clock,
@@ -426,6 +430,16 @@ impl TxnEngine for Engine {
             TxnKind::ReadOnly => self.session.begin_read_only().await,
         };
         Ok(LotusTxn::of(begun.map_err(mapped)?))
+    }
+
+    #[inline]
+    fn new_transaction(&mut self) {
+        self.session.new_transaction();
+    }
+
+    #[inline]
+    fn retries_in_order(&self) -> bool {
+        self.session.retries_in_order()
     }
 }
 

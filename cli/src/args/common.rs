@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lotus_benchmarks::config::{
-    ClusterConfig, Fabric, Inline, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding,
-    Timestamps, Visible,
+    ClusterConfig, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing,
+    Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
@@ -115,6 +115,10 @@ pub struct CommonArgs {
     /// Lock tables on the compute nodes, or spin locks in remote memory.
     #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS))]
     pub locks: Locks,
+    /// Whether a request for a lock that is held waits, where that cannot end in a deadlock, or is
+    /// refused, as in the paper.
+    #[arg(long, default_value = "none", value_parser = one_of(LOCK_WAITS))]
+    pub lock_wait: LockWait,
     /// A clock that all coordinators share, or an oracle on one compute node.
     #[arg(long, default_value = "clock", value_parser = one_of(TIMESTAMPS))]
     pub timestamps: Timestamps,
@@ -194,6 +198,7 @@ const READ_RULES: &[(&str, ReadRule)] =
 const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
 const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
 const LOCKS: &[(&str, Locks)] = &[("lotus", Locks::Lotus), ("cas", Locks::Cas)];
+const LOCK_WAITS: &[(&str, LockWait)] = &[("ordered", LockWait::Ordered), ("none", LockWait::None)];
 const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
 const VISIBLES: &[(&str, Visible)] =
@@ -315,6 +320,7 @@ impl CommonArgs {
                 vt_cache: self.vt_cache as usize,
                 sharding: self.sharding,
                 locks: self.locks,
+                lock_wait: self.lock_wait,
                 timestamps: self.timestamps,
                 visible: self.visible,
                 retain_versions: self.retain_versions,

@@ -45,6 +45,9 @@ pub enum LockKind {
     CasSpin,
 }
 
+/// Treatment of a request that meets a lock held by another transaction.
+pub use lotus_locktable::LockWait;
+
 /// Source of timestamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TimestampKind {
@@ -95,7 +98,8 @@ pub struct Config {
     pub max_writes: u16,
     /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
     pub commit_timeout: Duration,
-    /// Time that a transaction waits for remote locks; default 1 s.
+    /// Time that a transaction waits for locks, with each execution: for answers of their owners,
+    /// and with [`LockWait::Ordered`] for their holders. Default 1 s.
     pub lock_timeout: Duration,
     /// Seed of all randomness; default 0.
     pub seed: u64,
@@ -105,6 +109,8 @@ pub struct Config {
     pub visible_order: VisibleOrder,
     /// See [`LockKind`].
     pub locks: LockKind,
+    /// See [`LockWait`]; has no effect on [`LockKind::CasSpin`].
+    pub lock_wait: LockWait,
     /// See [`TimestampKind`].
     pub timestamps: TimestampKind,
     /// See [`RoutingPolicy`].
@@ -144,6 +150,7 @@ impl Default for Config {
             read_rule: ReadRule::default(),
             visible_order: VisibleOrder::default(),
             locks: LockKind::default(),
+            lock_wait: LockWait::default(),
             timestamps: TimestampKind::default(),
             routing: RoutingPolicy::default(),
             retention: Retention::default(),

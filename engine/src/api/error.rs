@@ -20,7 +20,8 @@ use lotus_fabric::lane::BatchError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
-    /// Another transaction holds or has changed the row. Retry as a new attempt.
+    /// Another transaction has changed the row, or holds it: has held it until the time limit
+    /// passed, if the attempt could wait for it. Retry as a new attempt.
     #[error("another transaction is using row {key:?} of table {}", table.0)]
     Conflict {
         /// The table.

@@ -8,7 +8,7 @@ use lotus_authority::Authority;
 use lotus_fabric::machines::{Machines, Threads};
 
 use crate::api::config::{
-    Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+    Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
 };
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;
@@ -62,7 +62,7 @@ settings! {
     max_writes: u16;
     /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
     commit_timeout: Duration;
-    /// Time that a transaction waits for remote locks; default 1 s.
+    /// Time that a transaction waits for locks at each execution; default 1 s.
     lock_timeout: Duration;
     /// Seed of all randomness; default 0.
     seed: u64;
@@ -72,6 +72,8 @@ settings! {
     visible_order: VisibleOrder;
     /// Kind of locks; default LOTUS's lock tables.
     locks: LockKind;
+    /// Treatment of requests for locks that are held; default to refuse them, as the paper does.
+    lock_wait: LockWait;
     /// Source of timestamps; default a shared clock.
     timestamps: TimestampKind;
     /// Policy that chooses a transaction's compute node; default hybrid.

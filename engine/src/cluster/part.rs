@@ -383,13 +383,14 @@ fn read_charter(found: Vec<u8>, ours: &str) -> Result<(), ClusterError> {
 /// Settings that all processes must have in common, one a line.
 fn charter(config: &Config) -> String {
     let Config { memory_nodes, compute_nodes, replicas, threads, coroutines, .. } = config;
-    let Config { memory_limit, max_writes, lease, locks, timestamps, .. } = config;
+    let Config { memory_limit, max_writes, lease, locks, lock_wait, timestamps, .. } = config;
     let Config { read_rule, visible_order, retention, balance, .. } = config;
     let version = env!("CARGO_PKG_VERSION");
     format!(
         "version {version}\nmemory nodes {memory_nodes}\ncompute nodes {compute_nodes}\n\
          replicas {replicas}\ncoordinators {threads}\ncoroutines {coroutines}\n\
          memory limit {memory_limit}\nwrites {max_writes}\nlease {lease:?}\nlocks {locks:?}\n\
+         lock wait {lock_wait:?}\n\
          timestamps {timestamps:?}\nread rule {read_rule:?}\nvisible order {visible_order:?}\n\
          retention {retention:?}\nbalance {balance:?}\n"
     )

@@ -17,7 +17,7 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::FabricError;
 use lotus_locktable::{
     CasLocks, HeldLocks, LockError, LockHost, LockName, LockRequest, LockRoutes, LockService,
-    LotusLocks, Suspicion,
+    LockWait, LotusLocks, Suspicion,
 };
 use lotus_mvcc::horizon::Snapshots;
 use lotus_mvcc::retention::Retired;
@@ -173,6 +173,11 @@ impl Coordinator {
         self.node.shards.is_current(shard, claim) || broken(Rule::LostLocksEndAttempts)
     }
 
+    /// Whether requests for locks wait in queues.
+    pub(crate) fn waits_for_locks(&self) -> bool {
+        matches!(self.locks, Locks::Lotus(_)) && self.shared.config.lock_wait == LockWait::Ordered
+    }
+
     /// Group that stores a shard.
     #[inline]
     pub(crate) fn group_of(&self, shard: ShardId) -> GroupId {
@@ -198,6 +203,10 @@ impl LockRoutes for ComputeNode {
     fn suspect(&self, owner: NodeId, suspicion: Suspicion) {
         self.suspects.note(owner, suspicion);
     }
+
+    fn is_out(&self) -> bool {
+        self.has_failed()
+    }
 }
 
 /// The locks that this cluster was configured with.
@@ -211,7 +220,8 @@ impl Locks {
         match shared.config.locks {
             LockKind::Lotus => {
                 let (table, lease) = (Arc::clone(&node.locks), shared.config.lease);
-                Self::Lotus(LotusLocks::new(table, Arc::clone(node), rpc.clone(), lease))
+                let (node, wait) = (Arc::clone(node), shared.config.lock_wait);
+                Self::Lotus(LotusLocks::new(table, node, rpc.clone(), lease, wait))
             }
             LockKind::CasSpin => {
                 let shared = Arc::clone(shared);

@@ -10,7 +10,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
 use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::transport::Fabric;
-use lotus_locktable::{LockHost, LockName, LockSpace, LockTable};
+use lotus_locktable::{LockHost, LockName, LockSpace, LockTable, WaitOutcome};
 use lotus_mvcc::TableDef;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::layout::region::RegionLayout;
@@ -267,7 +267,9 @@ impl ComputeNode {
 
     /// Takes no more work from now on.
     pub(crate) fn expel(&self) {
-        self.standing.store(OUT, Ordering::Release);
+        self.standing.store(OUT, Ordering::SeqCst);
+        // Its transactions hold their locks until recovery has settled them: none will be granted.
+        self.locks.dismiss(WaitOutcome::Closed, |_, _| true);
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -3,9 +3,10 @@
 //! # The steps, and their purpose
 //! 1. The owner asks the receiver whether it is there. If it does not answer, or not all nodes know
 //!    yet that it has returned, nothing has changed.
-//! 2. The owner *stops*: it grants no more locks of the shards; requesters have to try again. A
-//!    grant under way checks for the stop after it has taken its lock, and the owner looks for
-//!    locks after it has stopped; so one of them sees the other (H19).
+//! 2. The owner *stops*: it grants no more locks of the shards; requesters have to try again, also
+//!    those that wait. A grant under way checks for the stop after it has taken its lock, and a
+//!    request after it has begun to wait; the owner looks for both after it has stopped. So one of
+//!    them sees the other (H19).
 //! 3. It waits until no lock of the shards is held. Most transactions end at once. Past its
 //!    patience it asks the remaining holders to give up. Those that are not committing do; only
 //!    that answer, and no lapse of time, lets the owner release their locks (H19). Commits are
@@ -33,7 +34,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TxnId};
 use lotus_fabric::rpc::{Patience, PendingCall, Service};
-use lotus_locktable::Holder;
+use lotus_locktable::{Holder, LockName, WaitOutcome};
 use lotus_points::point;
 use lotus_router::Owner;
 use lotus_sabotage::{Rule, broken};
@@ -169,6 +170,7 @@ impl Coordinator {
                 }
             }
         }
+        self.end_waits(shards);
         point!(me, GrantsStopped, with to.0);
         let drained = self.drain(shards, since).await;
         if !broken(Rule::TheMovedAreForgotten) {
@@ -216,6 +218,15 @@ impl Coordinator {
     fn resume(&self, owned: &[(ShardId, Owner)]) {
         for (shard, owner) in owned {
             self.node.shards.resume(*shard, *owner);
+        }
+    }
+
+    /// Ends the waits for locks of the shards, after this node has stopped granting them: what
+    /// waits is asked of the receiver.
+    fn end_waits(&self, shards: &[ShardId]) {
+        if !broken(Rule::HandOversAnswerTheParked) {
+            let moves = |_, name: &LockName| shards.contains(&name.shard());
+            self.node.locks.dismiss(WaitOutcome::Moved, moves);
         }
     }
 

@@ -73,13 +73,19 @@ impl Body {
             }
         }
         self.list_locks(mode);
+        if mode != Mode::ReadOnly {
+            match self.rounds {
+                0 => slot.refused.recall(&mut self.held, &mut self.wanted),
+                _ => slot.refused.pass_over(&self.held, &mut self.wanted),
+            }
+        }
         if !self.wanted.is_empty() {
             let too_many = TxnError::Misuse("a transaction takes locks in at most 65,535 rounds");
             self.rounds = self.rounds.checked_add(1).ok_or(too_many)?;
             let timeout = coordinator.shared.config.lock_timeout;
             let locks = &coordinator.locks;
             let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
-            granted.map_err(|error| self.lock_error(error))?;
+            granted.map_err(|error| self.refuse(slot, error))?;
             debug_assert!(!self.held.is_empty(), "I39: locks that were granted are held");
             point!(coordinator.node.id.0, LocksGranted);
             let mut caches = coordinator.caches.get();
@@ -151,10 +157,22 @@ impl Body {
         }
     }
 
+    /// Remembers for a retry what the attempt wanted, and returns its error.
+    #[cold]
+    fn refuse(&self, slot: &Slot, error: LockError) -> TxnError {
+        if slot.coordinator.waits_for_locks() {
+            let now = slot.coordinator.executor.recent();
+            slot.refused.note(&self.held, &self.wanted, &error, now);
+        }
+        self.lock_error(error)
+    }
+
     #[cold]
     fn lock_error(&self, error: LockError) -> TxnError {
         match error {
-            LockError::Conflict(name) | LockError::Moved(name) => self.conflict(&name),
+            LockError::Conflict(name) | LockError::WaitedTooLong(name) | LockError::Moved(name) => {
+                self.conflict(&name)
+            }
             LockError::Unowned(name) => self.unavailable(&name),
             LockError::Suspected(name) => self.suspected(&name),
             LockError::Full(_) => TxnError::LockTableFull,

@@ -32,7 +32,21 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(slot: Rc<Slot>) -> Self {
+        slot.refused.forget();
         Self { slot }
+    }
+
+    /// Says that the next transaction is not a retry of the last one. A job that runs several
+    /// transactions calls it when it gives one up; otherwise an attempt after one that was refused
+    /// a lock counts as its retry, and takes the locks that that one wanted.
+    pub fn new_transaction(&self) {
+        self.slot.refused.forget();
+    }
+
+    /// Whether the next attempt is the retry of one that met a conflict, and waits for its locks in
+    /// queues ([`LockWait::Ordered`](crate::LockWait)). There is no need to put it off.
+    pub fn retries_in_order(&self) -> bool {
+        self.slot.refused.queues()
     }
 
     /// Begins a read-write transaction. Waits until the slot's previous commit has unlocked.
@@ -61,8 +75,12 @@ impl Session {
     }
 
     /// Waits a random time before a retry: up to 2 µs doubled for each of `attempts`, at most
-    /// 1 ms. Random, so that two transactions in each other's way do not stay in step (H7).
+    /// 1 ms. Random, so that two transactions in each other's way do not stay in step (H7). A
+    /// retry that waits in queues is not put off.
     pub async fn back_off(&self, attempts: u32) {
+        if self.retries_in_order() {
+            return self.coordinator().executor.yield_now().await;
+        }
         let limit = Duration::from_micros(2 << attempts.min(9)).as_nanos() as u64;
         let pause = self.coordinator().rng.borrow_mut().random_range(0..limit);
         self.coordinator().executor.sleep(Duration::from_nanos(pause)).await;

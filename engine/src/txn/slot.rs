@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 
 use async_channel::Receiver;
 use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
 
@@ -28,6 +29,7 @@ use crate::node::coordinator::Coordinator;
 use crate::node::grace::Entered;
 use crate::txn::body::{Body, Mode, Receipt};
 use crate::txn::commit::{self, copy, purge, trim};
+use crate::txn::retry::Refused;
 use crate::txn::session::{Job, Session};
 
 pub(crate) struct Slot {
@@ -44,8 +46,12 @@ pub(crate) struct Slot {
     /// Buffers for the next transaction; `None` while one is using them.
     spare: RefCell<Option<Box<Body>>>,
     errand: RefCell<Errand>,
-    /// Whether the caller of the execution under way is gone.
-    abandoned: Cell<bool>,
+    /// Whether the caller of the execution under way is gone. It ends a wait for locks.
+    abandoned: Rc<Cell<bool>>,
+    /// The slot's task, once it serves.
+    task: Cell<Option<TaskId>>,
+    /// Locks and age of a transaction that was refused a lock.
+    pub(crate) refused: Refused,
     /// Grace period in which the coordinator counts the commit under way.
     entered: Cell<Entered>,
     /// Whether the verdict on the commit under way is known.
@@ -78,6 +84,8 @@ enum Errand {
 
 impl Slot {
     pub(crate) fn new(coordinator: Rc<Coordinator>, index: usize, number: u16) -> Rc<Self> {
+        let spare = Box::<Body>::default();
+        let abandoned = spare.held.abandonment();
         let slot = Rc::new(Self {
             coordinator,
             index,
@@ -85,9 +93,11 @@ impl Slot {
             attempt: Cell::new(0),
             began: Cell::new(Nanos(0)),
             attempts: Rc::new(Attempts::new(number)),
-            spare: RefCell::new(Some(Box::default())),
+            spare: RefCell::new(Some(spare)),
             errand: RefCell::new(Errand::Idle),
-            abandoned: Cell::new(false),
+            abandoned,
+            task: Cell::new(None),
+            refused: Refused::default(),
             entered: Cell::default(),
             decided: Cell::new(false),
             awaited: RefCell::default(),
@@ -100,6 +110,7 @@ impl Slot {
 
     /// Runs jobs until the channel is closed.
     pub(crate) async fn serve(self: Rc<Self>, jobs: Receiver<Job>) {
+        self.task.set(Some(self.coordinator.executor.current()));
         let mut driver = pin!(drive(Rc::clone(&self)));
         let slot = Rc::clone(&self);
         let mut body = pin!(async move {
@@ -168,6 +179,7 @@ impl Slot {
         );
         debug_assert!(body.grown.is_empty(), "I202: an attempt that ends keeps no bucket");
         body.clear();
+        self.refused.ended();
         if let Some(counts) = &self.coordinator.node.counts {
             let now = self.coordinator.executor.now();
             counts.count_transaction(now.0.saturating_sub(self.began.get().0));
@@ -223,6 +235,8 @@ impl Slot {
             Errand::Running(_) => {
                 self.abandoned.set(!broken(Rule::AbandonedAttemptsEnd));
                 *self.errand.borrow_mut() = errand;
+                // It may be waiting for a lock.
+                self.task.get().into_iter().for_each(|task| self.coordinator.executor.wake(task));
             }
         }
     }

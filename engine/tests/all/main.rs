@@ -9,6 +9,7 @@ mod extremes;
 mod faults;
 mod isolation;
 mod limits;
+mod locks_that_wait;
 mod memory_loss;
 mod memory_returns;
 mod moves;

@@ -2,21 +2,24 @@
 
 use std::cell::{Cell, RefCell};
 
-use lotus_fabric::ids::{Key, TableId};
+use lotus_fabric::ids::{Key, LaneId, TableId};
 
 use super::*;
 use crate::slot::Refusal;
 use crate::table::LockTableConfig;
 use crate::wire::{Question, RemoteLock, RequestWriter};
 
-const OURS: u32 = 3;
-const ANOTHER: NodeId = NodeId(8);
+/// Endpoint of the asker, and a time.
+pub(super) const ASKER: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(0) };
+pub(super) const ARRIVAL: Arrival = Arrival { from: ASKER, at: Nanos(1_000_000) };
+pub(super) const OURS: u32 = 3;
+pub(super) const ANOTHER: NodeId = NodeId(8);
 
 /// A node that owns every shard in epoch [`OURS`] until it is stopped.
 #[derive(Default)]
-struct Host {
-    stopped: Cell<bool>,
-    written: RefCell<Vec<LockName>>,
+pub(super) struct Host {
+    pub(super) stopped: Cell<bool>,
+    pub(super) written: RefCell<Vec<LockName>>,
 }
 
 impl LockHost for &Host {
@@ -37,33 +40,36 @@ impl LockHost for &Host {
     }
 }
 
-fn table() -> Arc<LockTable> {
+pub(super) fn table() -> Arc<LockTable> {
     Arc::new(LockTable::new(LockTableConfig::with_bytes(1 << 16)).expect("valid"))
 }
 
-fn incarnation(raw: u16) -> Incarnation {
+pub(super) fn incarnation(raw: u16) -> Incarnation {
     Incarnation::new(raw).expect("fits")
 }
 
-fn txn(attempt: u64) -> TxnId {
+pub(super) fn txn(attempt: u64) -> TxnId {
     TxnId::new(incarnation(1), 4, attempt)
 }
 
-fn other_txn(attempt: u64) -> TxnId {
+pub(super) fn other_txn(attempt: u64) -> TxnId {
     TxnId::new(incarnation(2), 4, attempt)
 }
 
-fn row(key: u64) -> LockName {
+pub(super) fn row(key: u64) -> LockName {
     LockName::row(TableId(1), Key(key << 12))
 }
 
 /// Replies to one datagram that `fill` writes.
-fn ask(server: &mut LockServer<&Host>, fill: impl FnOnce(&mut RequestWriter<'_>)) -> Vec<Reply> {
+pub(super) fn ask(
+    server: &mut LockServer<&Host>,
+    fill: impl FnOnce(&mut RequestWriter<'_>),
+) -> Vec<Reply> {
     let (mut request, mut reply) = (vec![0; 4096], vec![0xEE; 4096]);
     let mut writer = RequestWriter::new(&mut request);
     fill(&mut writer);
     let length = writer.finish(Epoch(0));
-    let length = server.handle(&request[..length], &mut reply).expect("well-formed");
+    let length = server.handle(ARRIVAL, &request[..length], &mut reply).expect("well-formed");
     assert_eq!(wire::sender_epoch(&reply), Ok(Epoch(9)));
     wire::replies(&reply[..length]).map(|reply| reply.expect("well-formed")).collect()
 }
@@ -83,16 +89,20 @@ fn lock_in_epoch(
     answer
 }
 
-fn lock(server: &mut LockServer<&Host>, txn: TxnId, requests: &[LockRequest]) -> LockAnswer {
+pub(super) fn lock(
+    server: &mut LockServer<&Host>,
+    txn: TxnId,
+    requests: &[LockRequest],
+) -> LockAnswer {
     lock_in_epoch(server, txn, requests, OURS)
 }
 
-fn end(server: &mut LockServer<&Host>, txn: TxnId) {
+pub(super) fn end(server: &mut LockServer<&Host>, txn: TxnId) {
     let replies = ask(server, |writer| writer.end(txn).expect("fits"));
     assert_eq!(replies, [Reply::Ended { txn }]);
 }
 
-fn conflict_at(index: u16) -> LockAnswer {
+pub(super) fn conflict_at(index: u16) -> LockAnswer {
     LockAnswer::Refused { index, refusal: Refusal::Conflict }
 }
 
@@ -275,7 +285,7 @@ fn a_damaged_datagram_changes_nothing() {
     writer.lock(question, locks.iter().copied()).expect("fits");
     writer.end(txn(4)).expect("fits");
     let length = writer.finish(Epoch(0));
-    let cut = server.handle(&request[..length - 1], &mut reply);
+    let cut = server.handle(ARRIVAL, &request[..length - 1], &mut reply);
     assert_eq!(cut, Err(DecodeError::Truncated));
     assert_eq!(table.held(), 0);
 }

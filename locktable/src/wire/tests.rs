@@ -38,7 +38,7 @@ fn sample() -> (Vec<u8>, Vec<RemoteLock>) {
 fn a_request_datagram_byte_by_byte() {
     let (bytes, _) = sample();
     let txn = |attempt| txn(attempt).raw().to_le_bytes();
-    let mut expected = vec![2, 0, 2, 0, 4, 3, 2, 1];
+    let mut expected = vec![3, 0, 2, 0, 4, 3, 2, 1];
     expected.extend([2, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend(txn(76));
     expected.extend([1, 0, 2, 0, 2, 0, 3, 0]);
@@ -55,7 +55,10 @@ fn requests_are_read_as_they_were_written() {
     let (bytes, expected) = sample();
     let read: Vec<_> = requests(&bytes).map(|request| request.expect("well-formed")).collect();
     assert_eq!(sender_epoch(&bytes), Ok(Epoch(0x0102_0304)));
-    let [LockMessage::End { txn: ended }, LockMessage::Lock { question: asked, locks }] = &read[..]
+    let [
+        LockMessage::End { txn: ended },
+        LockMessage::Lock { question: asked, locks, age_us: None },
+    ] = &read[..]
     else {
         panic!("{read:?}");
     };
@@ -67,6 +70,7 @@ fn requests_are_read_as_they_were_written() {
 fn replies_are_read_as_they_were_written() {
     let mut answers = vec![
         LockAnswer::Granted,
+        LockAnswer::Waiting,
         LockAnswer::WrongOwner { index: 253, owner: NodeId(7), shard_epoch: 9 },
         LockAnswer::Stale,
         LockAnswer::Expelled,

@@ -7,16 +7,21 @@
 
 use std::sync::Arc;
 
-use lotus_fabric::ids::{Epoch, Incarnation, Key, NodeId, ShardId, TableId, TxnId};
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{
+    Endpoint, Epoch, Incarnation, Key, LaneId, NodeId, ShardId, TableId, TxnId,
+};
 use lotus_locktable::wire::{self, LockAnswer, Question, RemoteLock, Reply, RequestWriter};
 use lotus_locktable::{
-    EndTracker, LockHost, LockMode, LockName, LockRequest, LockServer, LockTable, LockTableConfig,
-    NO_OWNER,
+    Arrival, EndTracker, LockHost, LockMode, LockName, LockRequest, LockServer, LockTable,
+    LockTableConfig, NO_OWNER,
 };
 use proptest::prelude::*;
 
 const SLOTS: u16 = 3;
 const SHARD_EPOCH: u32 = 1;
+const ARRIVAL: Arrival =
+    Arrival { from: Endpoint { node: NodeId(1), lane: LaneId(0) }, at: Nanos(0) };
 
 struct Owner;
 
@@ -120,7 +125,8 @@ impl World {
             Event::Serve { pick: index, keep } => {
                 if let Some(request) = pick(&mut self.requests, index, keep) {
                     let mut reply = vec![0; 4096];
-                    let length = self.server.handle(&request, &mut reply).expect("well-formed");
+                    let length =
+                        self.server.handle(ARRIVAL, &request, &mut reply).expect("well-formed");
                     self.replies.push(reply[..length].to_vec());
                 }
             }
@@ -162,7 +168,10 @@ impl World {
         match answer {
             LockAnswer::Granted => slot.granted.extend(asked),
             LockAnswer::Refused { .. } => {}
-            LockAnswer::WrongOwner { .. } | LockAnswer::Stale | LockAnswer::Expelled => {
+            LockAnswer::WrongOwner { .. }
+            | LockAnswer::Waiting
+            | LockAnswer::Stale
+            | LockAnswer::Expelled => {
                 panic!("a live attempt was told {answer:?}")
             }
         }

@@ -3,4 +3,6 @@
 mod cas;
 mod lossy;
 mod model;
+mod queues;
 mod unanswered;
+mod waiting_model;

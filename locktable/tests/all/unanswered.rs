@@ -17,7 +17,7 @@ use lotus_fabric::sim::{Config, Fault, Profile, Rates, SimFabric, World};
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{
     HeldLocks, LockError, LockHost, LockMode, LockName, LockRequest, LockRoutes, LockService,
-    LockTable, LockTableConfig, LotusLocks,
+    LockTable, LockTableConfig, LockWait, LotusLocks,
 };
 
 const LEASE: Duration = Duration::from_millis(1);
@@ -90,7 +90,8 @@ fn run<F: Future<Output = ()> + 'static>(
 ) {
     let mut world = World::new(Config::new(1, 2, Profile::ideal())).expect("valid");
     let locks = |node, table: &Arc<LockTable>, lane: Lane| {
-        LotusLocks::new(Arc::clone(table), Arc::new(Host(node)), Rpc::new(lane), Some(LEASE))
+        let host = Arc::new(Host(node));
+        LotusLocks::new(Arc::clone(table), host, Rpc::new(lane), Some(LEASE), LockWait::Ordered)
     };
     let (owner, lane) = open(&world, OWNER);
     let serving = locks(OWNER, table, lane);

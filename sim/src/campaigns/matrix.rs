@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use lotus_benchmarks::config::{Inline, Routing, Timestamps};
+use lotus_benchmarks::config::{Inline, LockWait, Routing, Timestamps};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
@@ -152,6 +152,7 @@ fn concerns_transaction(point: FaultPoint, role: Role) -> Result<(), &'static st
         Role::LockOwner => Ok(()),
         Role::PrimaryMemory | Role::BackupMemory => match point {
             P::Begin | P::LocksRequested | P::LocksGranted => Err(DRY),
+            P::LockAwaited | P::WaitEnded => Err(DRY),
             P::LocksReleased | P::UnlockSent | P::UnlockAcknowledged => Err(OVER),
             _ => Ok(()),
         },
@@ -321,7 +322,8 @@ impl Coordinate {
         let (family, point) = (self.point.family(), self.point);
         let moves = family == Family::HandOver;
         let oracle = family == Family::Oracle || self.has(Role::Oracle);
-        let crowded = point == FaultPoint::AskedToYield;
+        let waits = matches!(point, FaultPoint::LockAwaited | FaultPoint::WaitEnded);
+        let crowded = waits || point == FaultPoint::AskedToYield;
         let inserts = point == FaultPoint::Promote;
         let upkeep = family == Family::Upkeep;
         let bank = Workload::Smallbank {
@@ -336,9 +338,10 @@ impl Coordinate {
             // With one shard the primary and the owner of all locks are known beforehand.
             shards: if moves || oracle { 16 } else { 1 },
             timestamps: if oracle { Timestamps::Oracle } else { Timestamps::Clock },
+            lock_wait: if waits { LockWait::Ordered } else { LockWait::None },
             lease_us: LEASE_US,
             moves_us: if moves { 150 } else { 0 },
-            drain_us: if crowded { 1 } else { 200 },
+            drain_us: if crowded && moves { 1 } else { 200 },
             // Few enough that the rows of `Pairs` fill them.
             group_slabs: if upkeep { 5 } else { Topology::default().group_slabs },
             inline: self.inline(),
@@ -405,7 +408,9 @@ impl Coordinate {
             Manner::Pause => Blow::Pause(PAUSE_US),
         };
         let own = matches!(self.point.family(), Family::Transaction | Family::Upkeep);
-        let by = own.then_some(COORDINATOR);
+        // The owner passes the end of a wait, as the peer of whose request it was.
+        let passer = if self.point == FaultPoint::WaitEnded { OWNER } else { COORDINATOR };
+        let by = own.then_some(passer);
         let roles = [Some(self.role), self.also].into_iter().flatten();
         let strike = Strike {
             point: self.point,
@@ -441,6 +446,7 @@ impl Coordinate {
     fn victim(&self, role: Role) -> Victim {
         let family = self.point.family();
         match role {
+            Role::Coordinator if self.point == FaultPoint::WaitEnded => Victim::Peer,
             Role::Coordinator | Role::Recoverer => Victim::Passer,
             Role::LockOwner if family == Family::HandOver => Victim::Passer,
             Role::LockOwner => Victim::Node(OWNER),

@@ -105,6 +105,14 @@ impl TxnEngine for Engine {
         let txn = self.engine.begin(kind).await?;
         Ok(Hurried { txn, slot: Rc::clone(&self.slot), gives_up })
     }
+
+    fn new_transaction(&mut self) {
+        self.engine.new_transaction();
+    }
+
+    fn retries_in_order(&self) -> bool {
+        self.engine.retries_in_order()
+    }
 }
 
 /// A transaction that its client may give up at one step, after so many nanoseconds.

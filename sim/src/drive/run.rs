@@ -227,6 +227,10 @@ fn drive(
     let healed = started.after(scenario.storm());
     violations.extend(isolation::violations(history));
     violations.extend(progress::violations(history, healed.0));
+    if scenario.loses_nothing() {
+        let longest_ns = scenario.cluster.lock_timeout_us * 1_000;
+        violations.extend(progress::waits(history, healed.0, longest_ns));
+    }
     violations.extend(deletions::violations(transactions(&scenario.workload), &outcome.tally));
     let kept_back = room::kept_back(scenario);
     violations.extend(deletions::without_room(history, &outcome.tally, kept_back, healed.0));

@@ -1,4 +1,5 @@
-//! After the faults have healed, every client makes progress.
+//! After the faults have healed, every client makes progress, and none waits for a lock until its
+//! deadline.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,34 @@ pub const PROGRESS: &str = "every client makes progress once the faults have hea
 /// Clients that made `ATTEMPTS` attempts after `healed_ns`, on the clients' clock, in vain.
 pub fn violations(history: &History, healed_ns: u64) -> Vec<Violation> {
     judge(history.attempts().map(|(attempt, _)| attempt), healed_ns)
+}
+
+/// Name of the property.
+pub const WAITS: &str = "no transaction waits until its deadline once the faults have healed";
+
+/// Attempts that began after `healed_ns` and failed after `longest_ns` or more, the time limit of
+/// an acquisition of locks.
+pub fn waits(history: &History, healed_ns: u64, longest_ns: u64) -> Vec<Violation> {
+    judge_waits(history.attempts().map(|(attempt, _)| attempt), healed_ns, longest_ns)
+}
+
+fn judge_waits<'a>(
+    attempts: impl Iterator<Item = &'a Attempt>,
+    healed_ns: u64,
+    longest_ns: u64,
+) -> Vec<Violation> {
+    let vain = |attempt: &&Attempt| {
+        attempt.status == Status::Fail
+            && attempt.start_ns > healed_ns
+            && attempt.end_ns.saturating_sub(attempt.start_ns) >= longest_ns
+    };
+    let vain: Vec<_> = attempts.filter(vain).collect();
+    vain.first().map_or_else(Vec::new, |first| {
+        let took_us = (first.end_ns - first.start_ns) / 1_000;
+        let client = first.session;
+        let detail = format!("{} attempts; one of client {client} took {took_us} us", vain.len());
+        vec![Violation { property: WAITS.to_owned(), detail }]
+    })
 }
 
 fn judge<'a>(attempts: impl Iterator<Item = &'a Attempt>, healed_ns: u64) -> Vec<Violation> {

@@ -6,7 +6,9 @@
 //! A run has two parts: a *storm*, in which rates and schedule of faults apply, and a *calm* after
 //! everything has healed, in which every client must make progress.
 
-use lotus_benchmarks::config::{Inline, Locks, ReadRule, Retention, Routing, Timestamps, Visible};
+use lotus_benchmarks::config::{
+    Inline, LockWait, Locks, ReadRule, Retention, Routing, Timestamps, Visible,
+};
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::sim::{Rates, Scheduled};
@@ -87,6 +89,8 @@ pub struct Topology {
     pub version_table_cache: usize,
     /// Lock tables on compute nodes, or spin locks on memory nodes.
     pub locks: Locks,
+    /// Treatment of requests for locks that are held.
+    pub lock_wait: LockWait,
     /// Source of timestamps: a shared clock, or an oracle.
     pub timestamps: Timestamps,
     /// Order in which a commit becomes visible on backups and primaries.
@@ -131,6 +135,7 @@ impl Default for Topology {
             lock_table_bytes: 1 << 14,
             version_table_cache: 64,
             locks: Locks::Lotus,
+            lock_wait: LockWait::None,
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
             read_rule: ReadRule::Latest,

@@ -35,10 +35,18 @@ impl Scenario {
         (self.cluster.lease_us > 0).then(|| Duration::from_micros(self.cluster.lease_us))
     }
 
+    /// Whether no message and no node is lost, so that no lock is held for longer than its
+    /// transaction takes. The end of an attempt that is lost is repeated only after milliseconds.
+    pub(crate) fn loses_nothing(&self) -> bool {
+        let undisturbed = self.schedule.is_empty() && self.strikes.is_empty();
+        undisturbed && self.lease().is_none() && self.rates.message_loss == 0.0
+    }
+
     /// The benchmark harness's view of the cluster.
     pub(crate) fn cluster_config(&self) -> ClusterConfig {
         let Topology { compute_nodes, threads, coroutines, memory_nodes, .. } = self.cluster;
-        let Topology { replicas, versions, lock_table_bytes, locks, timestamps, .. } = self.cluster;
+        let Topology { replicas, versions, lock_table_bytes, locks, lock_wait, .. } = self.cluster;
+        let Topology { timestamps, .. } = self.cluster;
         ClusterConfig {
             fabric: Fabric::Sim,
             profile: Some(self.network.profile.clone()),
@@ -54,6 +62,7 @@ impl Scenario {
             vt_cache: self.cluster.version_table_cache,
             sharding: Sharding::App,
             locks,
+            lock_wait,
             timestamps,
             visible: self.cluster.visible,
             retain_versions: self.cluster.retain_versions,

@@ -10,7 +10,7 @@ use crate::properties::copies::OF_ONE_TIME;
 use crate::properties::durability::DURABLE;
 use crate::properties::isolation::CHECKED;
 use crate::properties::losses::MISSED;
-use crate::properties::progress::PROGRESS;
+use crate::properties::progress::{PROGRESS, WAITS};
 use crate::properties::returns::RETURNED;
 use crate::scenario::pairs::{AT_MOST_ONE, COUNTED};
 use crate::verdict::{ENDS, READS};
@@ -152,6 +152,8 @@ const TABLE: &[Hunted] = &[
     ),
     hunted(Rule::FreeSlotsAreZero, &["h7-full-lock-buckets"], &[ZEROED]),
     hunted(Rule::UpgradesAreExplicit, &["h7-read-then-write"], &[LOCKED, Isolation]),
+    hunted(Rule::WaitsGoUp, &["h7-locks-that-wait"], &[Property(WAITS)]),
+    hunted(Rule::QueuesGoByAge, &["h7-locks-that-wait"], &[Property(WAITS)]),
     hunted(
         Rule::TheExpelledAreRefused,
         &["h8-late-requests-of-the-dead"],
@@ -168,6 +170,11 @@ const TABLE: &[Hunted] = &[
     hunted(
         Rule::EndsReachAllAsked,
         &["h10-lost-ends", "h10-owners-out-of-reach"],
+        &[UNLOCKED, Property(PROGRESS), Property(ENDS)],
+    ),
+    hunted(
+        Rule::EndsRemoveTheParked,
+        &["h10-waits-of-callers-that-go-away"],
         &[UNLOCKED, Property(PROGRESS), Property(ENDS)],
     ),
     hunted(Rule::EndsNameTheirAttempt, &["h9-late-lock-requests"], &[Isolation, LOCKED]),
@@ -203,6 +210,11 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::SuccessorsWait, &["h18-oracles-return"], &[Isolation, Property(READS)]),
     hunted(Rule::BoundsOutlastOracles, &["h18-oracles-die"], &[Isolation, Property(READS)]),
     hunted(Rule::OwnersStopFirst, &["h19-shards-move"], &[Isolation, OWNED, LOCKED, CACHED]),
+    hunted(
+        Rule::HandOversAnswerTheParked,
+        &["h19-shards-move-from-those-that-wait"],
+        &[Isolation, OWNED, LOCKED, CACHED, Property(WAITS)],
+    ),
     hunted(Rule::HandOversDrain, &["h19-shards-move"], &[Isolation, OWNED, LOCKED, CACHED]),
     hunted(
         Rule::CommittersKeepTheirLocks,

@@ -1,0 +1,179 @@
+//! Memory of a refused attempt, for the retry of its transaction in the same slot.
+//!
+//! An attempt learns its locks round by round, so it may need one below those that it holds, for
+//! which it may not wait. Its retry knows them: it takes all of them before its first read, in
+//! order, and so may wait for each. It keeps its age, by which queues are ordered, so each retry
+//! comes nearer to the front.
+//!
+//! A slot takes the next attempt for a retry until one ends otherwise, or until it is told that
+//! another transaction begins ([`Session::new_transaction`](crate::Session::new_transaction)). If
+//! that is missed, an attempt holds some locks that it does not need.
+
+use std::cell::{Cell, RefCell};
+
+use lotus_fabric::env::Nanos;
+use lotus_locktable::{HeldLocks, LockError, LockMode, LockRequest};
+
+/// Locks and age of a transaction that was refused a lock.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    /// Locks that its attempts held or wanted, each in the strongest mode; empty if there is none.
+    locks: RefCell<Vec<LockRequest>>,
+    /// Time at which it was refused first.
+    since: Cell<Nanos>,
+    /// Whether the attempt under way has been refused, and the slot has not heard of its end yet.
+    now: Cell<bool>,
+    /// Whether a queue will order the retry, so that it need not be put off.
+    queues: Cell<bool>,
+}
+
+impl Refused {
+    /// Whether the next attempt is a retry that waits in queues.
+    #[inline]
+    pub(crate) fn queues(&self) -> bool {
+        self.queues.get()
+    }
+
+    /// Forgets the transaction.
+    #[inline]
+    pub(crate) fn forget(&self) {
+        self.locks.borrow_mut().clear();
+        self.now.set(false);
+        self.queues.set(false);
+    }
+
+    /// Records that an acquisition of `wanted` has failed, if other transactions were in its way.
+    /// An owner that does not answer should not be asked by what comes next.
+    pub(crate) fn note(
+        &self,
+        held: &HeldLocks,
+        wanted: &[LockRequest],
+        error: &LockError,
+        at: Nanos,
+    ) {
+        let queues = matches!(error, LockError::Conflict(_) | LockError::WaitedTooLong(_));
+        if !queues && !matches!(error, LockError::Moved(_)) {
+            return;
+        }
+        let mut locks = self.locks.borrow_mut();
+        let first = locks.is_empty();
+        if first {
+            self.since.set(at);
+        }
+        locks.extend(held.taken().iter().map(|lock| lock.request));
+        locks.extend_from_slice(wanted);
+        strongest(&mut locks);
+        self.now.set(true);
+        // A retry that is refused as well has met something that queues do not order.
+        self.queues.set(queues && first);
+    }
+
+    /// Records that an attempt has ended. Unless it was refused, there is nothing to retry.
+    #[inline]
+    pub(crate) fn ended(&self) {
+        if !self.now.replace(false) {
+            self.forget();
+        }
+    }
+
+    /// Adds what the transaction is known to need to the first locks that an attempt wants.
+    #[inline]
+    pub(crate) fn recall(&self, held: &mut HeldLocks, wanted: &mut Vec<LockRequest>) {
+        let locks = self.locks.borrow();
+        if !locks.is_empty() {
+            held.retry(self.since.get());
+            wanted.extend_from_slice(&locks);
+            strongest(wanted);
+        }
+    }
+
+    /// Removes from `wanted` what a retry holds already.
+    #[inline]
+    pub(crate) fn pass_over(&self, held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
+        if !self.locks.borrow().is_empty() {
+            let has = |mode: LockMode, wanted: &LockRequest| mode >= wanted.mode;
+            wanted.retain(|one| {
+                let mut of_name = held.taken().iter().filter(|held| held.request.name == one.name);
+                !of_name.any(|held| has(held.request.mode, one))
+            });
+        }
+    }
+}
+
+/// Keeps each name once, in its strongest mode.
+fn strongest(locks: &mut Vec<LockRequest>) {
+    locks.sort_unstable_by(|one, other| one.name.cmp(&other.name).then(other.mode.cmp(&one.mode)));
+    locks.dedup_by_key(|lock| lock.name);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
+    use lotus_locktable::LockName;
+
+    const ERROR: LockError = LockError::Conflict(row(1));
+
+    const fn row(key: u64) -> LockName {
+        LockName::row(TableId(1), Key(key))
+    }
+
+    fn held(attempt: u64) -> HeldLocks {
+        let mut held = HeldLocks::default();
+        held.begin(TxnId::new(Incarnation::new(1).expect("fits"), 0, attempt));
+        held
+    }
+
+    #[test]
+    fn a_retry_wants_each_lock_once_in_its_strongest_mode() {
+        let refused = Refused::default();
+        let wanted = [LockRequest::read(row(2)), LockRequest::read(row(1))];
+        refused.note(&held(1), &wanted, &ERROR, Nanos(7));
+        refused.ended();
+        assert!(refused.queues());
+        refused.note(&held(2), &[LockRequest::write(row(2))], &ERROR, Nanos(9));
+        refused.ended();
+        assert!(!refused.queues(), "a retry that is refused as well is put off");
+        let mut again = vec![LockRequest::read(row(3)), LockRequest::read(row(2))];
+        refused.recall(&mut held(3), &mut again);
+        let expected =
+            [LockRequest::read(row(1)), LockRequest::write(row(2)), LockRequest::read(row(3))];
+        assert_eq!(again, expected);
+        assert_eq!(refused.since.get(), Nanos(7), "its age counts from the first refusal");
+    }
+
+    #[test]
+    fn an_attempt_that_was_not_refused_leaves_nothing_to_retry() {
+        let refused = Refused::default();
+        refused.note(&held(1), &[LockRequest::write(row(1))], &ERROR, Nanos(7));
+        assert!(refused.queues());
+        refused.ended();
+        assert!(refused.queues(), "the next attempt is its retry");
+        refused.ended();
+        assert!(!refused.queues());
+        let mut wanted = vec![LockRequest::read(row(9))];
+        refused.recall(&mut held(3), &mut wanted);
+        assert_eq!(wanted, [LockRequest::read(row(9))]);
+    }
+
+    #[test]
+    fn conflicts_are_retried_at_once_and_silent_owners_are_not_asked_again() {
+        // (error, whether the locks are remembered, whether the retry is not put off)
+        let cases = [
+            (LockError::Conflict(row(1)), true, true),
+            (LockError::WaitedTooLong(row(1)), true, true),
+            (LockError::Moved(row(1)), true, false),
+            (LockError::Full(row(1)), false, false),
+            (LockError::Suspected(row(1)), false, false),
+            (LockError::TimedOut, false, false),
+        ];
+        for (error, remembered, queues) in cases {
+            let refused = Refused::default();
+            refused.note(&held(1), &[LockRequest::write(row(1))], &error, Nanos(7));
+            assert_eq!(refused.queues(), queues, "{error}");
+            let mut wanted = Vec::new();
+            refused.recall(&mut held(2), &mut wanted);
+            assert_eq!(wanted.len(), usize::from(remembered), "{error}");
+        }
+    }
+}
