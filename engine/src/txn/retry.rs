@@ -28,10 +28,12 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// Whether the next attempt is a retry that waits in queues.
+    /// Whether the next attempt is a retry that waits in queues. True once for each refusal: an
+    /// attempt that cannot even begin, because its node has no place at the moment, waits nowhere,
+    /// and must be put off.
     #[inline]
     pub(crate) fn queues(&self) -> bool {
-        self.queues.get()
+        self.queues.replace(false)
     }
 
     /// Forgets the transaction.
@@ -131,6 +133,7 @@ mod tests {
         refused.note(&held(1), &wanted, &ERROR, Nanos(7));
         refused.ended();
         assert!(refused.queues());
+        assert!(!refused.queues(), "a retry that could not begin is put off");
         refused.note(&held(2), &[LockRequest::write(row(2))], &ERROR, Nanos(9));
         refused.ended();
         assert!(!refused.queues(), "a retry that is refused as well is put off");
@@ -146,7 +149,6 @@ mod tests {
     fn an_attempt_that_was_not_refused_leaves_nothing_to_retry() {
         let refused = Refused::default();
         refused.note(&held(1), &[LockRequest::write(row(1))], &ERROR, Nanos(7));
-        assert!(refused.queues());
         refused.ended();
         assert!(refused.queues(), "the next attempt is its retry");
         refused.ended();

@@ -44,7 +44,8 @@ impl Session {
     }
 
     /// Whether the next attempt is the retry of one that met a conflict, and waits for its locks in
-    /// queues ([`LockWait::Ordered`](crate::LockWait)). There is no need to put it off.
+    /// queues ([`LockWait::Ordered`](crate::LockWait)). There is no need to put it off. True once
+    /// for each conflict: a retry that cannot begin is put off like any other.
     pub fn retries_in_order(&self) -> bool {
         self.slot.refused.queues()
     }

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use lotus_benchmarks::config::{Inline, Locks, ReadRule, Retention, Routing, Timestamps, Visible};
+use lotus_benchmarks::config::{
+    Inline, LockWait, Locks, ReadRule, Retention, Routing, Timestamps, Visible,
+};
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
@@ -106,6 +108,10 @@ fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x1A11_E0F5);
     scenario.cluster.inline = pick(&mut rng, &[Inline::Auto, Inline::Auto, Inline::Never]);
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x0DE2_4A17);
+    if scenario.cluster.locks == Locks::Lotus {
+        scenario.cluster.lock_wait = pick(&mut rng, &[LockWait::Ordered, LockWait::None]);
+    }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
     if rng.random_bool(FILLS_MEMORY) {
         fill_memory(&mut rng, scenario);
