@@ -469,6 +469,7 @@ impl Body {
                 let certain = stable || !may_be_outdated(cvt, snapshot);
                 match cvt.home_words(fetch.cvt, version.index, version.record) {
                     Some(words) if certain || broken(Rule::HomesAreConfirmed) => {
+                        debug_assert!(fetch.cvt != 0, "I260: a home slot is part of its CVT");
                         return self.absorb_record(fetch, version, words);
                     }
                     Some(_) => {

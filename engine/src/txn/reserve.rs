@@ -83,6 +83,10 @@ impl Body {
             }
             Destination::Another { otherwise: Fallback::Home } => (target.home, Some(Use::Spare)),
         };
+        debug_assert!(
+            target.home == 0 || slot != 0,
+            "I261: a cell with a home slot never lacks a slot"
+        );
         self.rows[index].target.as_mut()?.slot = slot;
         wanted
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{ClusterBuilder, MemoryStanding};
-use lotus_benchmarks::config::{LoadConfig, LockWait};
+use lotus_benchmarks::config::LoadConfig;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError, Options};
 use lotus_benchmarks::history::{History, Status};
@@ -29,7 +29,7 @@ use crate::drive::starts;
 use crate::drive::turns::Turns;
 use crate::drive::watched::Watched;
 use crate::properties::{balance, deletions, durability, isolation, losses, progress};
-use crate::scenario::format::{Scenario, ScenarioError, Topology, Workload};
+use crate::scenario::format::{Scenario, ScenarioError, Workload};
 use crate::scenario::pairs::Pairs;
 use crate::scenario::{memory_returns, room};
 use crate::verdict::{ENDS, Figures, LANES_END, NO_PANIC, Outcome, READS, Violation};
@@ -227,11 +227,7 @@ fn drive(
     let healed = started.after(scenario.storm());
     violations.extend(isolation::violations(history));
     violations.extend(progress::violations(history, healed.0));
-    // Spin locks know no order. In full memory an update holds its locks while it waits for a slot,
-    // longer than others wait for them.
-    let ordered = scenario.cluster.lock_wait == LockWait::Ordered;
-    let has_room = scenario.cluster.group_slabs >= Topology::default().group_slabs;
-    if scenario.loses_nothing() && ordered && has_room {
+    if scenario.waits_are_short() {
         let longest_ns = scenario.cluster.lock_timeout_us * 1_000;
         violations.extend(progress::waits(history, healed.0, longest_ns));
     }

@@ -1,7 +1,7 @@
 //! Settings of a cluster, its load and its network, as a scenario gives them.
 
 use crate::scenario::format::{Scenario, ScenarioError, Topology, Workload};
-use lotus_benchmarks::config::{ClusterConfig, Fabric, LoadConfig, Sharding};
+use lotus_benchmarks::config::{ClusterConfig, Fabric, LoadConfig, LockWait, Sharding};
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
@@ -28,6 +28,14 @@ impl Scenario {
     /// Length of the calm.
     pub fn calm(&self) -> Duration {
         Duration::from_micros(self.calm_us)
+    }
+
+    /// Whether transactions wait for locks, in order, and never long once the faults have healed.
+    /// Spin locks know no order. In full memory an update holds its locks while it waits for a
+    /// slot, longer than others wait for them.
+    pub(crate) fn waits_are_short(&self) -> bool {
+        let has_room = self.cluster.group_slabs >= Topology::default().group_slabs;
+        self.cluster.lock_wait == LockWait::Ordered && has_room && self.loses_nothing()
     }
 
     /// Lease of compute nodes; `None` without one.

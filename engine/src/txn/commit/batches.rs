@@ -38,6 +38,7 @@ fn retire(coordinator: &Coordinator, row: &Row, target: &Target, bound: u64) {
     let left = target.cell.record;
     let is_left = left != 0 && left != bound && left != target.home;
     if let Some(successor) = target.successor.filter(|_| is_left) {
+        debug_assert!(left != target.home, "I261: a home slot is never retired");
         coordinator.retired.borrow_mut().retire(row.records(), left, successor);
     }
 }
@@ -278,6 +279,10 @@ impl Body {
             header.encode(row.key, &row.primary_key, value, words);
         };
         let home_words = if write.goes_home() { record_words } else { 0 };
+        debug_assert!(
+            home_words <= self.table(row.table).def.cvt().home_words(),
+            "I261: a record that goes home ends where the next cell begins"
+        );
         let record = (record_words > home_words).then(|| {
             let buffer = batch.stage(record_words * WORD_BYTES);
             encode_record(batch.words_mut(buffer));
