@@ -280,7 +280,8 @@ fn a_half_restored_cluster_serves_nobody_and_loses_no_snapshot() {
     let tail = "[snapshots]\ndirectory = \"kept\"\nkeep = 1\n";
     let described = Described::new("half", tail);
     let file = fs::read_to_string(described.file()).expect("it is ours");
-    let file = file.replace("[load.smallbank]\naccounts = 200", "[load.kvs]\nkeys = 120000");
+    let file = file.replace("[load.smallbank]\naccounts = 200", "[load.kvs]\nkeys = 200000");
+    let file = file.replace("memory = \"64M\"", "memory = \"128M\"");
     fs::write(described.file(), file).expect("it is ours");
     described.done(&["up"]);
     described.done(&["down"]);
