@@ -164,7 +164,8 @@ pub(crate) struct Initiator<T> {
 struct Connection {
     /// Regions of the node, found at their first use.
     regions: [OnceCell<Arc<Region>>; REGIONS_PER_NODE],
-    /// Number of the last round that found the node to admit verbs; zero if a verb has failed since.
+    /// Number of the last round that found the node to admit verbs; zero if a verb has failed
+    /// since.
     admitted: Cell<u64>,
     /// Whether a verb failed and the connection has not been re-made.
     broken: Cell<bool>,
@@ -253,8 +254,9 @@ impl<T: Targets> Initiator<T> {
     }
 
     /// As `find`, for the first verb of a round to a node or of a lane to a region, and for verbs
-    /// that are refused.
+    /// that are refused. Not inlined: its values would take the registers of those that are found.
     #[cold]
+    #[inline(never)]
     fn find_anew(
         &self,
         addr: RemoteAddr,

@@ -39,8 +39,8 @@ impl NodeSet {
         node.0 < Self::LIMIT && !self.and(Self::of_low_bits(node)).is_empty()
     }
 
-    /// Number of nodes in the set. For few nodes, cheaper than `count_ones` on processors without an
-    /// instruction for it.
+    /// Number of nodes in the set. For few nodes, cheaper than `count_ones` on processors without
+    /// an instruction for it.
     #[inline]
     pub fn len(&self) -> usize {
         self.into_iter().count()

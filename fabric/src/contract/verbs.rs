@@ -348,8 +348,8 @@ impl Work {
     }
 
     /// Finds the words that each verb moves, for a back end whose initiator carries verbs out
-    /// itself: appends them to `found`, or [`Words::NONE`] where `find` refuses the verb. Once it has
-    /// refused one, it must refuse all to that node.
+    /// itself: appends them to `found`, or [`Words::NONE`] where `find` refuses the verb. Once it
+    /// has refused one, it must refuse all to that node.
     #[inline]
     pub(crate) fn resolve<'m>(
         &mut self,
