@@ -254,8 +254,9 @@ impl<T: Targets> Initiator<T> {
     }
 
     /// As `find`, for the first verb of a round to a node or of a lane to a region, and for verbs
-    /// that are refused.
+    /// that are refused. Not inlined: its values would take the registers of those that are found.
     #[cold]
+    #[inline(never)]
     fn find_anew(
         &self,
         addr: RemoteAddr,

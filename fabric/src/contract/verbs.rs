@@ -303,10 +303,13 @@ impl Buffers {
         Some(Buffer { chunk: (self.chunks.len() - 1) as u16, first, words: words as u16 })
     }
 
-    /// Begins the next chunk.
-    fn extend(&mut self, chunk: Chunk) {
+    /// A buffer of `words` words in the next chunk.
+    #[cold]
+    fn reserve_in(&mut self, chunk: Chunk, words: usize) -> Buffer {
+        assert!(words <= CHUNK_WORDS, "a buffer holds at most {MAX_VERB_BYTES} bytes");
         self.chunks.push(chunk);
         self.used_words = 0;
+        self.reserve(words).expect("a chunk holds it")
     }
 
     /// Whether the buffer was reserved here.
@@ -510,15 +513,11 @@ impl Work {
         self.requests.push(request);
     }
 
-    /// A buffer of `words` words, unless it needs another chunk: then [`Work::extend`] first.
+    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
     #[inline]
-    pub(crate) fn reserve(&mut self, words: usize) -> Option<Buffer> {
-        self.buffers.reserve(words)
-    }
-
-    /// Adds a chunk for further buffers.
-    pub(crate) fn extend(&mut self, chunk: Chunk) {
-        self.buffers.extend(chunk);
+    pub(crate) fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
+        let buffer = self.buffers.reserve(words);
+        buffer.unwrap_or_else(|| self.buffers.reserve_in(new_chunk(), words))
     }
 
     /// An empty buffer, for requests that carry their data themselves.

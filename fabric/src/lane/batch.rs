@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::{Core, Waiting};
 use crate::contract::ids::{NodeSet, RegionId, RemoteAddr};
 use crate::contract::region::WORD_BYTES;
-use crate::contract::verbs::{Buffer, Failure, MAX_VERB_BYTES, Op, Work};
+use crate::contract::verbs::{Buffer, Failure, Op, Work};
 
 /// A batch owned by the coordinator; returns to the lane's pool when dropped.
 struct Owned {
@@ -77,13 +77,8 @@ impl Batch {
     #[inline]
     pub fn stage(&mut self, bytes: usize) -> Buffer {
         assert!(bytes.is_multiple_of(WORD_BYTES), "buffers are whole words");
-        assert!(bytes <= MAX_VERB_BYTES, "a buffer holds at most {MAX_VERB_BYTES} bytes");
         let (core, work) = self.owned.parts_mut();
-        let words = bytes / WORD_BYTES;
-        work.reserve(words).unwrap_or_else(|| {
-            core.add_chunk(work);
-            work.reserve(words).expect("a chunk holds any buffer")
-        })
+        work.reserve(bytes / WORD_BYTES, || core.new_chunk())
     }
 
     /// The contents of a staged buffer.

@@ -345,10 +345,10 @@ impl Core {
         self.state.borrow_mut().pool.put_back(work);
     }
 
-    /// Adds an empty chunk to a batch.
+    /// An empty chunk for a batch.
     #[cold]
-    fn add_chunk(&self, work: &mut Work) {
-        work.extend(self.state.borrow_mut().pool.chunk());
+    fn new_chunk(&self) -> Chunk {
+        self.state.borrow_mut().pool.chunk()
     }
 
     #[cold]
