@@ -159,6 +159,7 @@ fn differences(found: &TableSpec, wanted: &TableSpec) -> String {
             ("versions", spec.versions.to_string()),
             ("shards", spec.shards.to_string()),
             ("critical_field", format!("{:?}", spec.critical_field)),
+            ("inline", format!("{:?}", spec.inline)),
         ]
     };
     let pairs = settings(found).into_iter().zip(settings(wanted));

@@ -329,6 +329,8 @@ impl Body {
         let words = done.words(buffer);
         let purge_time = fetch.purge_time.take().map(|buffer| done.words(buffer)[0]);
         fetch.absent_since = purge_time.and_then(Timestamp::new);
+        // Two READs of the CVT vouch for themselves alone, not for a bucket that is read later.
+        fetch.confirmed = false;
         let changed = match fetch.second.take().map(|second| done.words(second)) {
             Some(second) if matches!(fetch.wants, Wants::Cvt) => {
                 fetch.confirmed = second == words;

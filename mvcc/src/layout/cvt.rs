@@ -52,8 +52,6 @@ pub const MAX_CELLS: usize = 8;
 
 /// Largest number of words of a home slot.
 pub const MAX_HOME_WORDS: usize = 24;
-/// Largest number of words of a CVT.
-pub const MAX_CVT_WORDS: usize = HEADER_WORDS + MAX_CELLS * (CELL_WORDS + MAX_HOME_WORDS);
 
 /// Shape of the CVTs of a table: the number of cells, and the words of each cell's home slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
