@@ -252,8 +252,8 @@ impl Body {
 
     #[inline]
     pub(crate) fn row(&self, item: Item) -> Result<&Row, TxnError> {
-        let unknown = TxnError::Misuse("the item belongs to another transaction");
-        self.rows.get(item.0 as usize).ok_or(unknown)
+        let unknown = || TxnError::Misuse("the item belongs to another transaction");
+        self.rows.get(item.0 as usize).ok_or_else(unknown)
     }
 
     /// Returns the table and access of a row that may be written.

@@ -21,9 +21,6 @@ pub(crate) struct Fetch {
     /// Destination of a second READ of the CVT, where the first, or the record, alone proves
     /// nothing.
     pub(crate) second: Option<Buffer>,
-    /// Whether two READs of the CVT in this round, one after the other, have returned the same: all
-    /// its words stood side by side at one moment.
-    pub(crate) confirmed: bool,
     pub(crate) rereads: u32,
     /// Offset of the CVT, once known or remembered.
     pub(crate) cvt: u64,
@@ -69,6 +66,27 @@ pub(crate) enum Next {
 }
 
 impl Fetch {
+    /// A fetch of the row at this place in its transaction, with nothing read. An insert needs to
+    /// know since when its row is absent.
+    #[inline]
+    pub(crate) fn of(row: usize, insert: bool) -> Self {
+        Self {
+            row,
+            wants: Wants::Cvt,
+            buffer: None,
+            before: None,
+            second: None,
+            rereads: 0,
+            cvt: 0,
+            lookup: None,
+            unconfirmed: None,
+            purge_time: None,
+            wants_purge_time: insert,
+            absent_since: None,
+            hops: 0,
+        }
+    }
+
     /// Whether the CVT differs from its first reading; if so, the next READ examines it anew.
     #[cold]
     pub(crate) fn has_changed(&mut self, cvt: &[u64]) -> bool {

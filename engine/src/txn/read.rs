@@ -183,8 +183,9 @@ impl Body {
     }
 
     fn start_fetches(&mut self, coordinator: &Coordinator, mode: Mode) -> Result<(), TxnError> {
+        let mut fetches = std::mem::take(&mut self.fetches);
         // Remains of an earlier execution that was given up half-way.
-        self.fetches.clear();
+        fetches.clear();
         self.lookups.clear();
         let mut caches = coordinator.caches.get();
         for index in 0..self.rows.len() {
@@ -193,27 +194,13 @@ impl Body {
             }
             let access = self.rows[index].access;
             let insert = access == Access::Insert;
-            let mut fetch = Fetch {
-                row: index,
-                wants: Wants::Cvt,
-                buffer: None,
-                before: None,
-                second: None,
-                confirmed: false,
-                rereads: 0,
-                cvt: 0,
-                lookup: None,
-                unconfirmed: None,
-                purge_time: None,
-                wants_purge_time: insert,
-                absent_since: None,
-                hops: 0,
-            };
+            fetches.push(Fetch::of(index, insert));
+            let fetch = fetches.last_mut().expect("one was added");
             // An insert must read the whole chain, and purges and trims believe memory only.
             let may_be_cached = matches!(access, Access::Read | Access::Write)
                 && self.table(self.rows[index].table).may_be_cached();
             let cached =
-                may_be_cached && self.consult_cache(coordinator, mode, &mut fetch, &mut caches)?;
+                may_be_cached && self.consult_cache(coordinator, mode, fetch, &mut caches)?;
             if !cached {
                 let row = &self.rows[index];
                 let tables = self.tables.as_ref().expect("a row was added");
@@ -227,12 +214,12 @@ impl Body {
                     fetch.search(table, row, &mut self.lookups);
                 }
             }
-            self.fetches.push(fetch);
         }
         debug_assert!(
-            self.fetches.iter().all(|fetch| fetch.cvt != 0 || fetch.lookup.is_some()),
+            fetches.iter().all(|fetch| fetch.cvt != 0 || fetch.lookup.is_some()),
             "I9: each READ has an address, or a search for it"
         );
+        self.fetches = fetches;
         coordinator.caches.set(caches);
         Ok(())
     }
@@ -329,12 +316,12 @@ impl Body {
         let words = done.words(buffer);
         let purge_time = fetch.purge_time.take().map(|buffer| done.words(buffer)[0]);
         fetch.absent_since = purge_time.and_then(Timestamp::new);
-        // Two READs of the CVT vouch for themselves alone, not for a bucket that is read later.
-        fetch.confirmed = false;
+        // Two READs of a CVT that agree vouch for what they returned, and for nothing read later.
+        let mut confirmed = false;
         let changed = match fetch.second.take().map(|second| done.words(second)) {
             Some(second) if matches!(fetch.wants, Wants::Cvt) => {
-                fetch.confirmed = second == words;
-                !fetch.confirmed && !broken(Rule::HomesAreConfirmed)
+                confirmed = second == words;
+                !confirmed && !broken(Rule::HomesAreConfirmed)
             }
             second => second.is_some_and(|second| fetch.has_changed(second)),
         };
@@ -343,7 +330,7 @@ impl Body {
             Wants::Record(version) => self.absorb_record(fetch, version, words)?,
             Wants::Successor(version) => self.absorb_successor(fetch, version, words)?,
             Wants::Older(link) => self.absorb_older(fetch, link, words)?,
-            _ => self.absorb_index(coordinator, mode, fetch, words)?,
+            _ => self.absorb_index(coordinator, mode, fetch, words, confirmed)?,
         };
         if matches!(next, Next::Reread) {
             fetch.rereads += 1;
@@ -355,7 +342,7 @@ impl Body {
         Ok(next)
     }
 
-    /// Absorbs the words of a CVT or bucket.
+    /// Absorbs the words of a CVT or bucket; `confirmed` as for [`Self::absorb_cvt`].
     #[inline]
     fn absorb_index(
         &mut self,
@@ -363,6 +350,7 @@ impl Body {
         mode: Mode,
         fetch: &mut Fetch,
         words: &[u64],
+        confirmed: bool,
     ) -> Result<Next, TxnError> {
         let row = &self.rows[fetch.row];
         let tables = self.tables.as_ref().expect("a row was added");
@@ -375,7 +363,7 @@ impl Body {
             }
             let cvt = Cvt::new(words, table.def.cvt());
             self.keep_cached(coordinator, mode, fetch, cvt);
-            return self.absorb_cvt(coordinator, mode, fetch, cvt);
+            return self.absorb_cvt(coordinator, mode, fetch, cvt, confirmed);
         };
         let claimed = |offset| !broken(Rule::ClaimsAreRemembered) && self.claims.contains(&offset);
         match lookup.absorb_except(words, claimed) {
@@ -388,7 +376,7 @@ impl Body {
                 (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
                 let cvt = Cvt::new(&words[range], table.def.cvt());
                 self.keep_cached(coordinator, mode, fetch, cvt);
-                self.absorb_cvt(coordinator, mode, fetch, cvt)
+                self.absorb_cvt(coordinator, mode, fetch, cvt, false)
             }
             SearchStep::Torn => {
                 fetch.wants = Wants::Bucket(lookup.restart());
@@ -420,7 +408,7 @@ impl Body {
             },
             SearchStep::Absent { .. } => {
                 fetch.wants = Wants::Bucket(lookup.restart());
-                self.absent(coordinator, mode, fetch, words)
+                self.absent(coordinator, mode, fetch, words, false)
             }
         }
     }
@@ -447,7 +435,8 @@ impl Body {
         View::of(mode, row.access, coordinator.shared.config.read_rule, self.snapshot)
     }
 
-    /// Absorbs the row's CVT.
+    /// Absorbs the row's CVT. `confirmed` tells whether two READs, one after the other, returned
+    /// it: all its words stood side by side at one moment.
     #[inline]
     fn absorb_cvt(
         &mut self,
@@ -455,6 +444,7 @@ impl Body {
         mode: Mode,
         fetch: &mut Fetch,
         cvt: Cvt<'_>,
+        confirmed: bool,
     ) -> Result<Next, TxnError> {
         let row = &self.rows[fetch.row];
         let snapshot = match self.view(coordinator, mode, row) {
@@ -464,10 +454,10 @@ impl Body {
         match visible_at(cvt, snapshot) {
             // A deletion without a record: only the CVT attests it.
             Visible::Version(version) if version.record == 0 => {
-                self.absent(coordinator, mode, fetch, cvt.words())
+                self.absent(coordinator, mode, fetch, cvt.words(), confirmed)
             }
             Visible::Version(version) => {
-                let stable = coordinator.lane.capabilities().stable_reads || fetch.confirmed;
+                let stable = coordinator.lane.capabilities().stable_reads || confirmed;
                 let certain = stable || !may_be_outdated(cvt, snapshot);
                 match cvt.home_words(fetch.cvt, version.index, version.record) {
                     Some(words) if certain || broken(Rule::HomesAreConfirmed) => {
@@ -489,7 +479,7 @@ impl Body {
                 fetch.wants = Wants::Successor(successor);
                 Ok(Next::Read)
             }
-            Visible::NotFound => self.absent(coordinator, mode, fetch, cvt.words()),
+            Visible::NotFound => self.absent(coordinator, mode, fetch, cvt.words(), confirmed),
             Visible::TooOld => Err(row.too_old()),
             Visible::Undecided { .. } | Visible::Torn => Ok(Next::Reread),
         }
@@ -578,7 +568,8 @@ impl Body {
     }
 
     /// Treats the row as absent, as `words` say. An absence has no record to vouch for it, so it
-    /// takes two equal readings where READs may be torn and no lock keeps writers away.
+    /// takes two equal readings where READs may be torn and no lock keeps writers away; `confirmed`
+    /// tells that there were two.
     #[cold]
     fn absent(
         &mut self,
@@ -586,10 +577,11 @@ impl Body {
         mode: Mode,
         fetch: &mut Fetch,
         words: &[u64],
+        confirmed: bool,
     ) -> Result<Next, TxnError> {
         let row = &mut self.rows[fetch.row];
         let locked = mode == Mode::Serializable || row.access != Access::Read;
-        let stable = coordinator.lane.capabilities().stable_reads || fetch.confirmed;
+        let stable = coordinator.lane.capabilities().stable_reads || confirmed;
         let certain = locked || stable;
         if !certain && fetch.unconfirmed.as_deref() != Some(words) {
             fetch.unconfirmed = Some(words.to_vec());

@@ -45,7 +45,11 @@ pub(crate) struct Slot {
     pub(crate) attempts: Rc<Attempts>,
     /// Buffers for the next transaction; `None` while one is using them.
     spare: RefCell<Option<Box<Body>>>,
-    errand: RefCell<Errand>,
+    errand: Cell<Errand>,
+    /// Buffers on their way to the driver ([`Errand::Asked`]) or back ([`Errand::Executed`]).
+    handed: Cell<Option<Box<Body>>>,
+    /// Error of an execution that failed ([`Errand::Executed`]).
+    failed: Cell<Option<TxnError>>,
     /// Whether the caller of the execution under way is gone. It ends a wait for locks.
     abandoned: Rc<Cell<bool>>,
     /// The slot's task, once it serves.
@@ -71,15 +75,17 @@ pub(crate) enum Operation {
     Commit,
 }
 
-/// State of the driver, with the buffers that it has.
+/// State of the driver. Looked at in every poll of the slot's task, so it is a few bytes, and the
+/// buffers are elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Errand {
     Idle,
     /// Requested, not yet begun.
-    Asked(Operation, Box<Body>),
+    Asked(Operation),
     /// Begun, not finished.
     Running(Operation),
-    /// Executed; the transaction has not taken its buffers back yet.
-    Executed(Result<Box<Body>, TxnError>),
+    /// Executed; the transaction has not taken its buffers or the error yet.
+    Executed,
 }
 
 impl Slot {
@@ -94,7 +100,9 @@ impl Slot {
             began: Cell::new(Nanos(0)),
             attempts: Rc::new(Attempts::new(number)),
             spare: RefCell::new(Some(spare)),
-            errand: RefCell::new(Errand::Idle),
+            errand: Cell::new(Errand::Idle),
+            handed: Cell::default(),
+            failed: Cell::default(),
             abandoned,
             task: Cell::new(None),
             refused: Refused::default(),
@@ -197,10 +205,8 @@ impl Slot {
 
     /// Waits until the driver is idle, or works for a transaction that is still alive.
     pub(crate) async fn idle(&self) {
-        std::future::poll_fn(|_| match *self.errand.borrow() {
-            Errand::Asked(Operation::Commit, _) | Errand::Running(Operation::Commit) => {
-                Poll::Pending
-            }
+        std::future::poll_fn(|_| match self.errand.get() {
+            Errand::Asked(Operation::Commit) | Errand::Running(Operation::Commit) => Poll::Pending,
             Errand::Running(Operation::Execute(_)) if self.abandoned.get() => Poll::Pending,
             _ => Poll::Ready(()),
         })
@@ -215,26 +221,26 @@ impl Slot {
     /// Waits for the buffers of the executed transaction; they stay with the slot if it failed.
     pub(crate) fn executed(&self) -> impl Future<Output = Result<Box<Body>, TxnError>> {
         std::future::poll_fn(|_| {
-            let mut errand = self.errand.borrow_mut();
-            match std::mem::replace(&mut *errand, Errand::Idle) {
-                Errand::Executed(outcome) => Poll::Ready(outcome),
-                other => {
-                    *errand = other;
-                    Poll::Pending
-                }
+            if self.errand.get() != Errand::Executed {
+                return Poll::Pending;
             }
+            self.errand.set(Errand::Idle);
+            let failure = || self.failed.take().expect("what was executed has buffers or an error");
+            Poll::Ready(self.handed.take().ok_or_else(failure))
         })
     }
 
     /// Ends a requested execution after its transaction was dropped.
     pub(crate) fn abandon(&self) {
-        let errand = std::mem::replace(&mut *self.errand.borrow_mut(), Errand::Idle);
-        match errand {
-            Errand::Asked(_, body) | Errand::Executed(Ok(body)) => self.release(body),
-            Errand::Executed(Err(_)) | Errand::Idle => {}
+        match self.errand.get() {
+            Errand::Asked(_) | Errand::Executed => {
+                self.errand.set(Errand::Idle);
+                self.failed.set(None);
+                self.handed.take().into_iter().for_each(|body| self.release(body));
+            }
+            Errand::Idle => {}
             Errand::Running(_) => {
                 self.abandoned.set(!broken(Rule::AbandonedAttemptsEnd));
-                *self.errand.borrow_mut() = errand;
                 // It may be waiting for a lock.
                 self.task.get().into_iter().for_each(|task| self.coordinator.executor.wake(task));
             }
@@ -254,24 +260,17 @@ impl Slot {
     }
 
     fn ask(&self, request: Operation, body: Box<Body>) {
-        let before = self.errand.replace(Errand::Asked(request, body));
-        debug_assert!(matches!(before, Errand::Idle), "I16: a slot has one transaction at a time");
+        let before = self.errand.replace(Errand::Asked(request));
+        debug_assert!(before == Errand::Idle, "I16: a slot has one transaction at a time");
+        self.handed.set(Some(body));
     }
 
     /// Driver only: waits for the next request.
     async fn asked(&self) -> (Operation, Box<Body>) {
         std::future::poll_fn(|_| {
-            let mut errand = self.errand.borrow_mut();
-            match std::mem::replace(&mut *errand, Errand::Idle) {
-                Errand::Asked(request, body) => {
-                    *errand = Errand::Running(request);
-                    Poll::Ready((request, body))
-                }
-                other => {
-                    *errand = other;
-                    Poll::Pending
-                }
-            }
+            let Some(request) = self.request() else { return Poll::Pending };
+            self.errand.set(Errand::Running(request));
+            Poll::Ready((request, self.handed.take().expect("a request comes with its buffers")))
         })
         .await
     }
@@ -279,27 +278,24 @@ impl Slot {
     /// Driver only: ends an execution.
     fn end_execution(&self, body: Box<Body>, outcome: Result<(), TxnError>) {
         debug_assert!(
-            matches!(*self.errand.borrow(), Errand::Running(Operation::Execute(_))),
+            matches!(self.errand.get(), Errand::Running(Operation::Execute(_))),
             "I16: what ends is the execution that was asked for"
         );
-        let next = match outcome {
-            Ok(()) if !self.abandoned.get() && self.attempts.has_yielded(body.held.txn()) => {
-                // Rows read since then may have been read without the locks.
-                let error = body.given_up();
-                self.release(body);
-                Errand::Executed(Err(error))
-            }
-            Ok(()) if !self.abandoned.get() => Errand::Executed(Ok(body)),
-            outcome => {
-                self.release(body);
-                match outcome {
-                    Err(error) if !self.abandoned.get() => Errand::Executed(Err(error)),
-                    _ => Errand::Idle,
-                }
-            }
+        let failed = match outcome {
+            // Rows read since then may have been read without the locks.
+            Ok(()) if self.attempts.has_yielded(body.held.txn()) => Some(body.given_up()),
+            outcome => outcome.err(),
         };
-        self.abandoned.set(false);
-        *self.errand.borrow_mut() = next;
+        let abandoned = self.abandoned.replace(false);
+        if abandoned || failed.is_some() {
+            self.release(body);
+        } else {
+            self.handed.set(Some(body));
+        }
+        if let Some(error) = failed.filter(|_| !abandoned) {
+            self.failed.set(Some(error));
+        }
+        self.errand.set(if abandoned { Errand::Idle } else { Errand::Executed });
     }
 
     /// Whether the verdict on `txn` is awaited.
@@ -332,7 +328,7 @@ impl Slot {
         debug_assert!(self.attempts.commits.get() != 0, "I16: a commit that ends has begun");
         self.attempts.commits.set(0);
         self.give_back(body);
-        *self.errand.borrow_mut() = Errand::Idle;
+        self.errand.set(Errand::Idle);
     }
 
     /// Driver only: ends `txn` after the node was expelled. Recovery decides its outcome, and
@@ -340,7 +336,7 @@ impl Slot {
     pub(crate) fn expelled(&self, txn: TxnId) {
         self.decide(txn, Err(TxnError::Unknown(txn)));
         self.coordinator.node.expel();
-        *self.errand.borrow_mut() = Errand::Idle;
+        self.errand.set(Errand::Idle);
     }
 
     /// Driver only: counts a completion that it waited for.
@@ -351,22 +347,22 @@ impl Slot {
 
     /// Returns the operation requested and not begun.
     fn request(&self) -> Option<Operation> {
-        match *self.errand.borrow() {
-            Errand::Asked(request, _) => Some(request),
+        match self.errand.get() {
+            Errand::Asked(request) => Some(request),
             _ => None,
         }
     }
 
     fn is_running(&self) -> bool {
-        matches!(*self.errand.borrow(), Errand::Running(_))
+        matches!(self.errand.get(), Errand::Running(_))
     }
 
     /// Whether the body has nothing to do before the driver makes progress.
     fn is_awaited(&self) -> bool {
-        match *self.errand.borrow() {
-            Errand::Asked(..) | Errand::Running(Operation::Execute(_)) => true,
+        match self.errand.get() {
+            Errand::Asked(_) | Errand::Running(Operation::Execute(_)) => true,
             Errand::Running(Operation::Commit) => !self.decided.get(),
-            Errand::Idle | Errand::Executed(_) => false,
+            Errand::Idle | Errand::Executed => false,
         }
     }
 }

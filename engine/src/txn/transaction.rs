@@ -129,8 +129,8 @@ impl Transaction {
         if self.mode == Mode::ReadOnly && access != Access::Read {
             return Err(TxnError::Misuse("a read-only transaction cannot write"));
         }
-        let coordinator = Rc::clone(&self.slot.coordinator);
-        let body = self.body_mut()?;
+        let Some(body) = &mut self.body else { return Err(self.missing()) };
+        let coordinator = &self.slot.coordinator;
         let known = body.tables.as_ref().is_some_and(|all| usize::from(table.0) < all.len());
         if !known {
             body.tables = Some(coordinator.tables(table));
@@ -151,7 +151,9 @@ impl Transaction {
             return Ok(Item::from_index(index as u32));
         }
         node_table.addresses.prefetch(table, key);
-        coordinator.node.versions.prefetch(table, key);
+        if node_table.may_be_cached() {
+            coordinator.node.versions.prefetch(table, key);
+        }
         coordinator.locks.prefetch(&LockName::row(table, key));
         body.rows.push(Row {
             table,
@@ -344,7 +346,14 @@ impl Transaction {
 
     #[inline]
     pub(crate) fn body_mut(&mut self) -> Result<&mut Body, TxnError> {
-        self.body.as_deref_mut().ok_or(if self.lent { EXECUTING } else { OVER })
+        let missing = self.missing();
+        self.body.as_deref_mut().ok_or(missing)
+    }
+
+    /// Error of a call that needs the buffers while the transaction does not have them.
+    #[inline]
+    const fn missing(&self) -> TxnError {
+        if self.lent { EXECUTING } else { OVER }
     }
 }
 

@@ -80,12 +80,11 @@ impl NodeSet {
     /// Takes out the node with the lowest number.
     #[inline]
     pub fn take_first(&mut self) -> Option<NodeId> {
-        let (half, base) = match self {
-            Self { low: 0, high: 0 } => return None,
-            Self { low: 0, high } => (high, 64),
-            Self { low, .. } => (low, 0),
-        };
-        Some(NodeId(base + take_lowest(half)))
+        // Most numbers are below 64: one look is enough.
+        if self.low != 0 {
+            return Some(NodeId(take_lowest(&mut self.low)));
+        }
+        (self.high != 0).then(|| NodeId(64 + take_lowest(&mut self.high)))
     }
 }
 

@@ -21,14 +21,14 @@ use crate::node::trims::Noted;
 use crate::txn::body::{Body, Change, Row, Target};
 use crate::txn::plan::{PlannedLink, PlannedWrite, StagedWrite};
 
-/// The nodes as a batch goes through them: all at once, or one after the other where a fault point
-/// may end the batch in between. What each node gets, and in what order, is the same.
-fn parts(nodes: NodeSet) -> impl Iterator<Item = NodeSet> + Clone {
-    let (all, each) = match may_cut() {
-        false => (Some(nodes), NodeSet::EMPTY),
-        true => (None, nodes),
-    };
-    all.into_iter().chain(each.into_iter().map(NodeSet::from))
+/// Takes from `left` the nodes that a batch writes next: all at once, or one after the other where a
+/// fault point may end the batch in between. What each node gets, and in what order, is the same.
+#[inline]
+fn next_part(left: &mut NodeSet) -> Option<NodeSet> {
+    match may_cut() {
+        false => Some(std::mem::take(left)).filter(|all| !all.is_empty()),
+        true => left.take_first().map(NodeSet::from),
+    }
 }
 
 /// Retires the slot of a displaced version until no snapshot needs it, if the cell is now
@@ -204,10 +204,11 @@ impl Body {
             !self.plan.nodes.is_empty(),
             "I11: a write set has a memory node with its log"
         );
-        let nodes = self.plan.nodes.and(placement.nodes());
-        let (me, parts) = (coordinator.node.id.0, parts(nodes));
-        let copies = parts.clone().count();
-        for (place, nodes) in parts.enumerate() {
+        let me = coordinator.node.id.0;
+        let mut left = self.plan.nodes.and(placement.nodes());
+        let copies = left.len();
+        while let Some(nodes) = next_part(&mut left) {
+            let place = copies - left.len() - 1;
             let log_at = commit.log_offset();
             if !broken(Rule::LogBeforeCells) && !broken(Rule::CommitsAreLogged) {
                 batch.write_all(nodes, LOG_REGION, log_at, log);
@@ -346,7 +347,8 @@ impl Body {
         // Only a fault point asks how many there are.
         let counted = self.plan.writes.iter().filter(|_| may_cut());
         let words: usize = counted.map(|write| on(write).len()).sum();
-        for nodes in parts(placement.nodes()) {
+        let mut left = placement.nodes();
+        while let Some(nodes) = next_part(&mut left) {
             for write in &self.plan.writes {
                 let here = on(write).and(nodes);
                 if here.is_empty() {

@@ -47,7 +47,7 @@ impl Body {
         caches.version_tables.count(cached.is_some());
         let Some(cvt) = cached else { return Ok(false) };
         fetch.cvt = cvt;
-        self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words, shape))?;
+        self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words, shape), false)?;
         fetch.unconfirmed = None;
         Ok(matches!(fetch.wants, Wants::Record(_) | Wants::Successor(_)))
     }
