@@ -1,6 +1,5 @@
 //! Writes of a commit, worked out before the first verb.
 
-use crate::txn::body::Target;
 use lotus_fabric::ids::NodeSet;
 use lotus_fabric::verbs::Buffer;
 use lotus_recovery::log::LoggedWrite;
@@ -17,16 +16,20 @@ pub(crate) struct CommitPlan {
     pub(crate) nodes: NodeSet,
 }
 
-/// Write of one row. Offsets are in the group's region.
+/// Write of one row, to the row's [`Target`](crate::txn::body::Target). Offsets are in the group's
+/// region.
 #[derive(Clone, Copy)]
 pub(crate) struct PlannedWrite {
     /// Index in [`Body::rows`](crate::txn::body::Body::rows).
     pub(crate) row: usize,
     pub(crate) group: GroupId,
     pub(crate) record: u64,
-    pub(crate) target: Target,
+    /// Whether the record goes to the cell's home slot, and so into one WRITE with the cell.
+    pub(crate) goes_home: bool,
     /// Offset of the cell, where its version word stands.
     pub(crate) version_word: u64,
+    /// Offset at which the words of [`StagedWrite::cell`] go.
+    pub(crate) cell_begins: u64,
     /// Set while a batch is built.
     pub(crate) buffers: Option<StagedWrite>,
 }
@@ -45,19 +48,6 @@ pub(crate) struct StagedWrite {
     /// The cell, preceded by the CVT's header if the CVT is new, and followed by the record if that
     /// goes to the cell's home slot.
     pub(crate) cell: Buffer,
-}
-
-impl PlannedWrite {
-    /// Whether the record goes to the cell's home slot, and so into one WRITE with the cell.
-    #[inline]
-    pub(crate) fn goes_home(&self) -> bool {
-        self.record != 0 && self.record == self.target.home
-    }
-
-    /// Offset at which the words of [`StagedWrite::cell`] go.
-    pub(crate) fn cell_begins(&self) -> u64 {
-        if self.target.new_cvt { self.target.cvt } else { self.version_word }
-    }
 }
 
 impl CommitPlan {

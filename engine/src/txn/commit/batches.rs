@@ -50,7 +50,10 @@ impl Body {
         let plan = &mut self.plan;
         let tables = self.tables.as_ref().expect("a row was added");
         for (index, row) in self.rows.iter_mut().enumerate() {
-            let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
+            let Some(target) = &row.target else { continue };
+            if row.change == Change::None {
+                continue;
+            }
             debug_assert!(row.executed, "I13: a row is locked and read before it is written");
             let group = row.group;
             // A reserved slot belongs to the cell from now on.
@@ -75,12 +78,14 @@ impl Body {
                 record: bound,
             });
             let shape = tables[usize::from(row.table.0)].def.cvt();
+            let version_word = target.cvt + shape.cell_offset(target.cell_index);
             plan.writes.push(PlannedWrite {
                 row: index,
                 group,
                 record: bound,
-                target,
-                version_word: target.cvt + shape.cell_offset(target.cell_index),
+                goes_home: bound != 0 && bound == target.home,
+                version_word,
+                cell_begins: if target.new_cvt { target.cvt } else { version_word },
                 buffers: None,
             });
             let set = placement.replicas(group);
@@ -105,6 +110,12 @@ impl Body {
             });
         }
         self.check_plan();
+    }
+
+    /// Place that a planned write goes to.
+    #[inline]
+    pub(super) fn target(&self, write: &PlannedWrite) -> &Target {
+        self.rows[write.row].target.as_ref().expect("a row that is written has a target")
     }
 
     /// Asserts that the log will name each write once, and that every slot taken has its cell.
@@ -134,7 +145,8 @@ impl Body {
             "I2: a timestamp drawn later than a snapshot is larger"
         );
         debug_assert!(
-            self.plan.writes.iter().all(|write| write.target.previous < commit_ts) || any_broken(),
+            self.plan.writes.iter().all(|write| self.target(write).previous < commit_ts)
+                || any_broken(),
             "I3: a version is later than the one that it follows"
         );
     }
@@ -143,10 +155,9 @@ impl Body {
     #[inline]
     pub(super) fn leave_slots(&self, coordinator: &Coordinator, commit_ts: Timestamp) {
         for write in &self.plan.writes {
-            let row = &self.rows[write.row];
-            retire(coordinator, row, &write.target, write.record);
-            let bound_anew =
-                write.target.cell.record == 0 && !write.target.new_cvt && !write.goes_home();
+            let (row, target) = (&self.rows[write.row], self.target(write));
+            retire(coordinator, row, target, write.record);
+            let bound_anew = target.cell.record == 0 && !target.new_cvt && !write.goes_home;
             if bound_anew && matches!(row.change, Change::Put(_)) {
                 self.note_trim(coordinator, row, commit_ts);
             }
@@ -228,7 +239,7 @@ impl Body {
                 }
             }
             for (write, here, buffers) in staged {
-                batch.write_all(here, write.group.region(), write.cell_begins(), buffers.cell);
+                batch.write_all(here, write.group.region(), write.cell_begins, buffers.cell);
                 if !here.is_empty() && cut!(me, CellsPosted, place, copies) {
                     return;
                 }
@@ -252,7 +263,7 @@ impl Body {
             Change::Put(range) => Some(&self.values[range.clone()]),
             _ => None,
         };
-        let target = write.target;
+        let target = self.target(write);
         debug_assert!(
             value.is_none() || write.record != 0,
             "I12: a value is written into a slot that was reserved"
@@ -279,7 +290,7 @@ impl Body {
             };
             header.encode(row.key, &row.primary_key, value, words);
         };
-        let home_words = if write.goes_home() { record_words } else { 0 };
+        let home_words = if write.goes_home { record_words } else { 0 };
         debug_assert!(
             home_words <= self.table(row.table).def.cvt().home_words(),
             "I261: a record that goes home ends where the next cell begins"
@@ -311,19 +322,22 @@ impl Body {
             Change::Put(range) => Contents::Value { length: range.len() as u32 },
             _ => Contents::Deleted,
         };
-        write.target.cell.taken_by(txn, contents, write.record)
+        self.target(write).cell.taken_by(txn, contents, write.record)
     }
 
     /// Updates the version table cache with the committed versions.
     #[inline]
     pub(super) fn renew_cached(&self, coordinator: &Coordinator, txn: TxnId, commit_ts: Timestamp) {
         // Rows beside their cells are not cached: one READ brings all of them.
-        let cached = |write: &&PlannedWrite| !write.target.new_cvt && write.target.home == 0;
-        for write in self.plan.writes.iter().filter(cached) {
+        for write in &self.plan.writes {
+            let target = self.target(write);
+            if target.new_cvt || target.home != 0 {
+                continue;
+            }
             let Row { table, key, .. } = self.rows[write.row];
             let version = Version::Committed(commit_ts);
             let cell = CvtCell { version, ..self.cell(write, txn) };
-            coordinator.node.versions.renew(table, key, write.target.cell_index, cell);
+            coordinator.node.versions.renew(table, key, target.cell_index, cell);
         }
     }
 

@@ -60,7 +60,7 @@ impl Body {
     fn add_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
         let log = self.stage_log(coordinator, commit, batch);
         let staged = self.plan.writes.iter().map(|write| {
-            let target = &write.target;
+            let target = self.target(write);
             // Any slot will do, as no reader follows it; none if the row has none left.
             let record =
                 if target.cell.record == 0 { target.predecessor } else { target.cell.record };
@@ -106,16 +106,16 @@ impl Body {
         let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
         for (row, write) in self.plan.writes.iter().enumerate() {
             let table = &tables[usize::from(self.rows[write.row].table.0)].def;
-            let at = write.version_word;
+            let (begins, at) = (self.target(write).cvt, write.version_word);
             let cvt = batch.stage(table.cvt_words() * WORD_BYTES);
             let words = batch.words_mut(cvt);
             words.fill(0);
-            words[(at - write.target.cvt) as usize / WORD_BYTES] = tag;
+            words[(at - begins) as usize / WORD_BYTES] = tag;
             let members = replicas.of(placement.replicas(write.group));
             let first = replicas == Replicas::Primaries;
             for (copy, replica) in members.iter().enumerate() {
                 let (place, all) = (row * members.len() + copy, rows * members.len());
-                batch.write(replica.at(write.target.cvt), cvt);
+                batch.write(replica.at(begins), cvt);
                 if !first && cut!(me, PurgeHalfDone, place, all) {
                     return;
                 }

@@ -31,7 +31,8 @@ impl Commit<'_> {
         );
         body.plan_commit(coordinator);
         let is_newest = |write: &PlannedWrite| {
-            write.target.cell.version == Version::Committed(write.target.previous)
+            let target = body.target(write);
+            target.cell.version == Version::Committed(target.previous)
         };
         debug_assert!(
             !body.plan.writes.iter().any(is_newest),
@@ -54,7 +55,8 @@ impl Commit<'_> {
         point!(coordinator.node.id.0, TrimReleased);
         coordinator.lane.mark_errand();
         for write in &body.plan.writes {
-            coordinator.release_slot(body.rows[write.row].records(), write.target.cell.record);
+            let slot = body.target(write).cell.record;
+            coordinator.release_slot(body.rows[write.row].records(), slot);
         }
         Ok(())
     }
@@ -101,7 +103,7 @@ impl Body {
         for (row, write) in self.plan.writes.iter().enumerate() {
             let cell = batch.stage(CELL_WORDS * WORD_BYTES);
             let words = batch.words_mut(cell);
-            words.copy_from_slice(&write.target.cell.trimmed().encode());
+            words.copy_from_slice(&self.target(write).cell.trimmed().encode());
             words[0] = tag;
             let members = replicas.of(placement.replicas(write.group));
             for (copy, replica) in members.iter().enumerate() {
