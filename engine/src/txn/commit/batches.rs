@@ -328,9 +328,9 @@ impl Body {
     /// Updates the version table cache with the committed versions.
     #[inline]
     pub(super) fn renew_cached(&self, coordinator: &Coordinator, txn: TxnId, commit_ts: Timestamp) {
-        // Rows beside their cells are not cached: one READ brings all of them.
         for write in &self.plan.writes {
             let target = self.target(write);
+            // Rows beside their cells are not cached: one READ brings all of them.
             if target.new_cvt || target.home != 0 {
                 continue;
             }
