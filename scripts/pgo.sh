@@ -2,13 +2,13 @@
 # Builds lotus guided by a profile of its own benchmarks: the compiler lays out and inlines what
 # transactions execute, instead of guessing it. docs/operations.md says what that gains.
 #
-# In three steps: a build that counts, short runs of the workloads, a build that uses the counts. The
-# result is target/pgo/release/lotus; the usual release build stays as it is.
+# In three steps: a build that counts, short runs of the workloads, a build that uses the counts.
+# The result is target/pgo/release/lotus; the usual release build stays as it is.
 #
 # usage: scripts/pgo.sh [ARGUMENT OF cargo build ...]      such as --features rdma
 #
-# Needs llvm-profdata of LLVM 19 or later: rustup's component llvm-tools, or Debian's package llvm-19.
-# LLVM_PROFDATA names another.
+# Needs llvm-profdata of LLVM 19 or later: rustup's component llvm-tools, or Debian's package
+# llvm-19. LLVM_PROFDATA names another.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,8 @@ profdata() {
     for program in "${LLVM_PROFDATA:-}" "$tools/llvm-profdata" llvm-profdata-{22,21,20,19}; do
         if [ -n "$program" ] && command -v "$program"; then return; fi
     done
-    echo "pgo: no llvm-profdata of LLVM 19 or later: install rustup's llvm-tools or Debian's llvm-19" >&2
+    echo "pgo: no llvm-profdata of LLVM 19 or later: install rustup's llvm-tools," \
+        "or Debian's llvm-19" >&2
     return 1
 }
 

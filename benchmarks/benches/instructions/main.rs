@@ -57,7 +57,7 @@ fn main() -> Result<(), Error> {
         ["--record", "--bench"] => count(After::Record),
         ["--check", "--bench"] => count(After::Check),
         ["--run", workload, length] => {
-            // The first clock of a process is calibrated, for as long as that takes on this machine.
+            // The first clock of a process is calibrated, for as long as the machine needs.
             let _calibrated = Env::real(SEED);
             let committed = run(workload, length.parse()?)?;
             Ok(writeln!(io::stdout(), "{committed}")?)

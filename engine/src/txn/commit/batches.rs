@@ -21,8 +21,8 @@ use crate::node::trims::Noted;
 use crate::txn::body::{Body, Change, Row, Target};
 use crate::txn::plan::{PlannedLink, PlannedWrite, StagedWrite};
 
-/// Takes from `left` the nodes that a batch writes next: all at once, or one after the other where a
-/// fault point may end the batch in between. What each node gets, and in what order, is the same.
+/// Takes from `left` the nodes that a batch writes next: all at once, or one after the other where
+/// a fault point may end the batch in between. What each node gets, and in what order, is the same.
 #[inline]
 fn next_part(left: &mut NodeSet) -> Option<NodeSet> {
     match may_cut() {
