@@ -461,7 +461,7 @@ impl LockTable {
         &self.stripes[bucket & (self.stripes.len() - 1)]
     }
 
-    /// Counter of a bucket. Buckets of one stripe share four, in turn.
+    /// Counter of a bucket. Buckets of one stripe share a few, in turn.
     #[inline]
     fn write_changes(&self, bucket: usize) -> &AtomicU64 {
         let turn = bucket >> self.stripes.len().trailing_zeros();

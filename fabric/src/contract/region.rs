@@ -364,26 +364,10 @@ fn in_steps(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&Atom
     let copies = &mut copies[..words.len()];
     let (steps, rest) = words.as_chunks::<STEP_WORDS>();
     let (step_copies, rest_copies) = copies.as_chunks_mut::<STEP_WORDS>();
-    for ([a, b, c, d], [w, x, y, z]) in steps.iter().zip(step_copies) {
-        visit(a, w);
-        visit(b, x);
-        visit(c, y);
-        visit(d, z);
+    for (step, copies) in steps.iter().zip(step_copies) {
+        step.iter().zip(copies).for_each(|(word, copy)| visit(word, copy));
     }
-    // Fewer than a step: no loop.
-    match (rest, rest_copies) {
-        ([a, b, c], [x, y, z]) => {
-            visit(a, x);
-            visit(b, y);
-            visit(c, z);
-        }
-        ([a, b], [x, y]) => {
-            visit(a, x);
-            visit(b, y);
-        }
-        ([a], [x]) => visit(a, x),
-        _ => {}
-    }
+    rest.iter().zip(rest_copies).for_each(|(word, copy)| visit(word, copy));
 }
 
 /// Words of a mapping that one verb moves, found and checked before it is carried out. Those of a

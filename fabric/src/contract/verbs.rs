@@ -137,6 +137,11 @@ impl WorkRequest {
         }
     }
 
+    #[inline]
+    fn goes_to(&self, node: NodeId) -> bool {
+        self.addr.node() == node || self.also.contains(node)
+    }
+
     /// The request as one of its nodes gets it.
     #[inline]
     fn on(&self, node: NodeId) -> Self {
@@ -420,11 +425,11 @@ impl Work {
         }
         let mut apart = std::mem::take(&mut self.spare);
         for node in self.nodes {
-            let only = NodeSet::from(node);
-            let goes_there = |request: &&WorkRequest| {
-                request.addr.node() == node || !request.also.and(only).is_empty()
-            };
-            apart.extend(self.requests.iter().filter(goes_there).map(|request| request.on(node)));
+            for request in &self.requests {
+                if request.goes_to(node) {
+                    apart.push(request.on(node));
+                }
+            }
         }
         // What is left goes to nodes that no set holds.
         let others = |request: &&WorkRequest| request.addr.node().0 >= NodeSet::LIMIT;
