@@ -61,7 +61,7 @@ impl IndexShape {
         Ok(Self {
             groups: groups as u16,
             shards: spec.shards as u16,
-            buckets_per_shard: (spec.capacity * 100).div_ceil(buckets_in_100),
+            buckets_per_shard: (spec.stored().rows * 100).div_ceil(buckets_in_100),
             bucket_bytes: (bucket_words(spec.cvt_shape()) * WORD_BYTES) as u64,
         })
     }

@@ -58,6 +58,11 @@ impl PrimaryKey {
     /// Largest length of a primary key, in bytes.
     pub const MAX_BYTES: usize = 31;
 
+    /// The first bytes of a longer key, to name it in an error; `None` if there are none.
+    pub fn prefix_of(bytes: &[u8]) -> Option<Self> {
+        Self::try_from(&bytes[..bytes.len().min(Self::MAX_BYTES)]).ok()
+    }
+
     /// The key's bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
@@ -263,6 +268,8 @@ mod tests {
     fn lengths_out_of_range_are_refused() {
         assert_eq!(PrimaryKey::try_from(&[][..]), Err(KeyError::Empty));
         assert_eq!(PrimaryKey::try_from(&[0; 32][..]), Err(KeyError::TooLong { len: 32 }));
+        assert_eq!(PrimaryKey::prefix_of(&[7; 40]), Some([7; 31].into()));
+        assert_eq!((PrimaryKey::prefix_of(&[7]), PrimaryKey::prefix_of(&[])), (Some([7].into()), None));
     }
 
     #[test]

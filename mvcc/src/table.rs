@@ -3,6 +3,10 @@
 //! A [`TableSpec`] is the application's request, built in a `const` if it likes. A [`TableDef`] is
 //! that request validated, numbered, and placed in every replica group; it never changes after
 //! that, so coordinators share it without synchronisation. Neither touches remote memory.
+//!
+//! An *ordered* table is a B+tree whose nodes are rows: keys and values of the application lie in
+//! the leaves, and remote memory holds rows of other lengths and another number than the
+//! specification names ([`StoredRows`]).
 
 use std::borrow::Cow;
 
@@ -25,6 +29,12 @@ pub const MAX_CAPACITY: u64 = 1 << 36;
 /// Largest key and value, in bytes together, of a table with [`Inline::Auto`] whose records lie in
 /// their cells.
 pub const MAX_INLINE_BYTES: u32 = 64;
+/// Longest primary key of an ordered table, in bytes.
+pub const MAX_ORDERED_KEY_BYTES: u32 = lotus_tree::MAX_KEY_BYTES as u32;
+/// Least size of the nodes of an ordered table, in bytes: what a reader of one row reads.
+const LEAST_NODE_BYTES: usize = 1024;
+/// Share of a node, in percent, that is full where rows come and go.
+const NODE_FILL_PERCENT: u64 = 65;
 
 const _: () = assert!(
     record_words(PrimaryKey::MAX_BYTES, 0) + MAX_INLINE_BYTES as usize / 8 <= MAX_HOME_WORDS,
@@ -62,7 +72,8 @@ pub struct TableSpec {
     pub name: Cow<'static, str>,
     /// The longest value, in bytes: 1 to [`MAX_RECORD_BYTES`]. There is no default.
     pub record_bytes: u32,
-    /// The longest primary key, in bytes: 1 to [`PrimaryKey::MAX_BYTES`]; 8 by default.
+    /// The longest primary key, in bytes: 1 to [`PrimaryKey::MAX_BYTES`], or in an ordered table to
+    /// [`MAX_ORDERED_KEY_BYTES`]; 8 by default.
     pub key_bytes: u32,
     /// Number of rows that the index is sized for: 1 to [`MAX_CAPACITY`]. There is no default.
     pub capacity: u64,
@@ -76,6 +87,9 @@ pub struct TableSpec {
     pub shards: u32,
     /// Place of the records: beside their cells if they are small, by default.
     pub inline: Inline,
+    /// Whether the table keeps its keys in order, so that transactions read ranges of them. Its
+    /// rows are then the nodes of a B+tree; not by default.
+    pub ordered: bool,
 }
 
 /// Defect of a [`TableSpec`]. The caller must change the spec.
@@ -98,11 +112,27 @@ pub enum SpecError {
         bytes: u32,
     },
     /// Set `key_bytes` within its range; use a digest in place of longer keys.
-    #[error("key_bytes must be 1 to {max}, not {bytes}", max = PrimaryKey::MAX_BYTES)]
+    #[error("key_bytes must be 1 to {limit}, not {bytes}")]
     KeyBytes {
         /// Length given.
         bytes: u32,
+        /// Largest length, which is another one in an ordered table.
+        limit: u32,
     },
+    /// Lower `key_bytes` or `record_bytes`, or use a table that is not ordered.
+    #[error(
+        "four rows of {key_bytes} + {record_bytes} bytes, and two more keys, do not fit in a node \
+         of an ordered table, which has at most {MAX_RECORD_BYTES} bytes"
+    )]
+    OrderedRowBytes {
+        /// Length of a key.
+        key_bytes: u32,
+        /// Length of a value.
+        record_bytes: u32,
+    },
+    /// Leave the critical field out: rows of an ordered table lie where their leaf does.
+    #[error("an ordered table has no critical field")]
+    OrderedCriticalField,
     /// Set `versions` within its range.
     #[error(
         "versions must be {MIN_CELLS} to {MAX_CELLS}, not {versions}: with a single version a \
@@ -160,6 +190,7 @@ impl TableSpec {
             critical_field: CriticalField::Hashed,
             shards: ShardId::COUNT as u32,
             inline: Inline::Auto,
+            ordered: false,
         }
     }
 
@@ -212,18 +243,44 @@ impl TableSpec {
         self
     }
 
+    /// Keeps the keys in order, so that transactions read ranges of them.
+    #[must_use]
+    pub const fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
+    }
+
+    /// Rows that remote memory holds for this table. The spec must be valid.
+    pub const fn stored(&self) -> StoredRows {
+        let Self { key_bytes, record_bytes, capacity, .. } = *self;
+        if !self.ordered {
+            return StoredRows { key_bytes, value_bytes: record_bytes, rows: capacity };
+        }
+        let (key, value) = (key_bytes as usize, record_bytes as usize);
+        let least = lotus_tree::least_bytes(key, value);
+        let node_bytes = if least > LEAST_NODE_BYTES { least } else { LEAST_NODE_BYTES } as u64;
+        let rows_bytes = capacity.saturating_mul((lotus_tree::ENTRY_BYTES + key + value) as u64);
+        StoredRows {
+            key_bytes: size_of::<u64>() as u32,
+            value_bytes: node_bytes as u32,
+            rows: 1 + rows_bytes / (node_bytes * NODE_FILL_PERCENT / 100),
+        }
+    }
+
     /// Whether the records lie beside their cells.
     #[inline]
     pub const fn is_inline(&self) -> bool {
-        let small = self.key_bytes.saturating_add(self.record_bytes) <= MAX_INLINE_BYTES;
+        let StoredRows { key_bytes, value_bytes, .. } = self.stored();
+        let small = key_bytes.saturating_add(value_bytes) <= MAX_INLINE_BYTES;
         small && matches!(self.inline, Inline::Auto)
     }
 
     /// Shape of the CVTs. The spec must be valid.
     #[inline]
     pub(crate) const fn cvt_shape(&self) -> CvtShape {
+        let StoredRows { key_bytes, value_bytes, .. } = self.stored();
         let home_words = match self.is_inline() {
-            true => record_words(self.key_bytes as usize, self.record_bytes as usize),
+            true => record_words(key_bytes as usize, value_bytes as usize),
             false => 0,
         };
         CvtShape::new(self.versions as usize, home_words)
@@ -245,9 +302,11 @@ impl TableSpec {
         if !(1..=MAX_RECORD_BYTES).contains(&record_bytes) {
             return Err(SpecError::RecordBytes { bytes: record_bytes });
         }
-        if !(1..=PrimaryKey::MAX_BYTES as u32).contains(&key_bytes) {
-            return Err(SpecError::KeyBytes { bytes: key_bytes });
+        let limit = if self.ordered { MAX_ORDERED_KEY_BYTES } else { PrimaryKey::MAX_BYTES as u32 };
+        if !(1..=limit).contains(&key_bytes) {
+            return Err(SpecError::KeyBytes { bytes: key_bytes, limit });
         }
+        self.validate_order()?;
         if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(SpecError::Capacity { rows: capacity });
         }
@@ -264,6 +323,32 @@ impl TableSpec {
         }
         Ok(())
     }
+
+    /// Checks what ordered tables cannot have.
+    fn validate_order(&self) -> Result<(), SpecError> {
+        let &Self { key_bytes, record_bytes, ordered, .. } = self;
+        let node_bytes = lotus_tree::least_bytes(key_bytes as usize, record_bytes as usize);
+        match self.critical_field {
+            _ if !ordered => Ok(()),
+            _ if node_bytes > MAX_RECORD_BYTES as usize => {
+                Err(SpecError::OrderedRowBytes { key_bytes, record_bytes })
+            }
+            CriticalField::Hashed => Ok(()),
+            CriticalField::Bytes { .. } => Err(SpecError::OrderedCriticalField),
+        }
+    }
+}
+
+/// Rows of a table as remote memory holds them: those of the application, or the nodes of an
+/// ordered table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredRows {
+    /// Longest primary key, in bytes.
+    pub key_bytes: u32,
+    /// Longest value, in bytes.
+    pub value_bytes: u32,
+    /// Number of rows that the index is sized for.
+    pub rows: u64,
 }
 
 /// A value or key that is too large for its table.
@@ -293,6 +378,7 @@ pub enum SizeError {
 pub struct TableDef {
     id: TableId,
     spec: TableSpec,
+    stored: StoredRows,
     cvt: CvtShape,
     geometry: IndexGeometry,
 }
@@ -308,8 +394,20 @@ impl TableDef {
     /// If there is no group, or a base is 0 or not aligned to a cache line.
     pub fn new(id: TableId, spec: TableSpec, bases: Vec<u64>) -> Result<Self, SpecError> {
         let shape = IndexShape::of(&spec, bases.len())?;
-        let cvt = spec.cvt_shape();
-        Ok(Self { id, spec, cvt, geometry: IndexGeometry::new(shape, bases) })
+        let (stored, cvt) = (spec.stored(), spec.cvt_shape());
+        Ok(Self { id, spec, stored, cvt, geometry: IndexGeometry::new(shape, bases) })
+    }
+
+    /// Lengths and number of the rows that remote memory holds.
+    #[inline]
+    pub fn stored(&self) -> StoredRows {
+        self.stored
+    }
+
+    /// Whether the rows are nodes of a tree.
+    #[inline]
+    pub fn is_ordered(&self) -> bool {
+        self.spec.ordered
     }
 
     /// Number of the table.
@@ -339,7 +437,7 @@ impl TableDef {
     /// Header of the CVT of row `key`.
     #[inline]
     pub fn header(&self, key: Key) -> CvtHeader {
-        CvtHeader { key, table: self.id, cvt: self.cvt, value_limit: self.spec.record_bytes }
+        CvtHeader { key, table: self.id, cvt: self.cvt, value_limit: self.stored.value_bytes }
     }
 
     /// Shape of a CVT.
@@ -366,19 +464,19 @@ impl TableDef {
     /// with the same 64-bit key is recognised and not taken for a torn one.
     #[inline]
     pub fn record_words(&self, contents: Contents) -> usize {
-        record_words(self.spec.key_bytes as usize, contents.byte_count())
+        record_words(self.stored.key_bytes as usize, contents.byte_count())
     }
 
     /// Bytes of the longest record, which every slot has, home slots too.
     #[inline]
     pub fn whole_record_bytes(&self) -> usize {
-        record_words(self.spec.key_bytes as usize, self.spec.record_bytes as usize) * WORD_BYTES
+        record_words(self.stored.key_bytes as usize, self.stored.value_bytes as usize) * WORD_BYTES
     }
 
     /// Bytes of a record slot outside of the index: a multiple of a cache line.
     #[inline]
     pub fn slot_bytes(&self) -> u64 {
-        slot_bytes(self.spec.key_bytes as usize, self.spec.record_bytes as usize) as u64
+        slot_bytes(self.stored.key_bytes as usize, self.stored.value_bytes as usize) as u64
     }
 
     /// Checks that a value of `bytes` bytes fits.
@@ -387,7 +485,7 @@ impl TableDef {
     /// [`SizeError::Value`] if it does not.
     #[inline]
     pub fn check_value(&self, bytes: usize) -> Result<(), SizeError> {
-        let limit = self.spec.record_bytes;
+        let limit = self.stored.value_bytes;
         if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Value { bytes, limit }) }
     }
 
@@ -397,7 +495,7 @@ impl TableDef {
     /// [`SizeError::Key`] if it does not.
     #[inline]
     pub fn check_key(&self, primary_key: &PrimaryKey) -> Result<(), SizeError> {
-        let (bytes, limit) = (primary_key.byte_count(), self.spec.key_bytes);
+        let (bytes, limit) = (primary_key.byte_count(), self.stored.key_bytes);
         if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Key { bytes, limit }) }
     }
 }
@@ -420,8 +518,18 @@ mod tests {
             (TableSpec::named("x".repeat(65)), Some(SpecError::NameTooLong { bytes: 65 })),
             (TableSpec::new("x").capacity(1), Some(SpecError::RecordBytes { bytes: 0 })),
             (GOOD.record_bytes(8193), Some(SpecError::RecordBytes { bytes: 8193 })),
-            (GOOD.key_bytes(0), Some(SpecError::KeyBytes { bytes: 0 })),
-            (GOOD.key_bytes(32), Some(SpecError::KeyBytes { bytes: 32 })),
+            (GOOD.key_bytes(0), Some(SpecError::KeyBytes { bytes: 0, limit: 31 })),
+            (GOOD.key_bytes(32), Some(SpecError::KeyBytes { bytes: 32, limit: 31 })),
+            (GOOD.ordered().key_bytes(255).record_bytes(1000), None),
+            (
+                GOOD.ordered().key_bytes(256),
+                Some(SpecError::KeyBytes { bytes: 256, limit: 255 }),
+            ),
+            (
+                GOOD.ordered().record_bytes(2048),
+                Some(SpecError::OrderedRowBytes { key_bytes: 8, record_bytes: 2048 }),
+            ),
+            (field(0, 8).ordered(), Some(SpecError::OrderedCriticalField)),
             (GOOD.capacity(0), Some(SpecError::Capacity { rows: 0 })),
             (GOOD.capacity((1 << 36) + 1), Some(SpecError::Capacity { rows: (1 << 36) + 1 })),
             (GOOD.versions(1), Some(SpecError::Versions { versions: 1 })),
@@ -438,6 +546,21 @@ mod tests {
         for (spec, error) in cases {
             assert_eq!(spec.validate().err(), error, "{spec:?}");
         }
+    }
+
+    #[test]
+    fn an_ordered_table_stores_nodes() {
+        assert_eq!(
+            GOOD.stored(),
+            StoredRows { key_bytes: 8, value_bytes: 16, rows: 1000 },
+            "rows as they are"
+        );
+        // 27 bytes an entry, in nodes of 1 KiB that are 65 % full.
+        let nodes = StoredRows { key_bytes: 8, value_bytes: 1024, rows: 1 + 40 };
+        assert_eq!(GOOD.ordered().stored(), nodes);
+        let long = GOOD.ordered().key_bytes(255).record_bytes(1000).stored();
+        assert_eq!((long.key_bytes, long.value_bytes), (8, 5548));
+        assert!(!GOOD.ordered().is_inline() && GOOD.is_inline());
     }
 
     #[test]

@@ -126,6 +126,13 @@ pub enum TxnError {
         /// The requested row.
         key: PrimaryKey,
     },
+    /// The rows of an ordered table are no tree. Another program, or a bug, wrote them: do not go
+    /// on.
+    #[error("ordered table {} is damaged", table.0)]
+    Damaged {
+        /// The table.
+        table: TableId,
+    },
     /// There is no such table.
     #[error("there is no table {}", .0.0)]
     UnknownTable(TableId),
@@ -158,6 +165,29 @@ impl TxnError {
                 | Self::Unavailable { .. }
                 | Self::Suspected { .. }
         )
+    }
+
+    /// The same error, with the application's key in place of a node's number if it is about a node
+    /// of the table `ordered`. A transaction that finds the random number of a new node taken has
+    /// met a conflict.
+    #[must_use]
+    pub(crate) fn about(self, ordered: TableId, key: PrimaryKey) -> Self {
+        match self {
+            Self::Conflict { table, .. }
+            | Self::AlreadyExists { table, .. }
+            | Self::KeyCollision { table, .. }
+                if table == ordered =>
+            {
+                Self::Conflict { table, key }
+            }
+            Self::InDoubt { table, .. } if table == ordered => Self::InDoubt { table, key },
+            Self::SnapshotTooOld { table, .. } if table == ordered => {
+                Self::SnapshotTooOld { table, key }
+            }
+            Self::Unavailable { table, .. } if table == ordered => Self::Unavailable { table, key },
+            Self::Suspected { table, .. } if table == ordered => Self::Suspected { table, key },
+            other => other,
+        }
     }
 }
 

@@ -24,6 +24,7 @@ const KEY: &str = "tables";
 const FORMAT: u8 = 2;
 const HAS_FIELD: u8 = 1;
 const NEVER_INLINE: u8 = 2;
+const ORDERED: u8 = 4;
 
 /// The list of tables, and the version of the value at the authority.
 pub(crate) struct Catalogue {
@@ -80,7 +81,7 @@ impl Shared {
 /// Encodes the tables. Little-endian: `format:8`, then for each table `name_bytes:8 name
 /// record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32 flags:8 field_start:8 field_len:8
 /// groups:8` and a base of 64 bits for each group. Flags: 1, there is a critical field; 2, records
-/// never lie in their cells.
+/// never lie in their cells; 4, the table is ordered.
 pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for table in tables {
@@ -111,7 +112,8 @@ pub(crate) fn encode_spec(spec: &TableSpec, bytes: &mut Vec<u8>) {
         Inline::Auto => 0,
         Inline::Never => NEVER_INLINE,
     };
-    bytes.extend([has_field | inline, start, len]);
+    let ordered = if spec.ordered { ORDERED } else { 0 };
+    bytes.extend([has_field | inline | ordered, start, len]);
 }
 
 /// Decodes the specification at the front of `bytes`; also returns the rest. `None` if invalid.
@@ -132,7 +134,7 @@ pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
     Some(tables)
 }
 
-/// Three tables of two groups, for tests.
+/// Four tables of two groups, for tests.
 pub(crate) fn sample() -> Vec<TableDef> {
     let field = CriticalField::Bytes { start: 2, len: 4 };
     let specs = [
@@ -144,6 +146,7 @@ pub(crate) fn sample() -> Vec<TableDef> {
             .shards(5)
             .critical_field(field)
             .inline(Inline::Never),
+        TableSpec::new("by name").record_bytes(8).key_bytes(40).capacity(100).ordered(),
     ];
     let numbered = specs.into_iter().zip(0..);
     let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
@@ -182,7 +185,7 @@ impl Reader<'_> {
             .versions(self.word()?)
             .shards(self.word()?);
         let [flags, start, len] = self.take()?;
-        spec.critical_field = match (flags & !NEVER_INLINE, start, len) {
+        spec.critical_field = match (flags & !(NEVER_INLINE | ORDERED), start, len) {
             (0, 0, 0) => CriticalField::Hashed,
             (HAS_FIELD, start, len) => CriticalField::Bytes { start, len },
             _ => return None,
@@ -191,6 +194,7 @@ impl Reader<'_> {
             0 => Inline::Auto,
             _ => Inline::Never,
         };
+        spec.ordered = flags & ORDERED != 0;
         Some(spec)
     }
 
@@ -235,7 +239,7 @@ mod tests {
     fn whoever_is_late_reads_again() {
         let authority = EmbeddedAuthority::new();
         let read = || Catalogue::read(&authority, 2).expect("sound");
-        let [first, second, _] = <[TableDef; 3]>::try_from(sample()).expect("three");
+        let [first, second, ..] = <[TableDef; 4]>::try_from(sample()).expect("four");
         let (mut fast, mut late) = (read(), read());
         fast.enter(first, &authority).expect("nobody else");
         let refused = late.enter(second.clone(), &authority);

@@ -33,6 +33,7 @@ use crate::node::attempts::Attempts;
 use crate::node::configuration::Configuration;
 use crate::node::grace::Grace;
 use crate::node::horizon::MAX_INTERVALS;
+use crate::node::inner_nodes::InnerNodes;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 use crate::node::timestamps::Timestamps;
 use crate::node::tombstones::Tombstones;
@@ -71,6 +72,8 @@ pub(crate) struct Coordinator {
     /// Number of slot drivers at work, plus upkeep runs under way.
     pub(crate) at_work: Cell<usize>,
     pub(crate) caches: Cell<CacheCounters>,
+    /// Inner nodes of ordered tables, as they were read last.
+    pub(crate) inner_nodes: InnerNodes,
     /// Commits under way, for grace periods.
     pub(crate) grace: Grace,
     pub(crate) configuration: Configuration,
@@ -135,6 +138,7 @@ impl Coordinator {
             rng: RefCell::new(node.env.rng(stream)),
             at_work: Cell::new(0),
             caches: Cell::default(),
+            inner_nodes: InnerNodes::default(),
             settled: Cell::new(false),
             grace: Grace::default(),
             waits_for: Cell::new(FIRST_EPOCH),

@@ -16,6 +16,7 @@ pub(crate) mod council;
 pub(crate) mod filled;
 pub(crate) mod grace;
 pub(crate) mod horizon;
+pub(crate) mod inner_nodes;
 pub(crate) mod load_counts;
 pub(crate) mod members;
 pub(crate) mod memory_life;

@@ -44,7 +44,7 @@ impl Shared {
 
     /// A table's state on one node, before the node has used the table.
     fn node_table(&self, table: &Arc<TableDef>) -> Result<NodeTable, ClusterError> {
-        let capacity = table.spec().capacity;
+        let capacity = table.stored().rows;
         let coordinators = (self.config.compute_nodes * self.config.threads) as u64;
         let sharers = coordinators * self.placement.group_count() as u64;
         let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());

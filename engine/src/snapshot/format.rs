@@ -24,6 +24,7 @@
 use std::io::{self, Read, Write};
 
 use lotus_fabric::env::Nanos;
+use lotus_mvcc::table::StoredRows;
 use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -286,10 +287,10 @@ fn show_rows(
     visitor: &mut dyn SnapshotVisitor,
 ) -> Result<u64, SnapshotError> {
     let (mut rest, mut rows) = (payload, 0);
+    let StoredRows { key_bytes, value_bytes, .. } = spec.stored();
     while !rest.is_empty() {
         let (key, value, behind) = split_row(rest).ok_or(SnapshotError::Damaged)?;
-        let fits = key.byte_count() <= spec.key_bytes as usize
-            && value.len() <= spec.record_bytes as usize;
+        let fits = key.byte_count() <= key_bytes as usize && value.len() <= value_bytes as usize;
         if !fits {
             return Err(SnapshotError::Damaged);
         }

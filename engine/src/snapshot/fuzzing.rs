@@ -25,8 +25,9 @@ impl SnapshotVisitor for Checked {
 
     fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
         let spec = self.spec.as_ref().expect("a table comes before its rows");
-        assert!(key.byte_count() <= spec.key_bytes as usize, "a key that its table does not hold");
-        assert!(value.len() <= spec.record_bytes as usize, "a value that its table does not hold");
+        let stored = spec.stored();
+        assert!(key.byte_count() <= stored.key_bytes as usize, "a key that its table does not hold");
+        assert!(value.len() <= stored.value_bytes as usize, "a value that its table does not hold");
         self.rows += 1;
         Ok(())
     }

@@ -11,6 +11,7 @@ pub(crate) mod fetch;
 #[cfg(feature = "may")]
 pub mod may;
 pub(crate) mod older;
+pub mod ordered;
 pub mod path;
 pub(crate) mod piece;
 pub(crate) mod plan;

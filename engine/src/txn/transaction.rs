@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_locktable::{LockName, LockRequest, LockService, TakenLock};
-use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_points::point;
 
 use crate::api::error::TxnError;
@@ -21,7 +21,7 @@ use crate::txn::slot::Slot;
 
 /// Handle of one attempt at a transaction; see the module's documentation.
 pub struct Transaction {
-    slot: Rc<Slot>,
+    pub(crate) slot: Rc<Slot>,
     /// `None` once the attempt has ended, and while it executes.
     body: Option<Box<Body>>,
     /// Whether the slot's driver has the body, to execute it.
@@ -89,7 +89,7 @@ impl Transaction {
     /// `UnknownTable`, `TooLarge`, or `Misuse` once the attempt is over.
     #[inline]
     pub fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.add(table, key.into(), Access::Read, 0)
+        self.add_row(table, key.into(), Access::Read, 0)
     }
 
     /// Adds a row to be read and perhaps written.
@@ -98,7 +98,7 @@ impl Transaction {
     /// As [`Transaction::add_ro`]; `Misuse` in a read-only transaction.
     #[inline]
     pub fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.add(table, key.into(), Access::Write, 0)
+        self.add_row(table, key.into(), Access::Write, 0)
     }
 
     /// Adds a row that does not exist yet, with its value. `execute` fails with `AlreadyExists` if
@@ -112,9 +112,21 @@ impl Transaction {
         key: impl Into<PrimaryKey>,
         value: &[u8],
     ) -> Result<Item, TxnError> {
-        let item = self.add(table, key.into(), Access::Insert, value.len())?;
+        let item = self.add_row(table, key.into(), Access::Insert, value.len())?;
         self.body_mut()?.set(item, value)?;
         Ok(item)
+    }
+
+    /// Adds a row of the application's, which no node of an ordered table is.
+    #[inline]
+    fn add_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        access: Access,
+        value_bytes: usize,
+    ) -> Result<Item, TxnError> {
+        self.add_if(|def| !def.is_ordered(), (table, key), access, value_bytes)
     }
 
     /// Adds a row with a value of `value_bytes` bytes, unless that does not fit the table.
@@ -123,6 +135,18 @@ impl Transaction {
         &mut self,
         table: TableId,
         primary_key: PrimaryKey,
+        access: Access,
+        value_bytes: usize,
+    ) -> Result<Item, TxnError> {
+        self.add_if(|_| true, (table, primary_key), access, value_bytes)
+    }
+
+    /// As [`Self::add`], in a table that is allowed.
+    #[inline]
+    fn add_if(
+        &mut self,
+        allowed: impl FnOnce(&TableDef) -> bool,
+        (table, primary_key): (TableId, PrimaryKey),
         access: Access,
         value_bytes: usize,
     ) -> Result<Item, TxnError> {
@@ -137,6 +161,9 @@ impl Transaction {
         }
         let tables = body.tables.as_ref().expect("just set");
         let node_table = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        if !allowed(&node_table.def) {
+            return Err(ORDERED);
+        }
         node_table.def.check_key(&primary_key)?;
         node_table.def.check_value(value_bytes)?;
         let key = node_table.def.key(&primary_key);
@@ -235,7 +262,8 @@ impl Transaction {
             (Access::Write, false) => Err(TxnError::Misuse("execute before an upsert")),
             (Access::Write, true) if row.value.is_none() || row.change == Change::Delete => {
                 let (table, key) = (row.table, row.primary_key);
-                self.insert(table, key, value).map(drop)
+                let item = self.add(table, key, Access::Insert, value.len())?;
+                self.body_mut()?.set(item, value)
             }
             _ => self.put(item, value),
         }
@@ -302,6 +330,17 @@ impl Transaction {
         verdict.await
     }
 
+    /// Whether this transaction adds the row.
+    pub(crate) fn has_added(&mut self, item: Item) -> Result<bool, TxnError> {
+        Ok(self.body_mut()?.row(item)?.access == Access::Insert)
+    }
+
+    /// Executes the rows that were added since the last execution, if there are any.
+    pub(crate) async fn execute_added(&mut self) -> Result<(), TxnError> {
+        let body = self.body_mut()?;
+        if body.rows.iter().all(|row| row.executed) { Ok(()) } else { self.execute().await }
+    }
+
     /// Takes read locks on `names`, rows or not, until the attempt ends.
     pub(crate) async fn lock_to_read(&mut self, names: &[LockName]) -> Result<(), TxnError> {
         let slot = Rc::clone(&self.slot);
@@ -357,6 +396,8 @@ impl Transaction {
     }
 }
 
+const ORDERED: TxnError =
+    TxnError::Misuse("the table is ordered: use it through Transaction::ordered");
 const OVER: TxnError = TxnError::Misuse("the transaction has ended; begin a new one");
 const EXECUTING: TxnError = TxnError::Misuse("the transaction is still executing; wait for that");
 

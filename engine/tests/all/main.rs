@@ -13,6 +13,7 @@ mod locks_that_wait;
 mod memory_loss;
 mod memory_returns;
 mod moves;
+mod ordered;
 mod path;
 mod processes;
 mod recovery;

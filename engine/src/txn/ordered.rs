@@ -1,0 +1,164 @@
+//! Ordered tables: keys in order, and ranges of them.
+//!
+//! # What it is
+//! An ordered table ([`TableSpec::ordered`](crate::TableSpec::ordered)) is a B+tree whose nodes are
+//! rows (`lotus_tree`). The rows of the application lie in the leaves. An [`OrderedTable`] changes
+//! the tree by changing rows within a transaction, so locks, log, commit, replicas, recovery,
+//! versions and snapshots are those of all rows; a split is visible with the commit that caused it,
+//! or never was.
+//!
+//! # Reading
+//! Each coordinator remembers inner nodes as it has read them last, as Sherman does
+//! (`crate::node::inner_nodes`), so a leaf is found without a READ. The leaf's fences tell whether
+//! it is the right one; if not, the search begins at the root, within the transaction.
+//!
+//! # Phantoms
+//! A serializable transaction holds the locks of the leaves that it has read. A key within their
+//! fences, present or not, is inserted or deleted only by a transaction that has the leaf locked to
+//! write. So the result of a range, an absent key, and the end of a range stay as they were read
+//! until the transaction ends. Other transactions read all nodes from one snapshot.
+//!
+//! # What it is not
+//! Fine-grained: two transactions that write different keys of one leaf conflict, and so do a
+//! writer and a serializable reader. Keys that ascend all go to the last leaf.
+
+mod change;
+mod range;
+mod search;
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::table::SizeError;
+use lotus_tree::{Node, Seek, edit};
+
+use crate::api::error::TxnError;
+use crate::txn::body::Access;
+use crate::txn::transaction::Transaction;
+
+pub use range::{Range, Rows};
+
+/// An ordered table within a transaction.
+///
+/// Every operation first executes rows that were added to the transaction and not executed yet. An
+/// error that an execution may have ([`Transaction::execute`]) ends the attempt. Errors name at
+/// most the first 31 bytes of a key.
+pub struct OrderedTable<'t> {
+    txn: &'t mut Transaction,
+    table: TableId,
+    limits: Limits,
+}
+
+/// Lengths that the table's specification allows, in bytes.
+#[derive(Clone, Copy)]
+struct Limits {
+    key: u32,
+    value: u32,
+    node: usize,
+}
+
+impl Transaction {
+    /// Returns an ordered table, to be read and changed within this transaction.
+    ///
+    /// # Errors
+    /// `UnknownTable`; `Misuse` if the table is not ordered, or the attempt is over.
+    pub fn ordered(&mut self, table: TableId) -> Result<OrderedTable<'_>, TxnError> {
+        let tables = self.slot.coordinator.tables(table);
+        let known = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        let (spec, node) = (known.def.spec(), known.def.stored().value_bytes as usize);
+        if !spec.ordered {
+            return Err(TxnError::Misuse("the table is not ordered: add its rows by their keys"));
+        }
+        let limits = Limits { key: spec.key_bytes, value: spec.record_bytes, node };
+        let _not_over = self.body_mut()?;
+        Ok(OrderedTable { txn: self, table, limits })
+    }
+}
+
+impl OrderedTable<'_> {
+    /// Returns the value of a key, with this transaction's changes; `None` if there is no such row.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Misuse`, or those of an execution.
+    pub async fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, TxnError> {
+        self.read(key, Access::Read).await
+    }
+
+    /// Returns the value of a key that this transaction will change: as [`Self::get`], but the row
+    /// is locked to write from the beginning, so that two transactions which both read it first do
+    /// not stand in each other's way.
+    ///
+    /// # Errors
+    /// As [`Self::get`]; `Misuse` in a read-only transaction.
+    pub async fn get_for_update(&mut self, key: &[u8]) -> Result<Option<&[u8]>, TxnError> {
+        self.read(key, Access::Write).await
+    }
+
+    async fn read(&mut self, key: &[u8], access: Access) -> Result<Option<&[u8]>, TxnError> {
+        self.check_key(key)?;
+        let (id, item) = self.leaf(Seek::At(key), access).await?;
+        Ok(self.node(id, item)?.and_then(|leaf| leaf.get(key)))
+    }
+
+    /// Sets the value of a key, whether there is such a row or not.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Misuse`, or those of an execution.
+    pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), TxnError> {
+        self.write(key, value, true).await
+    }
+
+    /// Adds a row that does not exist yet.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if it does, which changes nothing; otherwise as [`Self::put`].
+    pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), TxnError> {
+        self.write(key, value, false).await
+    }
+
+    async fn write(&mut self, key: &[u8], value: &[u8], replace: bool) -> Result<(), TxnError> {
+        self.check_key(key)?;
+        if value.len() > self.limits.value as usize {
+            let (bytes, limit) = (value.len(), self.limits.value);
+            return Err(SizeError::Value { bytes, limit }.into());
+        }
+        let (id, item) = self.leaf(Seek::At(key), Access::Write).await?;
+        let leaf = self.node(id, item)?.unwrap_or(Node::EMPTY);
+        if !replace && leaf.find(key).is_ok() {
+            let (table, key) = (self.table, named(key)?);
+            return Err(TxnError::AlreadyExists { table, key });
+        }
+        let leaf = edit::with(leaf, key, value);
+        self.grow(id, item, leaf, key).await
+    }
+
+    /// Deletes the row of a key; returns whether there was one.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Misuse`, or those of an execution.
+    pub async fn delete(&mut self, key: &[u8]) -> Result<bool, TxnError> {
+        self.check_key(key)?;
+        let (id, item) = self.leaf(Seek::At(key), Access::Write).await?;
+        let leaf = self.node(id, item)?.unwrap_or(Node::EMPTY);
+        if leaf.find(key).is_err() {
+            return Ok(false);
+        }
+        let leaf = edit::without(leaf, key);
+        self.txn.upsert(item, &leaf)?;
+        self.shrink(id, item).await?;
+        Ok(true)
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), TxnError> {
+        let (bytes, limit) = (key.len(), self.limits.key);
+        match bytes {
+            0 => Err(TxnError::Misuse("a key has at least one byte")),
+            _ if bytes > limit as usize => Err(SizeError::Key { bytes, limit }.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The key as errors name it.
+fn named(key: &[u8]) -> Result<PrimaryKey, TxnError> {
+    PrimaryKey::prefix_of(key).ok_or(TxnError::Misuse("a key has at least one byte"))
+}

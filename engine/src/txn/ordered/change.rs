@@ -1,0 +1,136 @@
+//! Changing the tree: nodes that grow too large are split, and small ones are merged.
+
+use lotus_tree::{Node, ROOT, Seek, edit};
+use rand::Rng;
+
+use super::OrderedTable;
+use crate::api::error::TxnError;
+use crate::txn::body::{Access, Item};
+
+/// Part of a node's size below which it is merged with its neighbour.
+const SMALL: usize = 4;
+/// Part of a node's size that a merged node may have: the next keys do not split it at once.
+const ROOMY: usize = 2;
+
+impl OrderedTable<'_> {
+    /// Writes the next state of a node, which has got the entry of `key`. If it is too large it is
+    /// split, and its parent gets an entry.
+    pub(super) async fn grow(
+        &mut self,
+        id: u64,
+        item: Item,
+        bytes: Vec<u8>,
+        key: &[u8],
+    ) -> Result<(), TxnError> {
+        let (mut id, mut item, mut bytes, mut key) = (id, item, bytes, key.to_vec());
+        while bytes.len() > self.limits.node {
+            let node = self.made(&bytes)?;
+            let level = node.level();
+            let split = edit::split(node, &key, self.limits.node);
+            let right = self.add_node(&split.right)?;
+            if id == ROOT {
+                let left = self.add_node(&split.left)?;
+                bytes = edit::root_above(level, left, &split.separator, right);
+                break;
+            }
+            self.txn.upsert(item, &split.left)?;
+            key = split.separator;
+            (id, item) = self.find(Seek::At(&key), level + 1, Access::Write).await?;
+            let damaged = TxnError::Damaged { table: self.table };
+            let parent = self.node(id, item)?.ok_or(damaged)?;
+            bytes = edit::with_child(parent, &key, right);
+        }
+        self.txn.upsert(item, &bytes)
+    }
+
+    /// Merges a node that has become small with a neighbour that has the same parent, if both fit
+    /// well into one.
+    pub(super) async fn shrink(&mut self, id: u64, item: Item) -> Result<(), TxnError> {
+        let (mut id, mut item) = (id, item);
+        loop {
+            let damaged = || TxnError::Damaged { table: self.table };
+            let node = self.node(id, item)?.ok_or_else(damaged)?;
+            if id == ROOT || node.bytes().len() > self.limits.node / SMALL {
+                return Ok(());
+            }
+            let (low, level) = (node.low().to_vec(), node.level());
+            let place = Seek::At(&low);
+            let (parent, parent_item) = self.find(place, level + 1, Access::Write).await?;
+            let damaged = || TxnError::Damaged { table: self.table };
+            let node = self.node(parent, parent_item)?.ok_or_else(damaged)?;
+            let Some(pair) = Pair::around(node, place) else { return Ok(()) };
+            let bytes = edit::without(node, &pair.separator);
+            let Some(merged) = self.merge(&pair, place).await? else { return Ok(()) };
+            if parent == ROOT && self.made(&bytes)?.len() == 1 {
+                // The tree has one level less.
+                self.txn.delete(merged.item)?;
+                return self.txn.upsert(parent_item, &merged.bytes);
+            }
+            self.txn.upsert(merged.item, &merged.bytes)?;
+            self.txn.upsert(parent_item, &bytes)?;
+            (id, item) = (parent, parent_item);
+        }
+    }
+
+    /// Merges two neighbours, and deletes the right one. `None` if they do not fit, or one was
+    /// added by this transaction.
+    async fn merge(&mut self, pair: &Pair, place: Seek<'_>) -> Result<Option<Merged>, TxnError> {
+        let damaged = TxnError::Damaged { table: self.table };
+        for id in [pair.left, pair.right] {
+            self.txn.add(self.table, id.into(), Access::Write, 0)?;
+        }
+        self.execute(place).await?;
+        let left = self.open(pair.left, Access::Write, place).await?;
+        let right = self.open(pair.right, Access::Write, place).await?;
+        if self.txn.has_added(left)? || self.txn.has_added(right)? {
+            return Ok(None);
+        }
+        let nodes = (self.node(pair.left, left)?, self.node(pair.right, right)?);
+        let (Some(lower), Some(upper)) = nodes else { return Err(damaged) };
+        if lower.high() != Some(upper.low()) || lower.level() != upper.level() {
+            return Err(damaged);
+        }
+        let merged = edit::merged(lower, upper, self.limits.node / ROOMY);
+        let Some(bytes) = merged else { return Ok(None) };
+        self.txn.delete(right)?;
+        Ok(Some(Merged { item: left, bytes }))
+    }
+
+    /// Adds a node with a number of its own.
+    fn add_node(&mut self, bytes: &[u8]) -> Result<u64, TxnError> {
+        // That a number is taken already is found out like any other conflict.
+        let id = self.txn.slot.coordinator.rng.borrow_mut().random_range(ROOT + 1..=u64::MAX);
+        let item = self.txn.add(self.table, id.into(), Access::Insert, bytes.len())?;
+        self.txn.put(item, bytes)?;
+        Ok(id)
+    }
+
+    /// Views bytes that this module has made.
+    fn made<'b>(&self, bytes: &'b [u8]) -> Result<Node<'b>, TxnError> {
+        Node::read(bytes).ok_or(TxnError::Damaged { table: self.table })
+    }
+}
+
+/// Two neighbours below one parent.
+struct Pair {
+    left: u64,
+    right: u64,
+    /// Key of the right one's entry in the parent.
+    separator: Vec<u8>,
+}
+
+impl Pair {
+    /// The child that is responsible for a place, and one of its neighbours; `None` if it has none.
+    fn around(parent: Node<'_>, place: Seek<'_>) -> Option<Self> {
+        let last = parent.len().checked_sub(2)?;
+        let at = parent.child_place(place).min(last);
+        let (left, right) = (parent.child(at), parent.child(at + 1));
+        Some(Self { left, right, separator: parent.key(at + 1).to_vec() })
+    }
+}
+
+/// One node in place of two.
+struct Merged {
+    item: Item,
+    bytes: Vec<u8>,
+}

@@ -1,0 +1,134 @@
+//! Finding the node that is responsible for a key.
+
+use lotus_mvcc::PrimaryKey;
+use lotus_tree::{Node, ROOT, Seek};
+
+use super::OrderedTable;
+use crate::api::error::TxnError;
+use crate::txn::body::{Access, Item};
+
+impl OrderedTable<'_> {
+    /// Opens the leaf that is responsible for a place; returns its number too.
+    pub(super) async fn leaf(
+        &mut self,
+        place: Seek<'_>,
+        access: Access,
+    ) -> Result<(u64, Item), TxnError> {
+        self.find(place, 0, access).await
+    }
+
+    /// Opens the node of this level that is responsible for a place: the one that the remembered
+    /// inner nodes lead to, or, if they are out of date, the one that the tree leads to.
+    pub(super) async fn find(
+        &mut self,
+        place: Seek<'_>,
+        level: u8,
+        access: Access,
+    ) -> Result<(u64, Item), TxnError> {
+        if let Some(id) = self.remembered(place, level) {
+            let item = self.open(id, access, place).await?;
+            if self.is_it(id, item, place, level)? {
+                return Ok((id, item));
+            }
+        }
+        self.search(place, level, access).await
+    }
+
+    /// Number of the node that the remembered inner nodes lead to.
+    pub(super) fn remembered(&self, place: Seek<'_>, level: u8) -> Option<u64> {
+        let (mut id, mut above) = (ROOT, u8::MAX);
+        loop {
+            let bytes = self.txn.slot.coordinator.inner_nodes.get(self.table, id)?;
+            let node = Node::read(&bytes)?;
+            if node.level() == level {
+                return Some(id);
+            }
+            let leads_on = level < node.level() && node.level() < above;
+            if !leads_on || node.is_empty() || !node.covers(place) {
+                return None;
+            }
+            above = node.level();
+            let child = node.child(node.child_place(place));
+            if node.level() == level + 1 {
+                return Some(child);
+            }
+            id = child;
+        }
+    }
+
+    /// Searches from the root, by nodes that this transaction reads.
+    async fn search(
+        &mut self,
+        place: Seek<'_>,
+        level: u8,
+        access: Access,
+    ) -> Result<(u64, Item), TxnError> {
+        let damaged = TxnError::Damaged { table: self.table };
+        let (mut id, mut above) = (ROOT, u8::MAX);
+        // A parent is read before its child, and stays as it was read.
+        loop {
+            let item = self.open(id, Access::Read, place).await?;
+            let node = self.node(id, item)?.ok_or_else(|| damaged.clone())?;
+            let leads_on = level <= node.level() && node.level() < above;
+            if !leads_on || !node.covers(place) {
+                return Err(damaged);
+            }
+            above = node.level();
+            if node.level() == level {
+                let item = self.open(id, access, place).await?;
+                let still = self.is_it(id, item, place, level)?;
+                return if still { Ok((id, item)) } else { Err(damaged) };
+            }
+            if node.is_empty() {
+                return Err(damaged);
+            }
+            let child = node.child(node.child_place(place));
+            self.txn.slot.coordinator.inner_nodes.keep(self.table, id, node.bytes());
+            id = child;
+        }
+    }
+
+    /// Adds the row of a node to the transaction, and executes it. An error names the key that is
+    /// looked for.
+    pub(super) async fn open(
+        &mut self,
+        id: u64,
+        access: Access,
+        place: Seek<'_>,
+    ) -> Result<Item, TxnError> {
+        let item = self.txn.add(self.table, id.into(), access, 0)?;
+        self.execute(place).await?;
+        Ok(item)
+    }
+
+    /// Executes what was added.
+    pub(super) async fn execute(&mut self, place: Seek<'_>) -> Result<(), TxnError> {
+        let executed = self.txn.execute_added().await;
+        executed.map_err(|error| {
+            let (Seek::At(key) | Seek::Below(key)) = place else { return error };
+            match PrimaryKey::prefix_of(key) {
+                Some(key) => error.about(self.table, key),
+                None => error,
+            }
+        })
+    }
+
+    /// The node in an opened row; `None` if there is no such row. The root of an empty tree has
+    /// none.
+    pub(super) fn node(&self, id: u64, item: Item) -> Result<Option<Node<'_>>, TxnError> {
+        match self.txn.value(item) {
+            None if id == ROOT => Ok(Some(Node::EMPTY)),
+            None => Ok(None),
+            Some(bytes) => {
+                let node = Node::read(bytes).ok_or(TxnError::Damaged { table: self.table })?;
+                Ok(Some(node))
+            }
+        }
+    }
+
+    /// Whether an opened row is the node of this level that is responsible for a place.
+    fn is_it(&self, id: u64, item: Item, place: Seek<'_>, level: u8) -> Result<bool, TxnError> {
+        let node = self.node(id, item)?;
+        Ok(node.is_some_and(|node| node.level() == level && node.covers(place)))
+    }
+}

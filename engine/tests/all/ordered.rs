@@ -1,0 +1,264 @@
+//! Ordered tables through the public interface, against a sorted map.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::common::*;
+use lotus::ordered::Rows;
+use lotus::{
+    Cluster, Isolation, Seat, Session, TableId, TableSpec, Transaction, TxnError,
+};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// About eight rows of the longest fill a node.
+const SPEC: TableSpec =
+    TableSpec::new("sorted").key_bytes(20).record_bytes(100).capacity(2_000).ordered();
+
+fn seat(compute_node: usize) -> Seat {
+    Seat { compute_node, thread: 0 }
+}
+
+/// Runs a job at a compute node, again while the locks of the transaction before are not released
+/// yet.
+fn at<T, F>(cluster: &Cluster, compute_node: usize, job: F) -> Result<T, TxnError>
+where
+    T: Send + 'static,
+    F: AsyncFn(&mut Session) -> Result<T, TxnError> + Send + 'static,
+{
+    outcome(cluster.submit(seat(compute_node), async move |mut session: Session| {
+        for attempts in 0.. {
+            match job(&mut session).await {
+                Err(error) if error.is_retryable() => session.back_off(attempts).await,
+                outcome => return outcome,
+            }
+        }
+        unreachable!("it goes on until there is an outcome")
+    }))
+}
+
+fn pairs(rows: &Rows) -> Vec<(Vec<u8>, Vec<u8>)> {
+    rows.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
+
+/// All rows, as a read-only transaction sees them.
+fn all(cluster: &Cluster, compute_node: usize, table: TableId) -> Map {
+    at(cluster, compute_node, async move |session| {
+        let mut txn = session.begin_read_only().await?;
+        let rows = txn.ordered(table)?.range(..).rows().await?;
+        Ok(pairs(&rows))
+    })
+    .expect("nothing is in its way")
+    .into_iter()
+    .collect()
+}
+
+/// An operation on a table and on its model.
+#[derive(Clone, Debug)]
+enum Change {
+    Put(Vec<u8>, Vec<u8>),
+    Insert(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    /// A range between two keys, downwards if true, of at most so many rows.
+    Range(Vec<u8>, Vec<u8>, bool, usize),
+    Prefix(Vec<u8>),
+}
+
+impl Change {
+    fn draw(rng: &mut SmallRng, model: &Map, grows: bool) -> Self {
+        let key = Self::key(rng);
+        let known = model.keys().nth(rng.random_range(0..model.len().max(1))).cloned();
+        let value = vec![rng.random(); rng.random_range(0..=100)];
+        match rng.random_range(0..10) {
+            0..3 if grows => Self::Insert(key, value),
+            0..4 => Self::Delete(known.unwrap_or(key)),
+            4..7 => Self::Put(known.filter(|_| !grows).unwrap_or(key), value),
+            7 => Self::Prefix(key[..1].to_vec()),
+            _ => {
+                let other = Self::key(rng);
+                let limit = *[1, 7, 1000].choose(rng).expect("three");
+                Self::Range(key.clone().min(other.clone()), key.max(other), rng.random(), limit)
+            }
+        }
+    }
+
+    fn key(rng: &mut SmallRng) -> Vec<u8> {
+        // Short ones too, so that one is the prefix of another.
+        let bytes = rng.random_range(1..=20);
+        let mut key: Vec<u8> = (0..bytes).map(|_| *b"abz\xff".choose(rng).expect("four")).collect();
+        key.truncate(rng.random_range(1..=20));
+        key
+    }
+
+    /// Applies the change to both, and compares the answers.
+    async fn apply(
+        &self,
+        txn: &mut Transaction,
+        table: TableId,
+        model: &mut Map,
+    ) -> Result<(), TxnError> {
+        let mut sorted = txn.ordered(table)?;
+        match self {
+            Self::Put(key, value) => {
+                sorted.put(key, value).await?;
+                model.insert(key.clone(), value.clone());
+                assert_eq!(sorted.get(key).await?, Some(&**value), "what was put is there");
+            }
+            Self::Insert(key, value) => match sorted.insert(key, value).await {
+                Err(TxnError::AlreadyExists { .. }) => assert!(model.contains_key(key)),
+                inserted => {
+                    inserted?;
+                    assert_eq!(model.insert(key.clone(), value.clone()), None);
+                }
+            },
+            Self::Delete(key) => {
+                assert_eq!(sorted.delete(key).await?, model.remove(key).is_some());
+                assert_eq!(sorted.get(key).await?, None);
+            }
+            Self::Range(from, until, reverse, limit) => {
+                let mut range = sorted.range(&**from..&**until).limit(*limit);
+                if *reverse {
+                    range = range.reverse();
+                }
+                let found = pairs(&range.rows().await?);
+                let rows = model.range(from.clone()..until.clone());
+                let rows = rows.map(|(key, value)| (key.clone(), value.clone()));
+                let expected: Vec<_> = match reverse {
+                    false => rows.take(*limit).collect(),
+                    true => rows.rev().take(*limit).collect(),
+                };
+                assert_eq!(found, expected, "{self:?}");
+            }
+            Self::Prefix(prefix) => {
+                let found = pairs(&sorted.prefix(prefix).rows().await?);
+                let rows = model.iter().filter(|(key, _)| key.starts_with(prefix));
+                let rows: Vec<_> = rows.map(|(key, value)| (key.clone(), value.clone())).collect();
+                assert_eq!(found, rows, "{self:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Transactions of several changes each, at two compute nodes in turn, whose remembered nodes so
+/// are often out of date; some are aborted.
+fn follows_a_sorted_map(isolation: Isolation) {
+    let (cluster, table) = with_table(small().compute_nodes(2), SPEC);
+    let mut rng = SmallRng::seed_from_u64(7);
+    let mut model = Map::new();
+    for round in 0..600 {
+        let grows = round % 300 < 150;
+        let seed = rng.random();
+        let before = model.clone();
+        model = at(&cluster, round % 2, async move |session| {
+            let mut txn = session.begin(isolation).await?;
+            let mut next = before.clone();
+            let mut rng = SmallRng::seed_from_u64(seed);
+            for _ in 0..rng.random_range(1..8) {
+                Change::draw(&mut rng, &next, grows).apply(&mut txn, table, &mut next).await?;
+            }
+            if rng.random_bool(0.1) {
+                return Ok(before.clone());
+            }
+            txn.commit().await?;
+            Ok(next)
+        })
+        .expect("it is alone");
+        if round % 50 == 49 {
+            assert_eq!(all(&cluster, (round + 1) % 2, table), model, "round {round}");
+        }
+    }
+    let found = cluster.audit().expect("nothing runs");
+    found.iter().for_each(|check| assert!(check.passed, "{}: {}", check.name, check.detail));
+}
+
+#[test]
+fn it_is_a_sorted_map_when_serializable() {
+    follows_a_sorted_map(Isolation::Serializable);
+}
+
+#[test]
+fn it_is_a_sorted_map_in_snapshot_isolation() {
+    follows_a_sorted_map(Isolation::Snapshot);
+}
+
+#[test]
+fn many_rows_come_and_go_in_order() {
+    let spec = TableSpec::new("numbers in order").record_bytes(8).capacity(20_000).ordered();
+    let (cluster, table) = with_table(small(), spec);
+    let each = async move |cluster: &Cluster, numbers: Vec<u64>, delete: bool| {
+        for some in numbers.chunks(50) {
+            let some = some.to_vec();
+            let done = at(cluster, 0, async move |session| {
+                let mut txn = session.begin(Isolation::Serializable).await?;
+                let mut sorted = txn.ordered(table)?;
+                for number in &some {
+                    match delete {
+                        true => assert!(sorted.delete(&number.to_be_bytes()).await?),
+                        false => sorted.insert(&number.to_be_bytes(), b"value").await?,
+                    }
+                }
+                txn.commit().await.map(drop)
+            });
+            done.expect("it is alone");
+        }
+    };
+    let numbers = |step: u64| (0..5_000).map(move |index| index * step % 5_000);
+    block_on(each(&cluster, numbers(1).collect(), false));
+    let found = all(&cluster, 0, table);
+    assert!(found.keys().cloned().eq((0..5_000_u64).map(|number| number.to_be_bytes().to_vec())));
+    // Every third one, in an order of leaps, and then the rest.
+    let (thirds, others): (Vec<_>, Vec<_>) = numbers(7).partition(|number| number % 3 == 0);
+    block_on(each(&cluster, thirds, true));
+    let left = all(&cluster, 0, table);
+    assert_eq!(left.len(), others.len());
+    block_on(each(&cluster, others, true));
+    assert_eq!(all(&cluster, 0, table), Map::new());
+    let found = cluster.audit().expect("nothing runs");
+    found.iter().for_each(|check| assert!(check.passed, "{}: {}", check.name, check.detail));
+}
+
+#[test]
+fn bad_input_is_refused_and_changes_nothing() {
+    let (cluster, table) = with_table(small(), SPEC);
+    let numbers = cluster.create_table(NUMBERS).expect("there is room");
+    at(&cluster, 0, async move |session| {
+        let mut txn = session.begin(Isolation::Serializable).await?;
+        let misused = |outcome: Result<_, TxnError>| {
+            assert!(matches!(outcome, Err(TxnError::Misuse(_))), "{outcome:?}");
+        };
+        misused(txn.add_rw(table, 1).map(drop));
+        misused(txn.ordered(numbers).map(drop));
+        assert_eq!(
+            txn.ordered(TableId(9)).err(),
+            Some(TxnError::UnknownTable(TableId(9)))
+        );
+        let mut sorted = txn.ordered(table)?;
+        misused(sorted.put(b"", b"1").await);
+        let too_large = |outcome: Result<_, TxnError>| {
+            assert!(matches!(outcome, Err(TxnError::TooLarge(_))), "{outcome:?}");
+        };
+        too_large(sorted.put(&[7; 21], b"1").await);
+        too_large(sorted.put(b"key", &[7; 101]).await);
+        too_large(sorted.get(&[7; 21]).await.map(drop));
+        misused(sorted.range(&b"b"[..]..&b"a"[..]).rows().await.map(drop));
+        assert!(sorted.range(&b"a"[..]..&b"a"[..]).rows().await?.is_empty());
+        let whole = (Bound::Excluded(&b"a"[..]), Bound::Included(&b"zz"[..]));
+        assert!(sorted.range(whole).rows().await?.is_empty());
+        sorted.put(b"key", b"1").await?;
+        assert_eq!(
+            sorted.insert(b"key", b"2").await,
+            Err(TxnError::AlreadyExists { table, key: (*b"key").into() })
+        );
+        assert!(!sorted.delete(b"kez").await?);
+        txn.commit().await?;
+        let mut txn = session.begin_read_only().await?;
+        misused(txn.ordered(table)?.put(b"key", b"2").await);
+        assert_eq!(txn.ordered(table)?.get(b"key").await?, Some(&b"1"[..]));
+        Ok(())
+    })
+    .expect("it is alone");
+}

@@ -1,0 +1,171 @@
+//! Making the next state of a node.
+
+use crate::node::HAS_HIGH;
+use crate::{CHILD_BYTES, ENTRY_BYTES, HEADER_BYTES, MAX_KEY_BYTES, Node};
+
+/// The two halves of a node that was too large.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Split {
+    /// The lower half, which takes the place of the node.
+    pub left: Vec<u8>,
+    /// Low fence of the upper half.
+    pub separator: Vec<u8>,
+    /// The upper half, a new node.
+    pub right: Vec<u8>,
+}
+
+/// Keys that a node is responsible for.
+#[derive(Clone, Copy)]
+struct Fences<'a> {
+    low: &'a [u8],
+    high: Option<&'a [u8]>,
+}
+
+impl<'a> Fences<'a> {
+    fn of(node: Node<'a>) -> Self {
+        Self { low: node.low(), high: node.high() }
+    }
+}
+
+type Entries<'a> = [(&'a [u8], &'a [u8])];
+
+/// A leaf with the entry of `key` added, or replaced if there is one.
+///
+/// # Panics
+/// If the key is longer than [`MAX_KEY_BYTES`], or the node than 64 KiB.
+pub fn with(leaf: Node<'_>, key: &[u8], value: &[u8]) -> Vec<u8> {
+    debug_assert!(leaf.is_leaf(), "only leaves have values");
+    edited(leaf, key, Some(value))
+}
+
+/// A node without the entry of `key`, if there is one.
+pub fn without(node: Node<'_>, key: &[u8]) -> Vec<u8> {
+    edited(node, key, None)
+}
+
+/// An inner node with a child that is responsible for keys from `separator` on, which the child
+/// before was responsible for.
+///
+/// # Panics
+/// As [`with`].
+pub fn with_child(inner: Node<'_>, separator: &[u8], child: u64) -> Vec<u8> {
+    debug_assert!(!inner.is_leaf(), "only inner nodes have children");
+    edited(inner, separator, Some(&child.to_le_bytes()))
+}
+
+/// The root above the halves of a root of level `below`.
+pub fn root_above(below: u8, left: u64, separator: &[u8], right: u64) -> Vec<u8> {
+    let fences = Fences { low: &[], high: None };
+    let (left, right) = (left.to_le_bytes(), right.to_le_bytes());
+    written(below + 1, fences, &[(&[], &left), (separator, &right)])
+}
+
+fn edited(node: Node<'_>, key: &[u8], payload: Option<&[u8]>) -> Vec<u8> {
+    let mut entries: Vec<_> = node.entries().collect();
+    match (node.find(key), payload) {
+        (Ok(found), Some(payload)) => entries[found].1 = payload,
+        (Ok(found), None) => drop(entries.remove(found)),
+        (Err(next), Some(payload)) => entries.insert(next, (key, payload)),
+        (Err(_), None) => {}
+    }
+    written(node.level(), Fences::of(node), &entries)
+}
+
+/// Splits a node of at least two entries, near the middle of its bytes. Where the last key was
+/// added above all others of the tree, the lower half gets as much as `limit` bytes hold: keys that
+/// ascend fill their nodes.
+///
+/// # Panics
+/// If there are fewer entries.
+pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
+    let entries: Vec<_> = node.entries().collect();
+    let ascends = node.high().is_none() && entries.last().is_some_and(|(key, _)| *key == added);
+    let fits = |at: &usize| {
+        let separator = separator(node, &entries, *at);
+        size(Fences { low: node.low(), high: Some(separator) }, &entries[..*at]) <= limit
+    };
+    let fullest = || (1..entries.len()).rev().find(fits);
+    let at = ascends.then(fullest).flatten().unwrap_or_else(|| middle(&entries));
+    let (separator, (lower, upper)) = (separator(node, &entries, at), entries.split_at(at));
+    let (below, above) = (
+        Fences { low: node.low(), high: Some(separator) },
+        Fences { low: separator, high: node.high() },
+    );
+    Split {
+        left: written(node.level(), below, lower),
+        separator: separator.to_vec(),
+        right: written(node.level(), above, upper),
+    }
+}
+
+/// Fence between the entries before the place `at` and the others.
+fn separator<'a>(node: Node<'_>, entries: &Entries<'a>, at: usize) -> &'a [u8] {
+    match node.is_leaf() {
+        true => shortest_between(entries[at - 1].0, entries[at].0),
+        false => entries[at].0,
+    }
+}
+
+/// Place of the first entry of the upper half by bytes; neither half is empty.
+fn middle(entries: &Entries<'_>) -> usize {
+    let bytes = |(key, payload): &(&[u8], &[u8])| key.len() + payload.len() + ENTRY_BYTES;
+    let whole: usize = entries.iter().map(bytes).sum();
+    let mut below = 0;
+    let at = entries.iter().position(|entry| {
+        below += bytes(entry);
+        2 * below > whole
+    });
+    at.unwrap_or(0).clamp(1, entries.len() - 1)
+}
+
+/// Shortest key above `lower` and up to `upper`.
+fn shortest_between<'a>(lower: &[u8], upper: &'a [u8]) -> &'a [u8] {
+    let shared = lower.iter().zip(upper).take_while(|(one, other)| one == other).count();
+    &upper[..(shared + 1).min(upper.len())]
+}
+
+/// One node in place of two that follow each other; `None` if it had more than `limit` bytes.
+pub fn merged(left: Node<'_>, right: Node<'_>, limit: usize) -> Option<Vec<u8>> {
+    debug_assert_eq!(left.level(), right.level(), "nodes of one level are merged");
+    debug_assert_eq!(left.high(), Some(right.low()), "the nodes follow each other");
+    let fences = Fences { low: left.low(), high: right.high() };
+    let entries: Vec<_> = left.entries().chain(right.entries()).collect();
+    (size(fences, &entries) <= limit).then(|| written(left.level(), fences, &entries))
+}
+
+fn size(fences: Fences<'_>, entries: &Entries<'_>) -> usize {
+    let bytes = |(key, payload): &(&[u8], &[u8])| key.len() + payload.len() + ENTRY_BYTES;
+    let fence_bytes = fences.low.len() + fences.high.map_or(0, <[u8]>::len);
+    HEADER_BYTES + fence_bytes + entries.iter().map(bytes).sum::<usize>()
+}
+
+fn written(level: u8, fences: Fences<'_>, entries: &Entries<'_>) -> Vec<u8> {
+    let Fences { low, high } = fences;
+    let keys = entries.iter().map(|(key, _)| key.len());
+    let fits = keys.max().unwrap_or(0).max(low.len()) <= MAX_KEY_BYTES;
+    assert!(fits, "a key has at most {MAX_KEY_BYTES} bytes");
+    debug_assert!(
+        level == 0 || entries.iter().all(|(_, child)| child.len() == CHILD_BYTES),
+        "the payloads of inner nodes are numbers of children"
+    );
+    let mut bytes = Vec::with_capacity(size(fences, entries));
+    let flags = if high.is_some() { HAS_HIGH } else { 0 };
+    let high = high.unwrap_or_default();
+    bytes.extend([level, flags]);
+    bytes.extend((entries.len() as u16).to_le_bytes());
+    bytes.extend([low.len() as u8, high.len() as u8]);
+    let mut offset = HEADER_BYTES + 2 * entries.len() + low.len() + high.len();
+    for (key, payload) in entries {
+        let begins = u16::try_from(offset).expect("a node has less than 64 KiB");
+        bytes.extend(begins.to_le_bytes());
+        offset += 1 + key.len() + payload.len();
+    }
+    bytes.extend_from_slice(low);
+    bytes.extend_from_slice(high);
+    for (key, payload) in entries {
+        bytes.push(key.len() as u8);
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(payload);
+    }
+    bytes
+}

@@ -1,0 +1,54 @@
+//! Nodes of a B+tree as bytes, and the decisions about them.
+//!
+//! # What it is
+//! A [`Node`] is a view of the bytes of one node: a leaf with keys and values in ascending order of
+//! the keys, or an inner node with a child for each interval of keys. [`edit`] makes the bytes of
+//! the next state: with an entry more or less, split, or merged.
+//!
+//! # What it is not
+//! It reads and writes nothing, and knows no transaction: `lotus-txn` keeps each node in a row of a
+//! table. A node's number is the row's key; [`ROOT`] is the root's, which never changes.
+//!
+//! # Fences
+//! Each node says which keys it is responsible for: those from its *low* fence up to, not
+//! including, its *high* fence. In every committed state the leaves' intervals follow each other
+//! without gap or overlap from the empty key to no bound. So a leaf that [covers](Node::covers) a
+//! key is the only place of that key, however it was found: inner nodes may be cached and out of
+//! date, as in Sherman.
+//!
+//! # Bytes
+//! ```text
+//! level:8  flags:8  count:16  low length:8  high length:8  | offset:16 of each entry
+//! low fence | high fence | entries: key length:8, key, payload
+//! ```
+//! Little-endian. An entry ends where the next one begins, the last one with the node. The payload
+//! of a leaf's entry is the value, that of an inner node's the child's number in eight bytes; its
+//! key is the low fence of the child. Level 0 is the leaves'. Flag 1: there is a high fence.
+
+#![forbid(unsafe_code)]
+
+pub mod edit;
+mod node;
+
+pub use node::{Node, Seek};
+
+/// Number of the root.
+pub const ROOT: u64 = 0;
+/// Largest length of a key, in bytes.
+pub const MAX_KEY_BYTES: usize = u8::MAX as usize;
+/// Smallest number of entries that a full node has.
+pub const MIN_ENTRIES: usize = 4;
+
+/// Bytes of the fields before the offsets.
+const HEADER_BYTES: usize = 6;
+/// Bytes of an entry beyond its key and payload: its offset, and the length of its key.
+pub const ENTRY_BYTES: usize = 3;
+/// Bytes of a child's number.
+const CHILD_BYTES: usize = size_of::<u64>();
+
+/// Bytes that a node needs to hold [`MIN_ENTRIES`] entries, whose keys and values have at most
+/// these lengths.
+pub const fn least_bytes(key_bytes: usize, value_bytes: usize) -> usize {
+    let payload = if value_bytes > CHILD_BYTES { value_bytes } else { CHILD_BYTES };
+    HEADER_BYTES + 2 * key_bytes + MIN_ENTRIES * (ENTRY_BYTES + key_bytes + payload)
+}

@@ -1,0 +1,199 @@
+//! Reading a node.
+
+use crate::{CHILD_BYTES, HEADER_BYTES, ROOT};
+
+/// Flag of a node with a high fence.
+pub(crate) const HAS_HIGH: u8 = 1;
+
+/// A node, viewed in its bytes.
+///
+/// ```
+/// use lotus_tree::{Node, Seek, edit};
+///
+/// let leaf = edit::with(Node::EMPTY, b"bea", b"1");
+/// let leaf = edit::with(Node::read(&leaf).expect("well-formed"), b"ada", b"2");
+/// let leaf = Node::read(&leaf).expect("well-formed");
+/// assert_eq!(leaf.get(b"bea"), Some(&b"1"[..]));
+/// assert!(leaf.covers(Seek::At(b"zoe")) && leaf.len() == 2);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Node<'a> {
+    bytes: &'a [u8],
+}
+
+/// Place that a search looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek<'a> {
+    /// The place of this key.
+    At(&'a [u8]),
+    /// The place just below this key.
+    Below(&'a [u8]),
+    /// The place above all keys.
+    Last,
+}
+
+impl<'a> Node<'a> {
+    /// The leaf of a tree without keys.
+    pub const EMPTY: Node<'static> = Node { bytes: &[0; HEADER_BYTES] };
+
+    /// Views `bytes` as a node; `None` if its parts do not lie side by side. Whether keys are in
+    /// their order is for [`Node::is_in_order`]: searches in a node that is not find less than they
+    /// should, and do no other harm.
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        let node = Node { bytes };
+        let first = HEADER_BYTES.checked_add(2 * node.count()?)?;
+        let fences = first + usize::from(bytes[4]) + usize::from(bytes[5]);
+        let has_high = bytes[1] == HAS_HIGH;
+        if bytes[1] > HAS_HIGH || bytes.len() < fences || (!has_high && bytes[5] != 0) {
+            return None;
+        }
+        let mut end = fences;
+        for index in 0..node.len() {
+            if node.offset(index) != end || end >= bytes.len() {
+                return None;
+            }
+            let key_end = end + 1 + usize::from(bytes[end]);
+            end = if index + 1 < node.len() { node.offset(index + 1) } else { bytes.len() };
+            let payload = end.checked_sub(key_end)?;
+            if end > bytes.len() || (!node.is_leaf() && payload != CHILD_BYTES) {
+                return None;
+            }
+        }
+        let ends = end == bytes.len();
+        ends.then_some(node)
+    }
+
+    fn count(&self) -> Option<usize> {
+        let header = self.bytes.first_chunk::<HEADER_BYTES>()?;
+        let count = usize::from(u16::from_le_bytes([header[2], header[3]]));
+        (self.bytes.len() >= HEADER_BYTES + 2 * count).then_some(count)
+    }
+
+    /// Whether keys ascend within the fences, and an inner node has a child for each key.
+    pub fn is_in_order(&self) -> bool {
+        let keys = || (0..self.len()).map(|index| self.key(index));
+        let ascend = keys().zip(keys().skip(1)).all(|(one, next)| one < next);
+        let inside = keys().all(|key| self.covers(Seek::At(key)));
+        let whole = self.is_leaf() || keys().next() == Some(self.low());
+        ascend && inside && whole && self.high().is_none_or(|high| self.low() < high)
+    }
+
+    /// The node's bytes.
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Number of levels below the node.
+    pub const fn level(&self) -> u8 {
+        self.bytes[0]
+    }
+
+    /// Whether the node has values.
+    pub const fn is_leaf(&self) -> bool {
+        self.level() == 0
+    }
+
+    /// Number of entries.
+    pub const fn len(&self) -> usize {
+        u16::from_le_bytes([self.bytes[2], self.bytes[3]]) as usize
+    }
+
+    /// Whether there is no entry.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn offset(&self, index: usize) -> usize {
+        let at = HEADER_BYTES + 2 * index;
+        usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
+    }
+
+    /// Least key that the node is responsible for.
+    pub fn low(&self) -> &'a [u8] {
+        let at = HEADER_BYTES + 2 * self.len();
+        &self.bytes[at..at + usize::from(self.bytes[4])]
+    }
+
+    /// Least key above those that the node is responsible for; `None` if there is no bound.
+    pub fn high(&self) -> Option<&'a [u8]> {
+        let at = HEADER_BYTES + 2 * self.len() + usize::from(self.bytes[4]);
+        (self.bytes[1] == HAS_HIGH).then(|| &self.bytes[at..at + usize::from(self.bytes[5])])
+    }
+
+    /// Whether the node is responsible for the place that is looked for.
+    pub fn covers(&self, place: Seek<'_>) -> bool {
+        let (low, high) = (self.low(), self.high());
+        match place {
+            Seek::At(key) => low <= key && high.is_none_or(|high| key < high),
+            Seek::Below(key) => low < key && high.is_none_or(|high| key <= high),
+            Seek::Last => high.is_none(),
+        }
+    }
+
+    /// Key of the entry at this place.
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn key(&self, index: usize) -> &'a [u8] {
+        self.entry(index).0
+    }
+
+    /// Key and payload of the entry at this place.
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn entry(&self, index: usize) -> (&'a [u8], &'a [u8]) {
+        let start = self.offset(index);
+        let last = index + 1 == self.len();
+        let end = if last { self.bytes.len() } else { self.offset(index + 1) };
+        self.bytes[start + 1..end].split_at(usize::from(self.bytes[start]))
+    }
+
+    /// All entries, in ascending order of their keys.
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let node = *self;
+        (0..self.len()).map(move |index| node.entry(index))
+    }
+
+    /// Place of the key's entry, or, as an error, the place where it would be inserted.
+    ///
+    /// # Errors
+    /// The place of the first entry with a greater key.
+    pub fn find(&self, key: &[u8]) -> Result<usize, usize> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.key(middle).cmp(key) {
+                std::cmp::Ordering::Equal => return Ok(middle),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+
+    /// Value of a key in a leaf.
+    pub fn get(&self, key: &[u8]) -> Option<&'a [u8]> {
+        self.find(key).ok().map(|index| self.entry(index).1)
+    }
+
+    /// Place of the child of an inner node that is responsible for the place looked for, which the
+    /// node must cover.
+    pub fn child_place(&self, place: Seek<'_>) -> usize {
+        let at = match place {
+            Seek::At(key) => self.find(key).map_or_else(|next| next, |found| found + 1),
+            Seek::Below(key) => self.find(key).unwrap_or_else(|next| next),
+            Seek::Last => self.len(),
+        };
+        at.saturating_sub(1)
+    }
+
+    /// Number of the child at this place of an inner node.
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn child(&self, index: usize) -> u64 {
+        let (_, payload) = self.entry(index);
+        payload.try_into().map_or(ROOT, u64::from_le_bytes)
+    }
+}

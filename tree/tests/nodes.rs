@@ -1,0 +1,139 @@
+//! Nodes against a sorted map, and bytes that are no node.
+
+use std::collections::BTreeMap;
+
+use lotus_tree::{Node, Seek, edit, least_bytes};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn read(bytes: &[u8]) -> Node<'_> {
+    let node = Node::read(bytes).expect("well-formed");
+    assert!(node.is_in_order());
+    node
+}
+
+fn leaf_of(map: &Map) -> Vec<u8> {
+    let empty = Node::EMPTY.bytes().to_vec();
+    map.iter().fold(empty, |leaf, (key, value)| edit::with(read(&leaf), key, value))
+}
+
+fn entries(node: Node<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    node.entries().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
+
+fn maps(least: usize) -> impl Strategy<Value = Map> {
+    // Few letters: keys share prefixes, and one is a prefix of another.
+    let key = vec(97_u8..100, 1..6);
+    proptest::collection::btree_map(key, vec(any::<u8>(), 0..9), least..40)
+}
+
+proptest! {
+    #[test]
+    fn a_leaf_is_a_sorted_map(map in maps(0), wanted in vec(97_u8..100, 1..6)) {
+        let bytes = leaf_of(&map);
+        let leaf = read(&bytes);
+        prop_assert_eq!(entries(leaf), map.clone().into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(leaf.get(&wanted), map.get(&wanted).map(Vec::as_slice));
+        let next = map.range(wanted.clone()..).next().map(|(key, _)| key.as_slice());
+        let (Ok(at) | Err(at)) = leaf.find(&wanted);
+        prop_assert_eq!((at < leaf.len()).then(|| leaf.key(at)), next);
+        let mut without = map.clone();
+        without.remove(&wanted);
+        prop_assert_eq!(edit::without(leaf, &wanted), leaf_of(&without));
+    }
+
+    #[test]
+    fn halves_follow_each_other_and_merge_into_the_whole(map in maps(8), last: bool, slack in 0..30_usize) {
+        let bytes = leaf_of(&map);
+        let added = if last { map.keys().next_back() } else { map.keys().next() };
+        let limit = bytes.len() - slack.min(bytes.len() / 4);
+        let split = edit::split(read(&bytes), added.expect("two entries"), limit);
+        let (left, right) = (read(&split.left), read(&split.right));
+        prop_assert!(!left.is_empty() && !right.is_empty());
+        if last {
+            let next = edit::with(left, right.key(0), right.entry(0).1);
+            prop_assert!(split.left.len() <= limit && limit < next.len() + 5 || right.len() == 1);
+        }
+        prop_assert_eq!(left.high(), Some(&split.separator[..]));
+        prop_assert_eq!(right.low(), &split.separator[..]);
+        for key in map.keys() {
+            let halves = [left, right].map(|half| half.covers(Seek::At(key)));
+            prop_assert_eq!(halves, [left, right].map(|half| half.get(key).is_some()));
+        }
+        prop_assert_eq!(edit::merged(left, right, bytes.len()), Some(bytes.clone()));
+        prop_assert_eq!(edit::merged(left, right, bytes.len() - 1), None);
+    }
+
+    #[test]
+    fn inner_nodes_lead_to_the_child_that_covers(map in maps(1), wanted in vec(97_u8..100, 1..6)) {
+        let separators: Vec<_> = map.keys().cloned().collect();
+        let mut bytes = edit::root_above(0, 7, &separators[0], 8);
+        for (separator, child) in separators[1..].iter().zip(9..) {
+            bytes = edit::with_child(read(&bytes), separator, child);
+        }
+        let inner = read(&bytes);
+        prop_assert_eq!((inner.level(), inner.len()), (1, separators.len() + 1));
+        let below = separators.iter().filter(|key| **key <= wanted).count();
+        let at = inner.child_place(Seek::At(&wanted));
+        prop_assert_eq!((at, inner.child(at)), (below, 7 + below as u64));
+        let under = separators.iter().filter(|key| **key < wanted).count();
+        prop_assert_eq!(inner.child_place(Seek::Below(&wanted)), under);
+        prop_assert_eq!(inner.child_place(Seek::Last), separators.len());
+        prop_assert!(inner.covers(Seek::Last) && inner.covers(Seek::At(&wanted)));
+    }
+
+    #[test]
+    fn other_bytes_are_read_without_a_panic(map in maps(1), at in any::<usize>(), byte: u8) {
+        let mut bytes = leaf_of(&map);
+        for end in 0..bytes.len() {
+            if let Some(cut) = Node::read(&bytes[..end]) {
+                // The last value was cut, which only its record's length tells.
+                prop_assert!(end >= bytes.len() - 8 && cut.len() == map.len());
+            }
+        }
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        let Some(node) = Node::read(&bytes) else { return Ok(()) };
+        let (place, entries) = (node.find(b"b"), node.entries().count());
+        prop_assert!(place.unwrap_or_else(|next| next) <= entries);
+        if node.is_in_order() {
+            prop_assert!(node.entries().all(|(key, _)| node.get(key).is_some()));
+            prop_assert!(node.entries().all(|(key, _)| node.covers(Seek::At(key))));
+        }
+    }
+}
+
+#[test]
+fn places_below_a_key_are_before_its_fence() {
+    let leaf = leaf_of(&Map::from([(b"a".to_vec(), vec![]), (b"c".to_vec(), vec![])]));
+    let split = edit::split(read(&leaf), b"a", 100);
+    let (left, right) = (read(&split.left), read(&split.right));
+    assert_eq!(split.separator, b"c");
+    assert!(left.covers(Seek::Below(b"c")) && !right.covers(Seek::Below(b"c")));
+    assert!(right.covers(Seek::Below(b"d")) && !left.covers(Seek::Below(b"d")));
+    assert!(right.covers(Seek::Last) && !left.covers(Seek::Last));
+    assert!(!left.covers(Seek::Below(b"")), "no key is below the empty one");
+}
+
+#[test]
+fn the_least_size_holds_four_of_the_longest_entries() {
+    for (key_bytes, value_bytes) in [(1, 1), (8, 16), (255, 8), (16, 1000)] {
+        let key = |first: u8| {
+            let mut key = vec![0; key_bytes];
+            key[0] = first;
+            key
+        };
+        let value = vec![7; value_bytes];
+        let limit = least_bytes(key_bytes, value_bytes);
+        let map: Map = (1..6).map(|first| (key(first), value.clone())).collect();
+        let split = edit::split(read(&leaf_of(&map)), &key(1), limit);
+        assert!(split.left.len() <= limit && split.right.len() <= limit);
+        let four: Map = map.into_iter().take(4).collect();
+        assert!(leaf_of(&four).len() <= limit);
+        let inner = edit::root_above(0, 1, &key(1), 2);
+        let inner = edit::with_child(read(&inner), &key(2), 3);
+        assert!(edit::with_child(read(&inner), &key(3), 4).len() <= limit);
+    }
+}
