@@ -16,9 +16,9 @@ pub struct Split {
 
 /// Keys that a node is responsible for.
 #[derive(Clone, Copy)]
-struct Fences<'a> {
-    low: &'a [u8],
-    high: Option<&'a [u8]>,
+pub(crate) struct Fences<'a> {
+    pub(crate) low: &'a [u8],
+    pub(crate) high: Option<&'a [u8]>,
 }
 
 impl<'a> Fences<'a> {
@@ -27,7 +27,7 @@ impl<'a> Fences<'a> {
     }
 }
 
-type Entries<'a> = [(&'a [u8], &'a [u8])];
+pub(crate) type Entries<'a> = [(&'a [u8], &'a [u8])];
 
 /// A leaf with the entry of `key` added, or replaced if there is one.
 ///
@@ -81,12 +81,12 @@ pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
     let entries: Vec<_> = node.entries().collect();
     let ascends = node.high().is_none() && entries.last().is_some_and(|(key, _)| *key == added);
     let fits = |at: &usize| {
-        let separator = separator(node, &entries, *at);
+        let separator = separator(node.is_leaf(), &entries, *at);
         size(Fences { low: node.low(), high: Some(separator) }, &entries[..*at]) <= limit
     };
     let fullest = || (1..entries.len()).rev().find(fits);
     let at = ascends.then(fullest).flatten().unwrap_or_else(|| middle(&entries));
-    let (separator, (lower, upper)) = (separator(node, &entries, at), entries.split_at(at));
+    let (separator, (lower, upper)) = (separator(node.is_leaf(), &entries, at), entries.split_at(at));
     let (below, above) = (
         Fences { low: node.low(), high: Some(separator) },
         Fences { low: separator, high: node.high() },
@@ -99,8 +99,8 @@ pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
 }
 
 /// Fence between the entries before the place `at` and the others.
-fn separator<'a>(node: Node<'_>, entries: &Entries<'a>, at: usize) -> &'a [u8] {
-    match node.is_leaf() {
+pub(crate) fn separator<'a>(of_leaf: bool, entries: &Entries<'a>, at: usize) -> &'a [u8] {
+    match of_leaf {
         true => shortest_between(entries[at - 1].0, entries[at].0),
         false => entries[at].0,
     }
@@ -133,13 +133,15 @@ pub fn merged(left: Node<'_>, right: Node<'_>, limit: usize) -> Option<Vec<u8>> 
     (size(fences, &entries) <= limit).then(|| written(left.level(), fences, &entries))
 }
 
-fn size(fences: Fences<'_>, entries: &Entries<'_>) -> usize {
+/// Bytes of a node with these entries.
+pub(crate) fn size(fences: Fences<'_>, entries: &Entries<'_>) -> usize {
     let bytes = |(key, payload): &(&[u8], &[u8])| key.len() + payload.len() + ENTRY_BYTES;
     let fence_bytes = fences.low.len() + fences.high.map_or(0, <[u8]>::len);
     HEADER_BYTES + fence_bytes + entries.iter().map(bytes).sum::<usize>()
 }
 
-fn written(level: u8, fences: Fences<'_>, entries: &Entries<'_>) -> Vec<u8> {
+/// A node with these entries.
+pub(crate) fn written(level: u8, fences: Fences<'_>, entries: &Entries<'_>) -> Vec<u8> {
     let Fences { low, high } = fences;
     let keys = entries.iter().map(|(key, _)| key.len());
     let fits = keys.max().unwrap_or(0).max(low.len()) <= MAX_KEY_BYTES;

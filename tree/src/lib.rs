@@ -3,7 +3,7 @@
 //! # What it is
 //! A [`Node`] is a view of the bytes of one node: a leaf with keys and values in ascending order of
 //! the keys, or an inner node with a child for each interval of keys. [`edit`] makes the bytes of
-//! the next state: with an entry more or less, split, or merged.
+//! the next state: with an entry more or less, split, or merged. [`whole`] makes and checks trees.
 //!
 //! # What it is not
 //! It reads and writes nothing, and knows no transaction: `lotus-txn` keeps each node in a row of a
@@ -29,6 +29,7 @@
 
 pub mod edit;
 mod node;
+pub mod whole;
 
 pub use node::{Node, Seek};
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lotus_tree::{Node, Seek, edit, least_bytes};
+use lotus_tree::whole::{self, Defect, Summary};
+use lotus_tree::{Node, ROOT, Seek, edit, least_bytes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -103,6 +104,55 @@ proptest! {
             prop_assert!(node.entries().all(|(key, _)| node.covers(Seek::At(key))));
         }
     }
+}
+
+fn built(rows: usize, limit: usize) -> BTreeMap<u64, Vec<u8>> {
+    let rows: Vec<_> = (0..rows as u64)
+        .map(|row| (row.to_be_bytes()[..].to_vec(), vec![7; 3 + row as usize % 9]))
+        .collect();
+    let mut numbers = 100..;
+    let nodes = whole::build(&rows, limit, || numbers.next().expect("without end"));
+    assert!(nodes.iter().all(|(_, bytes)| bytes.len() <= limit));
+    nodes.into_iter().collect()
+}
+
+#[test]
+fn trees_are_built_whole() {
+    for (rows, levels) in [(0, 1), (1, 1), (9, 1), (100, 2), (5_000, 4)] {
+        let nodes = built(rows, 256);
+        let summary = whole::check(&nodes).expect("it is a tree");
+        assert_eq!((summary.rows, summary.levels), (rows as u64, levels), "{rows} rows");
+        assert_eq!(summary.nodes, nodes.len() as u64);
+    }
+    assert_eq!(whole::check(&BTreeMap::new()), Ok(Summary::default()));
+}
+
+#[test]
+fn every_defect_of_a_tree_is_named() {
+    let tree = built(100, 256);
+    let root = tree[&ROOT].clone();
+    let first = read(&root).child(0);
+    let second = read(&root).child(1);
+    let damaged = |damage: &dyn Fn(&mut BTreeMap<u64, Vec<u8>>)| {
+        let mut nodes = tree.clone();
+        damage(&mut nodes);
+        whole::check(&nodes).expect_err("it is damaged")
+    };
+    let gone = damaged(&|nodes| drop(nodes.remove(&first)));
+    assert_eq!(gone, Defect::Missing { parent: ROOT, child: first });
+    let rootless = damaged(&|nodes| drop(nodes.remove(&ROOT)));
+    assert_eq!(rootless, Defect::Unreached(tree.len() as u64 - 1));
+    let cut = damaged(&|nodes| nodes.get_mut(&first).expect("there").truncate(5));
+    assert_eq!(cut, Defect::Malformed(first));
+    let swapped = damaged(&|nodes| drop(nodes.insert(first, nodes[&second].clone())));
+    assert_eq!(swapped, Defect::Misplaced { parent: ROOT, child: first });
+    let more = damaged(&|nodes| drop(nodes.insert(1, nodes[&first].clone())));
+    assert_eq!(more, Defect::Unreached(1));
+    let moved = damaged(&|nodes| {
+        let leaf = edit::with(read(&nodes[&first]), &[u8::MAX; 8], b"beyond");
+        nodes.insert(first, leaf);
+    });
+    assert_eq!(moved, Defect::Malformed(first));
 }
 
 #[test]

@@ -84,6 +84,7 @@ impl<M: Machines> Cluster<M> {
         findings.push(self.contradictions());
         findings.push(self.suspicions_left()?);
         findings.push(self.copies_left()?);
+        findings.push(self.trees()?);
         Ok(findings)
     }
 

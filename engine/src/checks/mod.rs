@@ -4,3 +4,4 @@
 
 pub mod audit;
 pub mod inspect;
+mod trees;

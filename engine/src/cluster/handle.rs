@@ -37,6 +37,7 @@ use crate::cluster::once::{self, Unanswered};
 use crate::cluster::part::{self, Arrival, Part};
 use crate::cluster::plan::Plan;
 use crate::cluster::threads::{self, settle};
+use crate::cluster::trees;
 use crate::membership::members;
 use crate::node::shared::{ComputeNode, Shared};
 use crate::space::slabs::{self, SlabError};
@@ -273,11 +274,37 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Fills an empty table with rows `0..rows`, in parallel; `loaded` counts them. No transaction
-    /// may use the table meanwhile.
+    /// may use the table meanwhile. The rows of an ordered table are sorted in memory first.
     ///
     /// # Errors
     /// An unknown table, an invalid or duplicate row, or no room. The table is unusable afterwards.
     pub fn load(
+        &self,
+        table: TableId,
+        rows: u64,
+        source: &RowSource<'_>,
+        loaded: &AtomicU64,
+    ) -> Result<(), ClusterError> {
+        let def = self.shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
+        if !def.is_ordered() {
+            return self.load_stored(table, rows, source, loaded);
+        }
+        let nodes = trees::nodes(&def, rows, source)?;
+        let node = |number: u64, value: &mut Vec<u8>| {
+            let (id, bytes) = &nodes[number as usize];
+            value.extend_from_slice(bytes);
+            PrimaryKey::from(*id)
+        };
+        self.load_stored(table, nodes.len() as u64, &node, &AtomicU64::new(0))?;
+        loaded.fetch_add(rows, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fills an empty table with rows as they are stored.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn load_stored(
         &self,
         table: TableId,
         rows: u64,

@@ -16,3 +16,4 @@ pub(crate) mod rejoin;
 pub(crate) mod row_counts;
 pub(crate) mod shards;
 pub(crate) mod threads;
+pub(crate) mod trees;

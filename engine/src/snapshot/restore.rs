@@ -96,7 +96,7 @@ impl<M: Machines> Filler<'_, M> {
             value.extend_from_slice(&values[start..ends[number]]);
             keys[number]
         };
-        Ok(self.cluster.load(table, keys.len() as u64, &row, &AtomicU64::new(0))?)
+        Ok(self.cluster.load_stored(table, keys.len() as u64, &row, &AtomicU64::new(0))?)
     }
 }
 

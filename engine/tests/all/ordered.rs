@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::atomic::AtomicU64;
 
 use crate::common::*;
 use lotus::ordered::Rows;
 use lotus::{
-    Cluster, Isolation, Seat, Session, TableId, TableSpec, Transaction, TxnError,
+    Cluster, ClusterError, Isolation, PrimaryKey, RowSource, Seat, Session, TableId, TableSpec,
+    Transaction, TxnError,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -219,6 +221,48 @@ fn many_rows_come_and_go_in_order() {
     assert_eq!(all(&cluster, 0, table), Map::new());
     let found = cluster.audit().expect("nothing runs");
     found.iter().for_each(|check| assert!(check.passed, "{}: {}", check.name, check.detail));
+}
+
+#[test]
+fn a_loaded_table_is_a_tree_and_duplicates_are_refused() {
+    let spec = TableSpec::new("loaded").record_bytes(12).capacity(3_000).ordered();
+    let (cluster, table) = with_table(small(), spec);
+    let row = |number: u64, value: &mut Vec<u8>| {
+        value.extend_from_slice(&[number as u8; 12]);
+        PrimaryKey::from(number * 7 % 3_000)
+    };
+    let loaded = AtomicU64::new(0);
+    cluster.load(table, 3_000, &row, &loaded).expect("they fit");
+    assert_eq!(loaded.into_inner(), 3_000);
+    let found = all(&cluster, 0, table);
+    assert!(found.keys().cloned().eq((0..3_000_u64).map(|number| number.to_be_bytes().to_vec())));
+    let mut visited = Vec::new();
+    let visit = &mut |key: &[u8], value: &[u8]| visited.push((key.to_vec(), value.to_vec()));
+    cluster.audit_ordered(table, visit).expect("it is a tree");
+    assert_eq!(visited.into_iter().collect::<Map>(), found);
+    at(&cluster, 0, async move |session| {
+        let mut txn = session.begin(Isolation::Serializable).await?;
+        let mut sorted = txn.ordered(table)?;
+        for number in (0..3_000_u64).step_by(100) {
+            sorted.put(&number.to_be_bytes()[..7], b"between").await?;
+            assert!(sorted.delete(&number.to_be_bytes()).await?);
+        }
+        txn.commit().await.map(drop)
+    })
+    .expect("it is alone");
+    let checks = cluster.audit().expect("nothing runs");
+    checks.iter().for_each(|check| assert!(check.passed, "{}: {}", check.name, check.detail));
+    let twice = |number: u64, _: &mut Vec<u8>| PrimaryKey::from(number / 2);
+    let long = |_, value: &mut Vec<u8>| {
+        value.extend([0; 13]);
+        PrimaryKey::from(1)
+    };
+    for (name, source) in [("twice", &twice as &RowSource<'_>), ("long", &long)] {
+        let spec = TableSpec::new(name).record_bytes(12).capacity(10).ordered();
+        let table = cluster.create_table(spec).expect("there is room");
+        let refused = cluster.load(table, 10, source, &AtomicU64::new(0));
+        assert!(matches!(refused, Err(ClusterError::Row { .. })), "{refused:?}");
+    }
 }
 
 #[test]

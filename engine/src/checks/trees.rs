@@ -1,0 +1,60 @@
+//! The audit of ordered tables: their rows are trees.
+
+use std::collections::BTreeMap;
+
+use lotus_fabric::ids::TableId;
+use lotus_fabric::machines::Machines;
+use lotus_tree::{Node, ROOT, whole};
+
+use crate::api::error::ClusterError;
+use crate::checks::audit::Finding;
+use crate::cluster::handle::Cluster;
+
+impl<M: Machines> Cluster<M> {
+    /// Checks that the nodes of each ordered table are a tree.
+    pub(super) fn trees(&self) -> Result<Finding, ClusterError> {
+        let (mut nodes, mut first) = (0, None);
+        for (table, spec) in self.tables().into_iter().filter(|(_, spec)| spec.ordered) {
+            match whole::check(&self.nodes(table)?) {
+                Ok(summary) => nodes += summary.nodes,
+                Err(defect) => _ = first.get_or_insert(format!("{}: {defect}", spec.name)),
+            }
+        }
+        let name = "every key of an ordered table is in one leaf, in order";
+        let detail = first.clone().unwrap_or_else(|| format!("{nodes} nodes"));
+        Ok(Finding { name, passed: first.is_none(), detail })
+    }
+
+    /// Visits the rows of an ordered table in order, without a transaction. Let the cluster
+    /// [settle](Cluster::settle) first.
+    ///
+    /// # Errors
+    /// An unknown table, or memory nodes that cannot be read. A table that is not ordered, or whose
+    /// nodes are no tree, is `Damaged`.
+    pub fn audit_ordered(
+        &self,
+        table: TableId,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), ClusterError> {
+        let nodes = self.nodes(table)?;
+        whole::check(&nodes).map_err(|_| ClusterError::Damaged)?;
+        let mut left = vec![ROOT];
+        while let Some(node) = left.pop().and_then(|id| Node::read(nodes.get(&id)?)) {
+            match node.is_leaf() {
+                true => node.entries().for_each(|(key, value)| visit(key, value)),
+                false => left.extend((0..node.len()).rev().map(|index| node.child(index))),
+            }
+        }
+        Ok(())
+    }
+
+    /// All nodes of an ordered table, by their numbers.
+    fn nodes(&self, table: TableId) -> Result<BTreeMap<u64, Vec<u8>>, ClusterError> {
+        let mut nodes = BTreeMap::new();
+        self.scan(table, &mut |key, bytes, _| {
+            let id = key.as_bytes().try_into().map_or(u64::MAX, u64::from_be_bytes);
+            nodes.insert(id, bytes.to_vec());
+        })?;
+        Ok(nodes)
+    }
+}

@@ -1,0 +1,45 @@
+//! Making the nodes of an ordered table from the rows that it is loaded with.
+
+use lotus_mvcc::{PrimaryKey, TableDef};
+use lotus_tree::whole;
+
+use crate::api::error::ClusterError;
+use crate::cluster::load::RowSource;
+
+/// Nodes of a tree, each with its number.
+pub(crate) type Nodes = Vec<(u64, Vec<u8>)>;
+
+/// Returns the nodes of a tree of the rows `0..rows`.
+///
+/// # Errors
+/// A row whose key or value is too long, or whose key another row has.
+pub(crate) fn nodes(
+    table: &TableDef,
+    rows: u64,
+    source: &RowSource<'_>,
+) -> Result<Nodes, ClusterError> {
+    let spec = table.spec();
+    let (key_limit, value_limit) = (spec.key_bytes as usize, spec.record_bytes as usize);
+    let mut sorted = Vec::with_capacity(rows as usize);
+    for row in 0..rows {
+        let mut value = Vec::new();
+        let key: PrimaryKey = source(row, &mut value);
+        let refused = |reason: String| ClusterError::Row { row, reason };
+        if key.byte_count() > key_limit || value.len() > value_limit {
+            return Err(refused(format!(
+                "a key of this table has at most {key_limit} bytes, a value {value_limit}"
+            )));
+        }
+        sorted.push((key.as_bytes().to_vec(), value, row));
+    }
+    sorted.sort_unstable();
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let reason = format!("row {} has the same primary key", pair[0].2);
+        return Err(ClusterError::Row { row: pair[1].2, reason });
+    }
+    let sorted: Vec<_> = sorted.into_iter().map(|(key, value, _)| (key, value)).collect();
+    // Those of transactions are random.
+    let mut numbers = 1_u64..;
+    let number = || numbers.next().expect("there are fewer nodes");
+    Ok(whole::build(&sorted, table.stored().value_bytes as usize, number))
+}

@@ -1,0 +1,151 @@
+//! Whole trees: made from sorted rows, and checked.
+
+use std::collections::BTreeMap;
+
+use crate::edit::{Fences, separator, size, written};
+use crate::{Node, ROOT, Seek};
+
+/// Share of a node, in percent, that is filled when a tree is made: the first rows to come split no
+/// node.
+const FILL_PERCENT: usize = 90;
+
+/// Makes the nodes of a tree of sorted rows, in nodes of at most `limit` bytes. `number` gives each
+/// node but the root a number of its own.
+///
+/// # Panics
+/// If keys do not ascend, or `limit` is less than [`least_bytes`](crate::least_bytes) of the longest
+/// row.
+pub fn build(
+    rows: &[(Vec<u8>, Vec<u8>)],
+    limit: usize,
+    mut number: impl FnMut() -> u64,
+) -> Vec<(u64, Vec<u8>)> {
+    assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys ascend");
+    let mut nodes = Vec::new();
+    let mut entries: Vec<(Vec<u8>, Vec<u8>)> = rows.to_vec();
+    for level in 0.. {
+        let parts = parts(level, &entries, limit);
+        if parts.len() == 1 {
+            nodes.extend(parts.into_iter().map(|(_, bytes)| (ROOT, bytes)));
+            break;
+        }
+        let numbered = parts.into_iter().map(|(low, bytes)| (number(), low, bytes));
+        entries = Vec::new();
+        for (id, low, bytes) in numbered {
+            entries.push((low, id.to_le_bytes().to_vec()));
+            nodes.push((id, bytes));
+        }
+    }
+    nodes
+}
+
+/// Divides the entries of a level into nodes; gives each with its low fence.
+fn parts(level: u8, owned: &[(Vec<u8>, Vec<u8>)], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let entries: Vec<_> = owned.iter().map(|(key, payload)| (&**key, &**payload)).collect();
+    let (mut parts, mut first, mut low) = (Vec::new(), 0, &[][..]);
+    loop {
+        let fence = |end: usize| match end < entries.len() {
+            true => Some(separator(level == 0, &entries, end)),
+            false => None,
+        };
+        let fits = |end: &usize| {
+            let fences = Fences { low, high: fence(*end) };
+            size(fences, &entries[first..*end]) <= limit * FILL_PERCENT / 100
+        };
+        let mut end = (first + 1).min(entries.len());
+        while end < entries.len() && fits(&(end + 1)) {
+            end += 1;
+        }
+        let high = fence(end);
+        parts.push((low.to_vec(), written(level, Fences { low, high }, &entries[first..end])));
+        let Some(next) = high else { return parts };
+        (first, low) = (end, next);
+    }
+}
+
+/// Facts about a sound tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Number of rows.
+    pub rows: u64,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of levels.
+    pub levels: u8,
+}
+
+/// First reason why nodes are no tree.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Defect {
+    /// The bytes of a node are none, or not in order.
+    #[error("node {0} is no node")]
+    Malformed(u64),
+    /// A child has no node.
+    #[error("node {child} is missing below node {parent}")]
+    Missing {
+        /// The parent.
+        parent: u64,
+        /// The number that it names.
+        child: u64,
+    },
+    /// A child is not one level lower, or its fences are not those of its entry.
+    #[error("node {child} does not fit below node {parent}")]
+    Misplaced {
+        /// The parent.
+        parent: u64,
+        /// The child.
+        child: u64,
+    },
+    /// Nodes that no parent names.
+    #[error("no parent names {0} of the nodes")]
+    Unreached(u64),
+}
+
+/// Checks that nodes are a tree: every key lies in one leaf, in order, and each node is there once.
+///
+/// # Errors
+/// The first [`Defect`] that is found.
+pub fn check(nodes: &BTreeMap<u64, Vec<u8>>) -> Result<Summary, Defect> {
+    let mut summary = Summary::default();
+    let Some(root) = nodes.get(&ROOT) else {
+        let unreached = nodes.len() as u64;
+        return if unreached == 0 { Ok(summary) } else { Err(Defect::Unreached(unreached)) };
+    };
+    let sound = |id, bytes: &'_ Vec<u8>| match Node::read(bytes) {
+        Some(node) if node.is_in_order() => Ok(()),
+        _ => Err(Defect::Malformed(id)),
+    };
+    sound(ROOT, root)?;
+    // Levels descend, so it ends; intervals differ, so no node is met twice.
+    let mut left = vec![(ROOT, root)];
+    while let Some((id, bytes)) = left.pop() {
+        let node = Node::read(bytes).ok_or(Defect::Malformed(id))?;
+        if id == ROOT {
+            summary.levels = node.level() + 1;
+            if !node.covers(Seek::At(&[])) || !node.covers(Seek::Last) {
+                return Err(Defect::Malformed(ROOT));
+            }
+        }
+        summary.nodes += 1;
+        if node.is_leaf() {
+            summary.rows += node.len() as u64;
+            continue;
+        }
+        for index in 0..node.len() {
+            let child = node.child(index);
+            let bytes = nodes.get(&child).ok_or(Defect::Missing { parent: id, child })?;
+            sound(child, bytes)?;
+            let below = Node::read(bytes).ok_or(Defect::Malformed(child))?;
+            let high = if index + 1 < node.len() { Some(node.key(index + 1)) } else { node.high() };
+            let fits = below.low() == node.key(index) && below.high() == high;
+            if !fits || below.level() + 1 != node.level() {
+                return Err(Defect::Misplaced { parent: id, child });
+            }
+            left.push((child, bytes));
+        }
+    }
+    match nodes.len() as u64 - summary.nodes {
+        0 => Ok(summary),
+        unreached => Err(Defect::Unreached(unreached)),
+    }
+}
