@@ -1,8 +1,8 @@
 //! Workloads, load generation, audits and reports for transaction engines.
 //!
 //! # What this crate is
-//! The workloads of the paper's evaluation ([`kvs`], [`smallbank`], [`tatp`], [`tpcc`]; LOTUS §8),
-//! the clients that issue their requests, and everything that judges a run: counts and latencies
+//! The workloads of the paper's evaluation ([`kvs`], [`smallbank`], [`tatp`], [`tpcc`]; LOTUS §8)
+//! and [`ycsb`], the clients that issue their requests, and everything that judges a run: counts and latencies
 //! ([`stats`]), invariants of the data ([`audit`]), histories for an isolation checker
 //! ([`history`]), and the report ([`report`]). [`harness::run`] puts it together.
 //!
@@ -37,4 +37,4 @@ pub use drive::{harness, progress};
 pub use engines::{lotus, wrapper};
 pub use judge::{history, utilisation};
 pub use reports::{callgrind, output, report};
-pub use workloads::{hotspot, kvs, smallbank, tatp, tpcc, zipf};
+pub use workloads::{hotspot, kvs, smallbank, tatp, tpcc, ycsb, zipf};

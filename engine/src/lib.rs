@@ -83,7 +83,7 @@ pub use snapshot::{
 pub use txn::body::{Item, Receipt};
 #[cfg(feature = "may")]
 pub use txn::may;
-pub use txn::{ordered, path};
 pub use txn::session::{Session, SessionView};
 pub use txn::submit::Submitted;
 pub use txn::transaction::Transaction;
+pub use txn::{ordered, path};

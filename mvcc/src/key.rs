@@ -269,7 +269,10 @@ mod tests {
         assert_eq!(PrimaryKey::try_from(&[][..]), Err(KeyError::Empty));
         assert_eq!(PrimaryKey::try_from(&[0; 32][..]), Err(KeyError::TooLong { len: 32 }));
         assert_eq!(PrimaryKey::prefix_of(&[7; 40]), Some([7; 31].into()));
-        assert_eq!((PrimaryKey::prefix_of(&[7]), PrimaryKey::prefix_of(&[])), (Some([7].into()), None));
+        assert_eq!(
+            (PrimaryKey::prefix_of(&[7]), PrimaryKey::prefix_of(&[])),
+            (Some([7].into()), None)
+        );
     }
 
     #[test]

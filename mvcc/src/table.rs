@@ -521,10 +521,7 @@ mod tests {
             (GOOD.key_bytes(0), Some(SpecError::KeyBytes { bytes: 0, limit: 31 })),
             (GOOD.key_bytes(32), Some(SpecError::KeyBytes { bytes: 32, limit: 31 })),
             (GOOD.ordered().key_bytes(255).record_bytes(1000), None),
-            (
-                GOOD.ordered().key_bytes(256),
-                Some(SpecError::KeyBytes { bytes: 256, limit: 255 }),
-            ),
+            (GOOD.ordered().key_bytes(256), Some(SpecError::KeyBytes { bytes: 256, limit: 255 })),
             (
                 GOOD.ordered().record_bytes(2048),
                 Some(SpecError::OrderedRowBytes { key_bytes: 8, record_bytes: 2048 }),

@@ -86,7 +86,8 @@ pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
     };
     let fullest = || (1..entries.len()).rev().find(fits);
     let at = ascends.then(fullest).flatten().unwrap_or_else(|| middle(&entries));
-    let (separator, (lower, upper)) = (separator(node.is_leaf(), &entries, at), entries.split_at(at));
+    let (separator, (lower, upper)) =
+        (separator(node.is_leaf(), &entries, at), entries.split_at(at));
     let (below, above) = (
         Fences { low: node.low(), high: Some(separator) },
         Fences { low: separator, high: node.high() },

@@ -121,6 +121,19 @@ pub trait Deployment {
     /// [`DeployError`] if the memory cannot be read.
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError>;
 
+    /// Passes every row of an ordered table to `visit`, in order. No transaction may run meanwhile.
+    /// The default is for engines without ordered tables.
+    ///
+    /// # Errors
+    /// [`DeployError`] if the memory cannot be read.
+    fn scan_ordered(
+        &mut self,
+        _table: TableId,
+        _visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DeployError> {
+        Err(DeployError::Refused("this engine has no ordered tables".to_owned()))
+    }
+
     /// Checks for leftovers that no workload may leave: unequal replicas, locks still held,
     /// INVISIBLE cells, unresolved log entries. No transaction may run meanwhile.
     ///

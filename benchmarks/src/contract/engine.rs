@@ -242,6 +242,88 @@ pub trait Txn {
     /// # Errors
     /// As [`TxnError`] says.
     fn delete(&mut self, item: Item) -> Result<(), TxnError>;
+
+    /// Carries out an operation on an ordered table. Passes the rows that it reads to `visit`, and
+    /// returns the number of rows that were read or changed. The default is for engines without
+    /// ordered tables.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says; after an error only [`Finish::abort`] may be called.
+    async fn ordered(
+        &mut self,
+        _table: TableId,
+        _operation: Ordered<'_>,
+        _visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize, TxnError> {
+        Err(TxnError::Fatal("this engine has no ordered tables".to_owned()))
+    }
+
+    /// Visits the rows that the engine keeps for ordered tables, as far as this attempt has read or
+    /// changed them. There are none by default.
+    fn for_each_stored(&self, _visit: &mut dyn FnMut(StoredRow)) {}
+}
+
+/// An operation on an ordered table. Bounds compare as bytes do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ordered<'k> {
+    /// Reads the row of a key, if there is one.
+    Get {
+        /// The key.
+        key: &'k [u8],
+        /// Whether the attempt will change it.
+        for_update: bool,
+    },
+    /// Reads the rows of a range.
+    Range(KeyRange<'k>),
+    /// Sets the value of a key, whether it has a row or not.
+    Put {
+        /// The key.
+        key: &'k [u8],
+        /// The value.
+        value: &'k [u8],
+    },
+    /// Adds a row; if there is one, the attempt aborts with [`AbortReason::Logic`].
+    Insert {
+        /// The key.
+        key: &'k [u8],
+        /// The value.
+        value: &'k [u8],
+    },
+    /// Deletes the row of a key, if there is one.
+    Delete {
+        /// The key.
+        key: &'k [u8],
+    },
+}
+
+/// Range of keys, and how its rows are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyRange<'k> {
+    /// The first key.
+    pub from: &'k [u8],
+    /// The first key behind the range; `None` for all keys that follow.
+    pub until: Option<&'k [u8]>,
+    /// Whether the rows come in descending order.
+    pub reverse: bool,
+    /// Largest number of rows.
+    pub limit: usize,
+    /// Whether the attempt will change them.
+    pub for_update: bool,
+}
+
+/// What an attempt has done with a row of remote memory that the engine keeps for an ordered table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredRow {
+    /// The table.
+    pub table: TableId,
+    /// The engine's own key.
+    pub key: PrimaryKey,
+    /// Writer of the version that was read, `None` for a loaded one; `None` if none was read.
+    pub read: Option<Option<TxnId>>,
+    /// Whether it is written.
+    pub written: bool,
+    /// Whether it is deleted.
+    pub deleted: bool,
 }
 
 /// Commit or abort of one attempt of one transaction.

@@ -6,6 +6,7 @@
 use std::borrow::BorrowMut;
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,7 +27,8 @@ use crate::contract::deployment::{
     Seat, Traffic,
 };
 use crate::contract::engine::{
-    AbortReason, Finish, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
+    AbortReason, Finish, Isolation, Item, KeyRange, Ordered, Receipt, StoredRow, Txn, TxnEngine,
+    TxnError, TxnKind,
 };
 use crate::contract::workload::Workload;
 use crate::judge::history::{Log, Operation, Recorded};
@@ -274,6 +276,14 @@ impl<M: Machines> Deployment for Embedded<M> {
 
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {
         self.cluster.scan(table, visit).map_err(failed)
+    }
+
+    fn scan_ordered(
+        &mut self,
+        table: TableId,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DeployError> {
+        self.cluster.audit_ordered(table, visit).map_err(failed)
     }
 
     fn audit(&mut self) -> Result<Vec<Check>, DeployError> {
@@ -597,6 +607,59 @@ impl<T: BorrowMut<Transaction>> Txn for LotusTxn<T> {
     fn delete(&mut self, item: Item) -> Result<(), TxnError> {
         let deleted = self.txn.borrow_mut().delete(lotus::Item::from_index(item.0));
         deleted.map_err(|error| self.note(error))
+    }
+
+    async fn ordered(
+        &mut self,
+        table: TableId,
+        operation: Ordered<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize, TxnError> {
+        let carried_out = carry_out(self.txn.borrow_mut(), table, operation, visit).await;
+        carried_out.map_err(|error| self.note(error))
+    }
+
+    fn for_each_stored(&self, visit: &mut dyn FnMut(StoredRow)) {
+        self.txn.borrow().for_each_node(&mut |node| {
+            let lotus::ordered::NodeUse { table, key, read, written, deleted } = node;
+            visit(StoredRow { table, key, read, written, deleted });
+        });
+    }
+}
+
+/// Carries out an operation on an ordered table.
+async fn carry_out(
+    txn: &mut Transaction,
+    table: TableId,
+    operation: Ordered<'_>,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<usize, lotus::TxnError> {
+    let mut ordered = txn.ordered(table)?;
+    match operation {
+        Ordered::Get { key, for_update } => {
+            let found = match for_update {
+                true => ordered.get_for_update(key).await?,
+                false => ordered.get(key).await?,
+            };
+            found.into_iter().for_each(|value| visit(key, value));
+            Ok(usize::from(found.is_some()))
+        }
+        Ordered::Range(KeyRange { from, until, reverse, limit, for_update }) => {
+            let bounds = (Bound::Included(from), until.map_or(Bound::Unbounded, Bound::Excluded));
+            let mut range = ordered.range(bounds).limit(limit);
+            if reverse {
+                range = range.reverse();
+            }
+            if for_update {
+                range = range.for_update();
+            }
+            let rows = range.rows().await?;
+            rows.iter().for_each(|(key, value)| visit(key, value));
+            Ok(rows.len())
+        }
+        Ordered::Put { key, value } => ordered.put(key, value).await.map(|()| 1),
+        Ordered::Insert { key, value } => ordered.insert(key, value).await.map(|()| 1),
+        Ordered::Delete { key } => ordered.delete(key).await.map(usize::from),
     }
 }
 

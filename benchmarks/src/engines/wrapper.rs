@@ -87,6 +87,14 @@ impl<W: Wrapper> Deployment for W {
         self.embedded_mut().scan(table, visit)
     }
 
+    fn scan_ordered(
+        &mut self,
+        table: TableId,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DeployError> {
+        self.embedded_mut().scan_ordered(table, visit)
+    }
+
     fn audit(&mut self) -> Result<Vec<Check>, DeployError> {
         self.embedded_mut().audit()
     }

@@ -6,6 +6,10 @@
 //! and a write. An aborted attempt's writes therefore carry a version that no read can have seen. A
 //! read of an absent row is left out, as the attempt that deleted the row is not known.
 //!
+//! Of an ordered table the operations are those on the rows that the engine keeps for it, the nodes
+//! of a tree. A range reads all nodes that its keys, present or not, could be in, so a phantom is a
+//! cycle like any other.
+//!
 //! # Ownership
 //! Each worker fills a [`Log`] of its own through [`Recorded`], which wraps a transaction and notes
 //! the workload's calls. [`History`] merges the logs when all workers have ended.
@@ -16,7 +20,9 @@ use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::contract::engine::{Finish, Isolation, Item, Receipt, Txn, TxnError};
+use crate::contract::engine::{
+    Finish, Isolation, Item, Ordered, Receipt, StoredRow, Txn, TxnError,
+};
 
 /// Outcome of an attempt, as far as its client knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -142,7 +148,8 @@ impl<'l, T: Txn> Recorded<'l, T> {
     }
 
     /// Returns the transaction, and stops recording.
-    pub fn into_inner(self) -> T {
+    pub fn into_inner(mut self) -> T {
+        self.note_stored();
         self.txn
     }
 }
@@ -218,11 +225,43 @@ impl<T: Txn> Txn for Recorded<'_, T> {
         self.log.note_change(Access::Delete, item, self.txn.id());
         Ok(())
     }
+
+    async fn ordered(
+        &mut self,
+        table: TableId,
+        operation: Ordered<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize, TxnError> {
+        self.txn.ordered(table, operation, visit).await
+    }
+}
+
+impl<T: Txn> Recorded<'_, T> {
+    /// Notes the rows that the engine keeps for ordered tables.
+    fn note_stored(&mut self) {
+        let (operations, id) = (&mut self.log.operations, Some(self.txn.id()));
+        self.txn.for_each_stored(&mut |row| {
+            let StoredRow { table, key, read, written, deleted } = row;
+            let mut note = |access, version| {
+                operations.push(Operation { access, table, key, version });
+            };
+            if let Some(version) = read {
+                note(Access::Read, version);
+            }
+            if written {
+                note(Access::Write, id);
+            }
+            if deleted {
+                note(Access::Delete, id);
+            }
+        });
+    }
 }
 
 impl<T: Finish> Finish for Recorded<'_, T> {
     #[inline]
-    async fn commit(self) -> Result<Receipt, TxnError> {
+    async fn commit(mut self) -> Result<Receipt, TxnError> {
+        self.note_stored();
         self.txn.commit().await
     }
 

@@ -8,4 +8,5 @@ pub mod kvs;
 pub mod smallbank;
 pub mod tatp;
 pub mod tpcc;
+pub mod ycsb;
 pub mod zipf;

@@ -22,7 +22,7 @@ pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
 use values::count;
-pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs};
+pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs, YcsbArgs};
 
 /// ACID transactions over disaggregated memory.
 #[derive(Debug, Parser)]
@@ -268,6 +268,8 @@ pub enum WorkloadArgs {
     Tatp(TatpArgs),
     /// A company with warehouses, customers, stock and orders, and five transactions.
     Tpcc(TpccArgs),
+    /// One table; reads, updates, inserts, ranges and read-modify-writes in six mixes (YCSB).
+    Ycsb(YcsbArgs),
 }
 
 impl BenchArgs {
@@ -278,6 +280,7 @@ impl BenchArgs {
             WorkloadArgs::Smallbank(args) => &mut args.common,
             WorkloadArgs::Tatp(args) => &mut args.common,
             WorkloadArgs::Tpcc(args) => &mut args.common,
+            WorkloadArgs::Ycsb(args) => &mut args.common,
         }
     }
 
@@ -288,6 +291,7 @@ impl BenchArgs {
             WorkloadArgs::Smallbank(args) => &args.common,
             WorkloadArgs::Tatp(args) => &args.common,
             WorkloadArgs::Tpcc(args) => &args.common,
+            WorkloadArgs::Ycsb(args) => &args.common,
         }
     }
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Critical, Scale};
+use lotus_benchmarks::ycsb::{Mix, Ycsb};
 use lotus_benchmarks::zipf::KeyChooser;
 
 use super::CommonArgs;
@@ -83,6 +84,33 @@ pub struct TpccArgs {
     /// Part of a key that decides the shard, and so which node grants the locks.
     #[arg(long, default_value = "warehouse", value_parser = one_of(CRITICAL_FIELDS))]
     pub critical_field: Critical,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct YcsbArgs {
+    /// Operations: a and b read and update, c reads, d reads what was inserted last, e reads ranges
+    /// and inserts, f reads and modifies what it has read.
+    #[arg(long, value_name = "MIX", default_value = "a", value_parser = one_of(&Mix::NAMES))]
+    pub mix: Mix,
+    /// Records.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=KeyChooser::MAX_KEYS))]
+    pub records: u64,
+    /// Bytes of each value. Four rows of an ordered table must fit in 8 KiB.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u32).range(
+        Ycsb::LEAST_VALUE_BYTES as i64..=Ycsb::MOST_VALUE_BYTES as i64
+    ))]
+    pub value_bytes: u32,
+    /// Skew of the records' popularity; 0 is uniform.
+    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = skew)]
+    pub zipf: f64,
+    /// Keeps the records in an ordered table, as mix e always does.
+    #[arg(long)]
+    pub ordered: bool,
     #[command(flatten)]
     pub common: CommonArgs,
 }

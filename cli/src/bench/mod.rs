@@ -28,6 +28,7 @@ use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::Tpcc;
+use lotus_benchmarks::ycsb::Ycsb;
 use lotus_fabric::ids::ShardId;
 
 use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
@@ -147,6 +148,11 @@ fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<
         WorkloadArgs::Tpcc(args) => {
             let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
             deploy::run(tpcc, options, place, progress)
+        }
+        WorkloadArgs::Ycsb(args) => {
+            let (value_bytes, ordered) = (args.value_bytes as usize, args.ordered);
+            let ycsb = Ycsb::new(args.mix, args.records, value_bytes, args.zipf, ordered);
+            deploy::run(ycsb, options, place, progress)
         }
     };
     Ok(outcome?)

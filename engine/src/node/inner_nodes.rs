@@ -40,9 +40,8 @@ impl InnerNodes {
             places.resize_with(PLACES, || None);
         }
         let known = &mut places[place(table, node)];
-        let same = |known: &Known| {
-            known.table == table && known.node == node && *known.bytes == *bytes
-        };
+        let same =
+            |known: &Known| known.table == table && known.node == node && *known.bytes == *bytes;
         if !known.as_ref().is_some_and(same) {
             *known = Some(Known { table, node, bytes: bytes.into() });
         }

@@ -26,7 +26,10 @@ impl SnapshotVisitor for Checked {
     fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
         let spec = self.spec.as_ref().expect("a table comes before its rows");
         let stored = spec.stored();
-        assert!(key.byte_count() <= stored.key_bytes as usize, "a key that its table does not hold");
+        assert!(
+            key.byte_count() <= stored.key_bytes as usize,
+            "a key that its table does not hold"
+        );
         assert!(value.len() <= stored.value_bytes as usize, "a value that its table does not hold");
         self.rows += 1;
         Ok(())

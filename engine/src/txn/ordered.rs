@@ -26,13 +26,13 @@ mod change;
 mod range;
 mod search;
 
-use lotus_fabric::ids::TableId;
+use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
 use lotus_mvcc::table::SizeError;
 use lotus_tree::{Node, Seek, edit};
 
 use crate::api::error::TxnError;
-use crate::txn::body::Access;
+use crate::txn::body::{Access, Change, Row};
 use crate::txn::transaction::Transaction;
 
 pub use range::{Range, Rows};
@@ -46,6 +46,21 @@ pub struct OrderedTable<'t> {
     txn: &'t mut Transaction,
     table: TableId,
     limits: Limits,
+}
+
+/// What a transaction has done with a node of an ordered table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeUse {
+    /// The table.
+    pub table: TableId,
+    /// Number of the node, as the primary key of its row.
+    pub key: PrimaryKey,
+    /// Writer of the version that was read, `None` for a loaded one; `None` if none was read.
+    pub read: Option<Option<TxnId>>,
+    /// Whether the transaction writes it.
+    pub written: bool,
+    /// Whether the transaction deletes it.
+    pub deleted: bool,
 }
 
 /// Lengths that the table's specification allows, in bytes.
@@ -71,6 +86,24 @@ impl Transaction {
         let limits = Limits { key: spec.key_bytes, value: spec.record_bytes, node };
         let _not_over = self.body_mut()?;
         Ok(OrderedTable { txn: self, table, limits })
+    }
+}
+
+impl Transaction {
+    /// Visits the nodes of ordered tables that this transaction has read or changed, for a history.
+    pub fn for_each_node(&self, visit: &mut dyn FnMut(NodeUse)) {
+        let Some(body) = &self.body else { return };
+        let of_tree = |row: &&Row| body.table(row.table).def.is_ordered();
+        for row in body.rows.iter().filter(of_tree) {
+            let found = row.writer.is_some() || row.value.is_some();
+            visit(NodeUse {
+                table: row.table,
+                key: row.primary_key,
+                read: found.then_some(row.writer),
+                written: matches!(row.change, Change::Put(_)),
+                deleted: row.change == Change::Delete,
+            });
+        }
     }
 }
 

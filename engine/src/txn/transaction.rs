@@ -23,7 +23,7 @@ use crate::txn::slot::Slot;
 pub struct Transaction {
     pub(crate) slot: Rc<Slot>,
     /// `None` once the attempt has ended, and while it executes.
-    body: Option<Box<Body>>,
+    pub(crate) body: Option<Box<Body>>,
     /// Whether the slot's driver has the body, to execute it.
     lent: bool,
     id: TxnId,

@@ -276,10 +276,7 @@ fn bad_input_is_refused_and_changes_nothing() {
         };
         misused(txn.add_rw(table, 1).map(drop));
         misused(txn.ordered(numbers).map(drop));
-        assert_eq!(
-            txn.ordered(TableId(9)).err(),
-            Some(TxnError::UnknownTable(TableId(9)))
-        );
+        assert_eq!(txn.ordered(TableId(9)).err(), Some(TxnError::UnknownTable(TableId(9))));
         let mut sorted = txn.ordered(table)?;
         misused(sorted.put(b"", b"1").await);
         let too_large = |outcome: Result<_, TxnError>| {

@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use lotus_benchmarks::deployment::{DeployError, Host, Seat};
 use lotus_benchmarks::engine::{
-    AbortReason, Finish, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
+    AbortReason, Finish, Item, Ordered, Receipt, StoredRow, Txn, TxnEngine, TxnError, TxnKind,
 };
 use lotus_benchmarks::lotus::{self, LotusTxn, Slot};
 use lotus_fabric::ids::{TableId, TxnId};
@@ -188,6 +188,25 @@ impl Txn for Hurried {
 
     fn delete(&mut self, item: Item) -> Result<(), TxnError> {
         self.txn.delete(item)
+    }
+
+    async fn ordered(
+        &mut self,
+        table: TableId,
+        operation: Ordered<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize, TxnError> {
+        match self.patience_for(Step::Execute) {
+            None => self.txn.ordered(table, operation, visit).await,
+            Some(ns) => {
+                let done = within(&self.slot, ns, self.txn.ordered(table, operation, visit)).await;
+                done.unwrap_or(Err(TxnError::Aborted(AbortReason::Unavailable)))
+            }
+        }
+    }
+
+    fn for_each_stored(&self, visit: &mut dyn FnMut(StoredRow)) {
+        self.txn.for_each_stored(visit);
     }
 }
 
