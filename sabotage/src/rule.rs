@@ -216,6 +216,10 @@ rules! {
     SnapshotsComeFirst "snapshots-come-first" "H11"
     "a snapshot is drawn when the cache has been looked into"
 
+    "A leaf holds a key only if its fences cover it"
+    FencesAreChecked "fences-are-checked" "H11"
+    "a leaf is taken for the right one because a remembered node leads there"
+
     "On each connection the log entry is written before the cells"
     LogBeforeCells "log-before-cells" "H12"
     "the log entry is written behind the cells"
@@ -335,6 +339,10 @@ rules! {
     "A transaction remembers the slots that its inserts claimed"
     ClaimsAreRemembered "claims-are-remembered" "H20"
     "two inserts of one transaction take one slot of the bucket"
+
+    "A serializable transaction locks the leaves in which it has read keys, present or not"
+    RangesLockLeaves "ranges-lock-leaves" "H20"
+    "ranges of an ordered table are read without locks"
 
     "An unknown outcome is reported as unknown"
     UnknownIsNotAborted "unknown-is-not-aborted" "H21"

@@ -33,5 +33,5 @@ pub use campaigns::sabotage;
 pub use campaigns::{campaign, named, shrink, swarm};
 pub use drive::{run, starts};
 pub use scenario::hazard::{self, Hazard};
-pub use scenario::{Scenario, ScenarioError, authority, pairs, room, strike};
+pub use scenario::{Scenario, ScenarioError, authority, bins, pairs, room, strike};
 pub use verdict::{Outcome, Violation};

@@ -8,6 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+type Nodes = BTreeMap<u64, Vec<u8>>;
 
 fn read(bytes: &[u8]) -> Node<'_> {
     let node = Node::read(bytes).expect("well-formed");
@@ -106,7 +107,7 @@ proptest! {
     }
 }
 
-fn built(rows: usize, limit: usize) -> BTreeMap<u64, Vec<u8>> {
+fn built(rows: usize, limit: usize) -> Nodes {
     let rows: Vec<_> = (0..rows as u64)
         .map(|row| (row.to_be_bytes()[..].to_vec(), vec![7; 3 + row as usize % 9]))
         .collect();
@@ -124,7 +125,7 @@ fn trees_are_built_whole() {
         assert_eq!((summary.rows, summary.levels), (rows as u64, levels), "{rows} rows");
         assert_eq!(summary.nodes, nodes.len() as u64);
     }
-    assert_eq!(whole::check(&BTreeMap::new()), Ok(Summary::default()));
+    assert_eq!(whole::check(&Nodes::new()), Ok(Summary::default()));
 }
 
 #[test]
@@ -133,7 +134,7 @@ fn every_defect_of_a_tree_is_named() {
     let root = tree[&ROOT].clone();
     let first = read(&root).child(0);
     let second = read(&root).child(1);
-    let damaged = |damage: &dyn Fn(&mut BTreeMap<u64, Vec<u8>>)| {
+    let damaged = |damage: &dyn Fn(&mut Nodes)| {
         let mut nodes = tree.clone();
         damage(&mut nodes);
         whole::check(&nodes).expect_err("it is damaged")

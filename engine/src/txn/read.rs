@@ -137,6 +137,9 @@ impl Body {
             let name = LockName::row(row.table, row.key);
             match row.access {
                 Access::Read if mode == Mode::Snapshot || broken(Rule::ReadLocks) => {}
+                Access::Read
+                    if broken(Rule::RangesLockLeaves) && self.table(row.table).def.is_ordered() => {
+                }
                 Access::Read => self.wanted.push(LockRequest::read(name)),
                 Access::Write | Access::Trim => self.wanted.push(LockRequest::write(name)),
                 Access::Insert | Access::Purge => {

@@ -332,7 +332,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
 }
 
 fn workload(rng: &mut SmallRng) -> Workload {
-    match rng.random_range(0..5) {
+    match rng.random_range(0..6) {
         0 => Workload::Kvs {
             keys: pick(rng, &[1, 4, 30, 200]),
             update_ratio: pick(rng, &[0.2, 0.5, 0.9]),
@@ -354,12 +354,13 @@ fn workload(rng: &mut SmallRng) -> Workload {
                 &[Critical::Warehouse, Critical::District, Critical::Customer],
             ),
         },
+        4 => Workload::Bins { bins: pick(rng, &[1, 5, 20, 60]) },
         _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]), record_bytes: SHORTEST },
     }
 }
 
 fn load(rng: &mut SmallRng, patient: bool, workload: &Workload) -> Load {
-    let pure = matches!(workload, Workload::Pairs { .. });
+    let pure = matches!(workload, Workload::Pairs { .. } | Workload::Bins { .. });
     let isolation = pick(rng, &[Isolation::Serializable, Isolation::Snapshot]);
     Load {
         isolation: if pure { Isolation::Serializable } else { isolation },

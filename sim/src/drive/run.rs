@@ -29,6 +29,7 @@ use crate::drive::starts;
 use crate::drive::turns::Turns;
 use crate::drive::watched::Watched;
 use crate::properties::{balance, deletions, durability, isolation, losses, progress};
+use crate::scenario::bins::Bins;
 use crate::scenario::format::{Scenario, ScenarioError, Workload};
 use crate::scenario::pairs::Pairs;
 use crate::scenario::{memory_returns, room};
@@ -206,6 +207,7 @@ fn drive(
         Workload::Pairs { pairs, record_bytes } => {
             harness::run(watched, Pairs::new(pairs, record_bytes), options, &progress)
         }
+        Workload::Bins { bins } => harness::run(watched, Bins::new(bins), options, &progress),
     };
     let outcome = match driven {
         Ok(outcome) => outcome,
@@ -278,5 +280,6 @@ pub fn transactions(workload: &Workload) -> &'static [&'static str] {
         Workload::Tatp { .. } => Tatp::TRANSACTIONS,
         Workload::Tpcc { .. } => Tpcc::TRANSACTIONS,
         Workload::Pairs { .. } => Pairs::TRANSACTIONS,
+        Workload::Bins { .. } => Bins::TRANSACTIONS,
     }
 }

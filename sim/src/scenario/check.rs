@@ -63,6 +63,12 @@ impl Scenario {
                 // Write skew is allowed under snapshot isolation, and breaks pairs.
                 must(pure, "pairs stay pairs under serializability (sr) only")?;
             }
+            Workload::Bins { bins } => {
+                must((1..=10_000).contains(&bins), "bins are not from 1 to 10000")?;
+                let pure = self.load.isolation == Isolation::Serializable
+                    && self.load.other_isolation == 0.0;
+                must(pure, "bins keep their limits under serializability (sr) only")?;
+            }
         }
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
         let slabs = self.cluster.group_slabs;

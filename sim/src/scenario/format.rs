@@ -207,6 +207,13 @@ pub enum Workload {
         #[serde(default = "shortest", skip_serializing_if = "is_shortest")]
         record_bytes: usize,
     },
+    /// Ranges of an ordered table, with splits and merges of its leaves
+    /// ([`crate::scenario::bins`]).
+    #[serde(rename_all = "kebab-case")]
+    Bins {
+        /// Bins, each with a limit of rows.
+        bins: u32,
+    },
 }
 
 fn shortest() -> usize {

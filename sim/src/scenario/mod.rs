@@ -4,6 +4,7 @@
 //! means for a cluster. Imports from [`crate::verdict`] alone.
 
 pub mod authority;
+pub mod bins;
 mod check;
 pub mod format;
 pub mod hazard;

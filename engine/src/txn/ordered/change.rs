@@ -36,8 +36,7 @@ impl OrderedTable<'_> {
             self.txn.upsert(item, &split.left)?;
             key = split.separator;
             (id, item) = self.find(Seek::At(&key), level + 1, Access::Write).await?;
-            let damaged = TxnError::Damaged { table: self.table };
-            let parent = self.node(id, item)?.ok_or(damaged)?;
+            let parent = self.node(id, item)?.ok_or_else(|| self.damaged())?;
             bytes = edit::with_child(parent, &key, right);
         }
         self.txn.upsert(item, &bytes)
@@ -48,16 +47,14 @@ impl OrderedTable<'_> {
     pub(super) async fn shrink(&mut self, id: u64, item: Item) -> Result<(), TxnError> {
         let (mut id, mut item) = (id, item);
         loop {
-            let damaged = || TxnError::Damaged { table: self.table };
-            let node = self.node(id, item)?.ok_or_else(damaged)?;
+            let node = self.node(id, item)?.ok_or_else(|| self.damaged())?;
             if id == ROOT || node.bytes().len() > self.limits.node / SMALL {
                 return Ok(());
             }
             let (low, level) = (node.low().to_vec(), node.level());
             let place = Seek::At(&low);
             let (parent, parent_item) = self.find(place, level + 1, Access::Write).await?;
-            let damaged = || TxnError::Damaged { table: self.table };
-            let node = self.node(parent, parent_item)?.ok_or_else(damaged)?;
+            let node = self.node(parent, parent_item)?.ok_or_else(|| self.damaged())?;
             let Some(pair) = Pair::around(node, place) else { return Ok(()) };
             let bytes = edit::without(node, &pair.separator);
             let Some(merged) = self.merge(&pair, place).await? else { return Ok(()) };
@@ -75,7 +72,6 @@ impl OrderedTable<'_> {
     /// Merges two neighbours, and deletes the right one. `None` if they do not fit, or one was
     /// added by this transaction.
     async fn merge(&mut self, pair: &Pair, place: Seek<'_>) -> Result<Option<Merged>, TxnError> {
-        let damaged = TxnError::Damaged { table: self.table };
         for id in [pair.left, pair.right] {
             self.txn.add(self.table, id.into(), Access::Write, 0)?;
         }
@@ -86,9 +82,11 @@ impl OrderedTable<'_> {
             return Ok(None);
         }
         let nodes = (self.node(pair.left, left)?, self.node(pair.right, right)?);
-        let (Some(lower), Some(upper)) = nodes else { return Err(damaged) };
+        let (Some(lower), Some(upper)) = nodes else {
+            return Err(self.damaged());
+        };
         if lower.high() != Some(upper.low()) || lower.level() != upper.level() {
-            return Err(damaged);
+            return Err(self.damaged());
         }
         let merged = edit::merged(lower, upper, self.limits.node / ROOMY);
         let Some(bytes) = merged else { return Ok(None) };
@@ -107,7 +105,7 @@ impl OrderedTable<'_> {
 
     /// Views bytes that this module has made.
     fn made<'b>(&self, bytes: &'b [u8]) -> Result<Node<'b>, TxnError> {
-        Node::read(bytes).ok_or(TxnError::Damaged { table: self.table })
+        Node::read(bytes).ok_or_else(|| self.damaged())
     }
 }
 

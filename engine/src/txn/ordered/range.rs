@@ -160,7 +160,8 @@ impl Range<'_, '_> {
                 }
             }
             match leaf.high() {
-                Some(high) if inside(high) => from = high.to_vec(),
+                Some(high) if inside(high) && *high > *from => from = high.to_vec(),
+                Some(high) if inside(high) => return Err(self.table.damaged()),
                 _ => return Ok(()),
             }
         }
@@ -188,6 +189,9 @@ impl Range<'_, '_> {
             }
             if leaf.low() <= &*self.from {
                 return Ok(());
+            }
+            if until.as_ref().is_some_and(|until| leaf.low() >= &**until) {
+                return Err(self.table.damaged());
             }
             until = Some(leaf.low().to_vec());
         }

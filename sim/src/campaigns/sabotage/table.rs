@@ -12,6 +12,7 @@ use crate::properties::isolation::CHECKED;
 use crate::properties::losses::MISSED;
 use crate::properties::progress::{PROGRESS, WAITS};
 use crate::properties::returns::RETURNED;
+use crate::scenario::bins::{COUNTED as INSERTED, WITHIN_LIMIT};
 use crate::scenario::pairs::{AT_MOST_ONE, COUNTED};
 use crate::verdict::{ENDS, READS};
 
@@ -72,6 +73,7 @@ const RECORDED: Noticed = Property("every version has its record, whole and its 
 const SETTLED: Noticed = Property("no cell is left INVISIBLE or torn");
 const CONSISTENT: Noticed = Property("recovery has met nothing that cannot be");
 const UNLOCKED: Noticed = Property("no lock is left held");
+const TREES: Noticed = Property("every key of an ordered table is in one leaf, in order");
 const ZEROED: Noticed = Property("a lock slot without a holder is all zeroes");
 
 const CACHES: &str = "h11-caches-beside-writers";
@@ -189,6 +191,11 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::FillsYieldToWriters, &[CACHES], &[CACHED, Isolation]),
     hunted(Rule::FillsNoticeWriters, &[CACHES], &[CACHED, Isolation]),
     hunted(Rule::SnapshotsComeFirst, &[CACHES], &[Isolation]),
+    hunted(
+        Rule::FencesAreChecked,
+        &["h11-remembered-nodes-of-trees"],
+        &[Property(READS), TREES, Property(INSERTED)],
+    ),
     hunted(Rule::LogBeforeCells, &["h12-half-written"], &[LOGGED]),
     hunted(Rule::LogNamesAll, &["h12-half-written"], &[LOGGED]),
     hunted(Rule::AbsenceIsNotEviction, &["h13-overwritten-versions"], &[Property(READS)]),
@@ -242,6 +249,11 @@ const TABLE: &[Hunted] = &[
         Rule::ClaimsAreRemembered,
         &["h20-crowded-index-buckets"],
         &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE)],
+    ),
+    hunted(
+        Rule::RangesLockLeaves,
+        &["h20-ranges-beside-inserts"],
+        &[Isolation, Property(READS), Property(WITHIN_LIMIT), Property(INSERTED)],
     ),
     hunted(Rule::UnknownIsNotAborted, &["h21-memory-out-of-reach"], &[Isolation]),
     hunted(Rule::AbandonedAttemptsEnd, &["h21-callers-go-away"], &[Property(READS)]),
