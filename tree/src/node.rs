@@ -36,46 +36,43 @@ impl<'a> Node<'a> {
     /// The leaf of a tree without keys.
     pub const EMPTY: Node<'static> = Node { bytes: &[0; HEADER_BYTES] };
 
-    /// Views `bytes` as a node; `None` if its parts do not lie side by side. Whether keys are in
-    /// their order is for [`Node::is_in_order`]: searches in a node that is not find less than they
-    /// should, and do no other harm.
+    /// Views `bytes` as a node; `None` if header, offsets and fences are not there. Whether the
+    /// entries are sound is for [`Node::is_sound`]: searches in a node that is not find less than
+    /// they should, and do no other harm.
+    #[inline]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        let header = bytes.first_chunk::<HEADER_BYTES>()?;
         let node = Node { bytes };
-        let first = HEADER_BYTES.checked_add(2 * node.count()?)?;
-        let fences = first + usize::from(bytes[4]) + usize::from(bytes[5]);
-        let has_high = bytes[1] == HAS_HIGH;
-        if bytes[1] > HAS_HIGH || bytes.len() < fences || (!has_high && bytes[5] != 0) {
-            return None;
-        }
-        let mut end = fences;
-        for index in 0..node.len() {
-            if node.offset(index) != end || end >= bytes.len() {
-                return None;
-            }
-            let key_end = end + 1 + usize::from(bytes[end]);
-            end = if index + 1 < node.len() { node.offset(index + 1) } else { bytes.len() };
-            let payload = end.checked_sub(key_end)?;
-            if end > bytes.len() || (!node.is_leaf() && payload != CHILD_BYTES) {
-                return None;
-            }
-        }
-        let ends = end == bytes.len();
-        ends.then_some(node)
+        let fences = HEADER_BYTES
+            + 2 * usize::from(u16::from_le_bytes([header[2], header[3]]))
+            + usize::from(header[4])
+            + usize::from(header[5]);
+        let sound = header[1] <= HAS_HIGH && (header[1] == HAS_HIGH || header[5] == 0);
+        (sound && fences <= bytes.len()).then_some(node)
     }
 
-    fn count(&self) -> Option<usize> {
-        let header = self.bytes.first_chunk::<HEADER_BYTES>()?;
-        let count = usize::from(u16::from_le_bytes([header[2], header[3]]));
-        (self.bytes.len() >= HEADER_BYTES + 2 * count).then_some(count)
-    }
-
-    /// Whether keys ascend within the fences, and an inner node has a child for each key.
-    pub fn is_in_order(&self) -> bool {
+    /// Whether entries lie side by side, keys ascend within the fences, and an inner node has a
+    /// child for each key.
+    pub fn is_sound(&self) -> bool {
         let keys = || (0..self.len()).map(|index| self.key(index));
         let ascend = keys().zip(keys().skip(1)).all(|(one, next)| one < next);
         let inside = keys().all(|key| self.covers(Seek::At(key)));
         let whole = self.is_leaf() || keys().next() == Some(self.low());
-        ascend && inside && whole && self.high().is_none_or(|high| self.low() < high)
+        let fences = self.high().is_none_or(|high| self.low() < high);
+        self.lies_side_by_side() && ascend && inside && whole && fences
+    }
+
+    fn lies_side_by_side(&self) -> bool {
+        let fences = self.low().len() + self.high().map_or(0, <[u8]>::len);
+        let first = HEADER_BYTES + 2 * self.len() + fences;
+        let end = (0..self.len()).try_fold(first, |end, index| {
+            let (key, payload) = self.entry(index);
+            let is_there = self.bytes.get(end).is_some_and(|len| usize::from(*len) == key.len());
+            let is_child = self.is_leaf() || payload.len() == CHILD_BYTES;
+            let follows = self.offset(index) == end && is_there && is_child;
+            follows.then_some(end + 1 + key.len() + payload.len())
+        });
+        end == Some(self.bytes.len())
     }
 
     /// The node's bytes.
@@ -103,24 +100,28 @@ impl<'a> Node<'a> {
         self.len() == 0
     }
 
+    #[inline]
     fn offset(&self, index: usize) -> usize {
         let at = HEADER_BYTES + 2 * index;
         usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
     }
 
     /// Least key that the node is responsible for.
+    #[inline]
     pub fn low(&self) -> &'a [u8] {
         let at = HEADER_BYTES + 2 * self.len();
         &self.bytes[at..at + usize::from(self.bytes[4])]
     }
 
     /// Least key above those that the node is responsible for; `None` if there is no bound.
+    #[inline]
     pub fn high(&self) -> Option<&'a [u8]> {
         let at = HEADER_BYTES + 2 * self.len() + usize::from(self.bytes[4]);
         (self.bytes[1] == HAS_HIGH).then(|| &self.bytes[at..at + usize::from(self.bytes[5])])
     }
 
     /// Whether the node is responsible for the place that is looked for.
+    #[inline]
     pub fn covers(&self, place: Seek<'_>) -> bool {
         let (low, high) = (self.low(), self.high());
         match place {
@@ -134,19 +135,26 @@ impl<'a> Node<'a> {
     ///
     /// # Panics
     /// If there is no such entry.
+    #[inline]
     pub fn key(&self, index: usize) -> &'a [u8] {
         self.entry(index).0
     }
 
-    /// Key and payload of the entry at this place.
+    /// Key and payload of the entry at this place; empty ones if the node is not
+    /// [sound](Self::is_sound) there.
     ///
     /// # Panics
     /// If there is no such entry.
+    #[inline]
     pub fn entry(&self, index: usize) -> (&'a [u8], &'a [u8]) {
         let start = self.offset(index);
         let last = index + 1 == self.len();
         let end = if last { self.bytes.len() } else { self.offset(index + 1) };
-        self.bytes[start + 1..end].split_at(usize::from(self.bytes[start]))
+        let split = |entry: &'a [u8]| {
+            let (length, entry) = entry.split_first()?;
+            entry.split_at_checked(usize::from(*length))
+        };
+        self.bytes.get(start..end).and_then(split).unwrap_or_default()
     }
 
     /// All entries, in ascending order of their keys.
@@ -192,6 +200,7 @@ impl<'a> Node<'a> {
     ///
     /// # Panics
     /// If there is no such entry.
+    #[inline]
     pub fn child(&self, index: usize) -> u64 {
         let (_, payload) = self.entry(index);
         payload.try_into().map_or(ROOT, u64::from_le_bytes)

@@ -112,7 +112,7 @@ pub fn check(nodes: &BTreeMap<u64, Vec<u8>>) -> Result<Summary, Defect> {
         return if unreached == 0 { Ok(summary) } else { Err(Defect::Unreached(unreached)) };
     };
     let sound = |id, bytes: &'_ Vec<u8>| match Node::read(bytes) {
-        Some(node) if node.is_in_order() => Ok(()),
+        Some(node) if node.is_sound() => Ok(()),
         _ => Err(Defect::Malformed(id)),
     };
     sound(ROOT, root)?;

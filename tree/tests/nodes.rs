@@ -12,7 +12,7 @@ type Nodes = BTreeMap<u64, Vec<u8>>;
 
 fn read(bytes: &[u8]) -> Node<'_> {
     let node = Node::read(bytes).expect("well-formed");
-    assert!(node.is_in_order());
+    assert!(node.is_sound());
     node
 }
 
@@ -87,10 +87,11 @@ proptest! {
     }
 
     #[test]
-    fn other_bytes_are_read_without_a_panic(map in maps(1), at in any::<usize>(), byte: u8) {
+    fn other_bytes_are_read_without_a_panic(map in maps(1), at: usize, byte: u8) {
         let mut bytes = leaf_of(&map);
         for end in 0..bytes.len() {
-            if let Some(cut) = Node::read(&bytes[..end]) {
+            let cut = Node::read(&bytes[..end]);
+            if let Some(cut) = cut.filter(|node| node.is_sound()) {
                 // The last value was cut, which only its record's length tells.
                 prop_assert!(end >= bytes.len() - 8 && cut.len() == map.len());
             }
@@ -100,7 +101,7 @@ proptest! {
         let Some(node) = Node::read(&bytes) else { return Ok(()) };
         let (place, entries) = (node.find(b"b"), node.entries().count());
         prop_assert!(place.unwrap_or_else(|next| next) <= entries);
-        if node.is_in_order() {
+        if node.is_sound() {
             prop_assert!(node.entries().all(|(key, _)| node.get(key).is_some()));
             prop_assert!(node.entries().all(|(key, _)| node.covers(Seek::At(key))));
         }

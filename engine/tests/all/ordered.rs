@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::*;
 use lotus::ordered::Rows;
@@ -32,14 +33,22 @@ where
     F: AsyncFn(&mut Session) -> Result<T, TxnError> + Send + 'static,
 {
     outcome(cluster.submit(seat(compute_node), async move |mut session: Session| {
-        for attempts in 0.. {
-            match job(&mut session).await {
-                Err(error) if error.is_retryable() => session.back_off(attempts).await,
-                outcome => return outcome,
-            }
-        }
-        unreachable!("it goes on until there is an outcome")
+        again(&mut session, job).await
     }))
+}
+
+/// Runs a part of a job again while other transactions are in its way.
+async fn again<T>(
+    session: &mut Session,
+    part: impl AsyncFn(&mut Session) -> Result<T, TxnError>,
+) -> Result<T, TxnError> {
+    for attempts in 0.. {
+        match part(session).await {
+            Err(error) if error.is_retryable() => session.back_off(attempts).await,
+            outcome => return outcome,
+        }
+    }
+    unreachable!("it goes on until there is an outcome")
 }
 
 fn pairs(rows: &Rows) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -302,4 +311,152 @@ fn bad_input_is_refused_and_changes_nothing() {
         Ok(())
     })
     .expect("it is alone");
+}
+
+/// Rows in a table of many leaves.
+const LOADED: u64 = 300;
+
+fn with_loaded() -> (Running, TableId) {
+    let (cluster, table) = with_table(small().compute_nodes(2), SPEC);
+    let row = |number: u64, value: &mut Vec<u8>| {
+        value.extend_from_slice(&[7; 100]);
+        PrimaryKey::from(number)
+    };
+    cluster.load(table, LOADED, &row, &AtomicU64::new(0)).expect("they fit");
+    (cluster, table)
+}
+
+/// Key between two loaded ones.
+fn between(number: u64) -> Vec<u8> {
+    [&number.to_be_bytes()[..], b"x"].concat()
+}
+
+/// Number of all rows.
+async fn count(txn: &mut Transaction, table: TableId) -> Result<usize, TxnError> {
+    Ok(txn.ordered(table)?.range(..).rows().await?.len())
+}
+
+/// Two transactions at a time count all rows, and each adds one, at another end of the table, if
+/// there are as many as were loaded. Returns the number that committed.
+fn both_add_the_last_one(isolation: Isolation) -> usize {
+    let (cluster, table) = with_loaded();
+    let counted = Arc::new(AtomicU64::new(0));
+    let submitted = [(0, 1), (1, LOADED - 2)].map(|(compute_node, place)| {
+        let counted = Arc::clone(&counted);
+        cluster.submit(seat(compute_node), async move |mut session: Session| {
+            let view = session.view();
+            let mut txn = session.begin(isolation).await?;
+            assert_eq!(count(&mut txn, table).await?, LOADED as usize);
+            counted.fetch_add(1, Ordering::SeqCst);
+            until(&view, || counted.load(Ordering::SeqCst) == 2).await;
+            txn.ordered(table)?.insert(&between(place), b"last").await?;
+            txn.commit().await.map(drop)
+        })
+    });
+    submitted.map(outcome).iter().filter(|outcome| outcome.is_ok()).count()
+}
+
+#[test]
+fn h20_write_skew_on_a_range_is_for_snapshot_isolation_alone() {
+    assert!(both_add_the_last_one(Isolation::Serializable) <= 1);
+    assert_eq!(both_add_the_last_one(Isolation::Snapshot), 2);
+}
+
+/// A row comes into a range that a transaction has read: not before a serializable one has ended,
+/// and unseen by one that reads a snapshot.
+#[test]
+fn h20_no_phantom_comes_into_a_range() {
+    for isolation in [Some(Isolation::Serializable), Some(Isolation::Snapshot), None] {
+        let (cluster, table) = with_loaded();
+        let stage = Arc::new(AtomicU64::new(0));
+        let (reading, writing) = (Arc::clone(&stage), Arc::clone(&stage));
+        let reader = cluster.submit(seat(0), async move |mut session: Session| {
+            let view = session.view();
+            let mut txn = match isolation {
+                Some(isolation) => session.begin(isolation).await?,
+                None => session.begin_read_only().await?,
+            };
+            let first = count(&mut txn, table).await?;
+            reading.store(1, Ordering::SeqCst);
+            until(&view, || reading.load(Ordering::SeqCst) == 2).await;
+            assert_eq!(count(&mut txn, table).await?, first);
+            txn.commit().await.map(drop)
+        });
+        let insert = async move |session: &mut Session| {
+            let mut txn = session.begin(Isolation::Serializable).await?;
+            txn.ordered(table)?.insert(&between(LOADED / 2), b"phantom").await?;
+            txn.commit().await.map(drop)
+        };
+        let tried = outcome(cluster.submit(seat(1), async move |mut session: Session| {
+            until(&session.view(), || writing.load(Ordering::SeqCst) == 1).await;
+            let mut tried = Ok(());
+            for attempts in 0..20 {
+                tried = insert(&mut session).await;
+                if tried.is_ok() {
+                    break;
+                }
+                session.back_off(attempts).await;
+            }
+            writing.store(2, Ordering::SeqCst);
+            Ok(tried)
+        }));
+        outcome(reader).expect("nothing is in its way");
+        match (tried.expect("it ends"), isolation) {
+            (Err(TxnError::Conflict { key, .. }), Some(Isolation::Serializable)) => {
+                assert_eq!(key, PrimaryKey::try_from(&*between(LOADED / 2)).expect("short"));
+                at(&cluster, 1, insert).expect("the reader has ended");
+            }
+            (Ok(()), Some(Isolation::Snapshot) | None) => {}
+            (tried, _) => panic!("{isolation:?}: {tried:?}"),
+        }
+        assert_eq!(all(&cluster, 0, table).len(), LOADED as usize + 1);
+    }
+}
+
+/// Rows come and go at two compute nodes at once, by clients that all use the same leaves, while
+/// others read ranges: no row is lost, doubled or out of order.
+#[test]
+fn clients_at_two_nodes_lose_nothing() {
+    let (cluster, table) = with_table(small().compute_nodes(2), SPEC);
+    let submitted = (0..8_u8).map(|client| {
+        let seat = seat(usize::from(client % 2));
+        cluster.submit(seat, async move |mut session: Session| {
+            let mut mine = Map::new();
+            let mut rng = SmallRng::seed_from_u64(client.into());
+            for _ in 0..150 {
+                let key = vec![rng.random_range(b'a'..=b'f'), rng.random_range(0..40), client];
+                let deletes = mine.contains_key(&key);
+                again(&mut session, async |session| {
+                    let mut txn = session.begin(Isolation::Serializable).await?;
+                    let mut sorted = txn.ordered(table)?;
+                    match deletes {
+                        true => assert!(sorted.delete(&key).await?),
+                        false => sorted.insert(&key, &[client; 90]).await?,
+                    }
+                    txn.commit().await.map(drop)
+                })
+                .await?;
+                match deletes {
+                    true => drop(mine.remove(&key)),
+                    false => drop(mine.insert(key, vec![client; 90])),
+                }
+                let rows = again(&mut session, async |session| {
+                    let mut txn = session.begin_read_only().await?;
+                    Ok(pairs(&txn.ordered(table)?.range(..).rows().await?))
+                })
+                .await?;
+                assert!(rows.is_sorted_by(|(one, _), (next, _)| one < next));
+                let found = rows.into_iter().filter(|(key, _)| key[2] == client);
+                assert_eq!(found.collect::<Map>(), mine);
+            }
+            Ok(mine)
+        })
+    });
+    let submitted: Vec<_> = submitted.collect();
+    let expected: Map =
+        submitted.into_iter().flat_map(|job| outcome(job).expect("it goes on")).collect();
+    cluster.settle().expect("the nodes are well");
+    assert_eq!(all(&cluster, 1, table), expected);
+    let checks = cluster.audit().expect("nothing runs");
+    checks.iter().for_each(|check| assert!(check.passed, "{}: {}", check.name, check.detail));
 }
