@@ -2,9 +2,9 @@
 //!
 //! # What this crate is
 //! The workloads of the paper's evaluation ([`kvs`], [`smallbank`], [`tatp`], [`tpcc`]; LOTUS §8)
-//! and [`ycsb`], the clients that issue their requests, and everything that judges a run: counts and latencies
-//! ([`stats`]), invariants of the data ([`audit`]), histories for an isolation checker
-//! ([`history`]), and the report ([`report`]). [`harness::run`] puts it together.
+//! and [`ycsb`]; the clients that issue their requests, and everything that judges a run: counts
+//! and latencies ([`stats`]), invariants of the data ([`audit`]), histories for an isolation
+//! checker ([`history`]), and the report ([`report`]). [`harness::run`] puts it together.
 //!
 //! # What it is not
 //! It knows no particular engine. Workloads are written once against [`engine::TxnEngine`] and the

@@ -13,8 +13,8 @@ const FILL_PERCENT: usize = 90;
 /// node but the root a number of its own.
 ///
 /// # Panics
-/// If keys do not ascend, or `limit` is less than [`least_bytes`](crate::least_bytes) of the longest
-/// row.
+/// If keys do not ascend, or `limit` is less than [`least_bytes`](crate::least_bytes) of the
+/// longest row.
 pub fn build(
     rows: &[(Vec<u8>, Vec<u8>)],
     limit: usize,

@@ -47,7 +47,11 @@ proptest! {
     }
 
     #[test]
-    fn halves_follow_each_other_and_merge_into_the_whole(map in maps(8), last: bool, slack in 0..30_usize) {
+    fn halves_follow_each_other_and_merge_into_the_whole(
+        map in maps(8),
+        last: bool,
+        slack in 0..30_usize,
+    ) {
         let bytes = leaf_of(&map);
         let added = if last { map.keys().next_back() } else { map.keys().next() };
         let limit = bytes.len() - slack.min(bytes.len() / 4);

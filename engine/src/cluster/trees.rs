@@ -41,5 +41,9 @@ pub(crate) fn nodes(
     // Those of transactions are random.
     let mut numbers = 1_u64..;
     let number = || numbers.next().expect("there are fewer nodes");
+    debug_assert!(
+        sorted.is_sorted_by(|(one, _), (next, _)| one < next),
+        "I280: the keys of a tree ascend"
+    );
     Ok(whole::build(&sorted, table.stored().value_bytes as usize, number))
 }

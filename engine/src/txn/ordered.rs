@@ -29,6 +29,7 @@ mod search;
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
 use lotus_mvcc::table::SizeError;
+use lotus_sabotage::any_broken;
 use lotus_tree::{Node, Seek, edit};
 
 use crate::api::error::TxnError;
@@ -160,6 +161,10 @@ impl OrderedTable<'_> {
             let (table, key) = (self.table, named(key)?);
             return Err(TxnError::AlreadyExists { table, key });
         }
+        debug_assert!(
+            leaf.covers(Seek::At(key)) || any_broken(),
+            "I281: a key is written into the leaf that is responsible for it"
+        );
         let leaf = edit::with(leaf, key, value);
         self.grow(id, item, leaf, key).await
     }

@@ -58,18 +58,16 @@ impl Scenario {
                 must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;
                 let fits = (SHORTEST..=MAX_RECORD_BYTES as usize).contains(&record_bytes);
                 must(fits, "record-bytes are not from 16 to 8192")?;
-                let pure = self.load.isolation == Isolation::Serializable
-                    && self.load.other_isolation == 0.0;
-                // Write skew is allowed under snapshot isolation, and breaks pairs.
-                must(pure, "pairs stay pairs under serializability (sr) only")?;
             }
             Workload::Bins { bins } => {
                 must((1..=10_000).contains(&bins), "bins are not from 1 to 10000")?;
-                let pure = self.load.isolation == Isolation::Serializable
-                    && self.load.other_isolation == 0.0;
-                must(pure, "bins keep their limits under serializability (sr) only")?;
             }
         }
+        // Write skew is allowed under snapshot isolation, and breaks both.
+        let skewed = matches!(self.workload, Workload::Pairs { .. } | Workload::Bins { .. });
+        let pure =
+            self.load.isolation == Isolation::Serializable && self.load.other_isolation == 0.0;
+        must(pure || !skewed, "pairs and bins are for serializability (sr) only")?;
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
         let slabs = self.cluster.group_slabs;
         must((FEWEST_SLABS..=1 << 12).contains(&slabs), "group-slabs are not from 4 to 2^12")?;

@@ -27,6 +27,10 @@ impl OrderedTable<'_> {
             let node = self.made(&bytes)?;
             let level = node.level();
             let split = edit::split(node, &key, self.limits.node);
+            debug_assert!(
+                split.left.len().max(split.right.len()) <= self.limits.node,
+                "I280: half of a node fits in a row"
+            );
             let right = self.add_node(&split.right)?;
             if id == ROOT {
                 let left = self.add_node(&split.left)?;
@@ -39,6 +43,7 @@ impl OrderedTable<'_> {
             let parent = self.node(id, item)?.ok_or_else(|| self.damaged())?;
             bytes = edit::with_child(parent, &key, right);
         }
+        debug_assert!(bytes.len() <= self.limits.node, "I280: a node fits in its row");
         self.txn.upsert(item, &bytes)
     }
 
@@ -90,6 +95,7 @@ impl OrderedTable<'_> {
         }
         let merged = edit::merged(lower, upper, self.limits.node / ROOMY);
         let Some(bytes) = merged else { return Ok(None) };
+        debug_assert!(pair.right != ROOT, "I280: the root is never deleted");
         self.txn.delete(right)?;
         Ok(Some(Merged { item: left, bytes }))
     }

@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
+use lotus_sabotage::any_broken;
 use lotus_tree::{ENTRY_BYTES, Node, ROOT, Seek};
 
 use super::OrderedTable;
@@ -151,6 +152,10 @@ impl Range<'_, '_> {
             self.read_ahead(&from, self.limit - rows.len()).await?;
             let (id, item) = self.table.leaf(Seek::At(&from), self.access).await?;
             let leaf = self.table.node(id, item)?.unwrap_or(Node::EMPTY);
+            debug_assert!(
+                leaf.covers(Seek::At(&from)) || any_broken(),
+                "I281: a range reads the leaf that is responsible for its next key"
+            );
             let (Ok(first) | Err(first)) = leaf.find(&from);
             let inside = |key: &[u8]| self.until.as_ref().is_none_or(|until| key < &**until);
             for entry in leaf.entries().skip(first).take_while(|(key, _)| inside(key)) {
@@ -218,7 +223,7 @@ impl Range<'_, '_> {
         };
         for index in children.take_while(inside) {
             let id = node.child(index);
-            debug_assert!(id != ROOT, "I270: the root has no parent");
+            debug_assert!(id != ROOT, "I280: the root has no parent");
             table.txn.add(table.table, id.into(), self.access, 0)?;
         }
         table.execute(place).await
