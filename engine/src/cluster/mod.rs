@@ -15,4 +15,5 @@ pub(crate) mod plan;
 pub(crate) mod rejoin;
 pub(crate) mod row_counts;
 pub(crate) mod shards;
+pub(crate) mod tables;
 pub(crate) mod threads;

@@ -7,8 +7,9 @@
 //! an unknown table by name, and before it recovers another node's transactions.
 //!
 //! # If it stops anywhere
-//! Memory is taken before the table is entered here. A process that dies in between, or that then
-//! finds its table's name taken, leaks the slabs.
+//! Memory is taken before the table is entered here. A process that dies in between leaks the
+//! slabs; one that then finds its table's name taken keeps them for its next table
+//! (`crate::cluster::tables`).
 
 use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
@@ -20,6 +21,8 @@ use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
 
 const KEY: &str = "tables";
+/// Most tables of a cluster: a value at the authority has at most 1 MiB.
+pub(crate) const MAX_TABLES: usize = 1024;
 /// Version of the encoding that this module reads and writes.
 const FORMAT: u8 = 2;
 const HAS_FIELD: u8 = 1;
