@@ -26,7 +26,7 @@ use super::turned_away::{Counts, TurnedAway};
 use crate::agree::records::{self, Record, Stage};
 use crate::agree::rest::Rest;
 use crate::agree::seat::{self, ClusterAuthority, Unreached, authority};
-use crate::application::Application;
+use crate::application::{Application, create_missing};
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::{NodeKind, NodeName};
 use crate::host::memory;
@@ -316,7 +316,8 @@ impl<A: Application> Daemon<'_, A> {
         Ok(cluster)
     }
 
-    /// Fills a new cluster with the newest snapshot, or else as the application does.
+    /// Fills a new cluster with the newest snapshot, or else as the application does; then creates
+    /// the tables of the file that are missing.
     fn fill<M: Machines>(
         &self,
         cluster: &Cluster<M>,
@@ -331,7 +332,7 @@ impl<A: Application> Daemon<'_, A> {
             Some(snapshot) => info!("restored the snapshot {}", snapshot.in_words()),
             None => self.application.fill(self.file, cluster)?,
         }
-        Ok(())
+        create_missing(self.file, cluster)
     }
 
     /// The order to rest that all nodes have, if there is one. The node's own stage is written
