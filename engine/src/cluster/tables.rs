@@ -87,6 +87,14 @@ impl<M: Machines> Cluster<M> {
         tables.iter().find(|table| table.spec().name == name).map(|table| table.id())
     }
 
+    /// Makes tables known to this process that others have created. Asks the authority once.
+    ///
+    /// # Errors
+    /// The authority does not answer, or there is no memory for a table's addresses.
+    pub fn look_for_tables(&self) -> Result<(), ClusterError> {
+        self.shared.learn_tables().map(drop)
+    }
+
     /// Number of the table `name`, which another process may have created.
     ///
     /// # Errors

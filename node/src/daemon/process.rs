@@ -39,6 +39,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a compute node polls its surroundings.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
 
+/// Turns of that poll between two looks for tables that other nodes have created. Transactions and
+/// clients that need one make the node look at once; metrics and operators can wait.
+const TURNS_PER_LOOK_FOR_TABLES: u32 = 25;
+
 /// Interval at which a memory node looks for refused connections, its only periodic work.
 const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
 
@@ -383,7 +387,9 @@ impl<A: Application> Daemon<'_, A> {
             lost: Vec::new(),
         };
         let mut turned_away = TurnedAway::default();
+        let mut turn = 0_u32;
         while !self.stop.is_told() {
+            turn = turn.wrapping_add(1);
             if !cluster.is_serving() {
                 error!(%node, "expelled");
                 let in_words = node.in_words();
@@ -393,6 +399,9 @@ impl<A: Application> Daemon<'_, A> {
             }
             watch.look();
             watch.look_at_memory(&cluster, index);
+            if watch.answered && turn.is_multiple_of(TURNS_PER_LOOK_FOR_TABLES) {
+                look_for_tables(&cluster);
+            }
             service.look(&**authority);
             turned_away.look(counts(), self.env.now());
             wait_until(&self.env, LOOK_AROUND, || self.stop.is_told());
@@ -408,6 +417,15 @@ impl<A: Application> Daemon<'_, A> {
         }
         service.stop()?;
         Ok(end(cluster)?)
+    }
+}
+
+/// Learns of tables that other nodes have created.
+fn look_for_tables<M: Machines>(cluster: &Cluster<M>) {
+    match cluster.look_for_tables() {
+        // The next look may have an answer.
+        Ok(()) | Err(ClusterError::Authority(_)) => {}
+        Err(error) => warn!(%error, "a table that another node has created cannot be used here"),
     }
 }
 

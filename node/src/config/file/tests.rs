@@ -153,6 +153,14 @@ fn tables_of_the_file_have_the_defaults_of_the_engine() {
 }
 
 #[test]
+fn the_example_with_tables_is_sound() {
+    let file = read(include_str!("../../../../examples/tables.toml")).expect("sound");
+    let names: Vec<&str> = file.tables.iter().map(|table| &*table.name).collect();
+    assert_eq!(names, ["customers", "orders"]);
+    assert!(file.clients_create_tables && file.settings.memory_nodes == 2);
+}
+
+#[test]
 fn a_wrong_table_is_named_with_the_line_of_its_wrong_key() {
     const TABLE: &str = "[[table]]\nname = \"t\"\nrecord_bytes = 16\ncapacity = 100\n\
                          key_bytes = 9\nversions = 3\nshards = 5\ninline = \"auto\"\n\
