@@ -22,6 +22,9 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const MAX_RECORD_BYTES: u32 = 8192;
 /// Largest number of rows in a table.
 pub const MAX_CAPACITY: u64 = 1 << 36;
+/// Largest number of tables in a cluster: their list is one value at the authority, of 1 MiB at
+/// most.
+pub const MAX_TABLES: usize = 1024;
 /// Beginning of the names of tables that the system keeps for itself.
 pub const INTERNAL_PREFIX: &str = "lotus.";
 /// Largest key and value, in bytes together, of a table with [`Inline::Auto`] whose records lie in

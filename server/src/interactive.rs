@@ -174,12 +174,12 @@ async fn end(txn: Transaction, step: &Step<'_>, added: &[Item], mut ticket: Tick
 }
 
 /// Reason for an action's failure.
-enum Refused {
+enum ActionError {
     Engine(TxnError),
     Other(Failure),
 }
 
-impl From<TxnError> for Refused {
+impl From<TxnError> for ActionError {
     fn from(error: TxnError) -> Self {
         Self::Engine(error)
     }
@@ -197,15 +197,15 @@ async fn act(
     for action in &step.actions {
         let acted = match act_once(node, txn, action, items) {
             // Another node may have created it. The action has changed nothing.
-            Err(Refused::Engine(TxnError::UnknownTable(table))) => {
+            Err(ActionError::Engine(TxnError::UnknownTable(table))) => {
                 view.learn_table(table).await.map_err(failure::of)?;
                 act_once(node, txn, action, items)
             }
             acted => acted,
         };
         let added = acted.map_err(|refused| match refused {
-            Refused::Engine(error) => failure::of(error),
-            Refused::Other(failure) => failure,
+            ActionError::Engine(error) => failure::of(error),
+            ActionError::Other(failure) => failure,
         });
         items.extend(added?);
     }
@@ -218,26 +218,26 @@ fn act_once(
     txn: &mut Transaction,
     action: &Action<'_>,
     items: &[Item],
-) -> Result<Option<Item>, Refused> {
+) -> Result<Option<Item>, ActionError> {
     let key = |Bytes(bytes): Bytes<'_>| {
         let key = PrimaryKey::try_from(bytes);
-        key.map_err(|error| Refused::Other(Failure::Refused(error.to_string())))
+        key.map_err(|error| ActionError::Other(Failure::Refused(error.to_string())))
     };
     // The records of calls are the server's own.
     let table = |number: u16| match TableId(number) {
         table if table == node.calls => {
-            Err(Refused::Other(failure::of(TxnError::UnknownTable(table))))
+            Err(ActionError::Other(failure::of(TxnError::UnknownTable(table))))
         }
         table => Ok(table),
     };
     let known = |item: u32| {
         let foreign = || Failure::Refused("the item belongs to another transaction".to_owned());
-        items.get(item as usize).copied().ok_or_else(|| Refused::Other(foreign()))
+        items.get(item as usize).copied().ok_or_else(|| ActionError::Other(foreign()))
     };
     let adds = !matches!(action, Action::Put { .. } | Action::Delete { .. });
     if adds && items.len() >= node.limits.rows {
         let limit = node.limits.rows as u32;
-        return Err(Refused::Other(Failure::TooLarge { excess: Excess::Rows, limit }));
+        return Err(ActionError::Other(Failure::TooLarge { excess: Excess::Rows, limit }));
     }
     Ok(match *action {
         Action::Read { table: t, key: k } => Some(txn.add_ro(table(t)?, key(k)?)?),

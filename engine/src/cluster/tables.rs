@@ -15,13 +15,14 @@ use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
+use lotus_mvcc::table::MAX_TABLES;
 use lotus_mvcc::{TableDef, TableSpec};
 use lotus_router::Placement;
 
 use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, Unanswered, until_answered};
-use crate::node::catalogue::{Catalogue, MAX_TABLES};
+use crate::node::catalogue::Catalogue;
 use crate::node::shared::Shared;
 use crate::space::slabs::{self, SlabError};
 
@@ -263,5 +264,23 @@ mod tests {
             groups.map(|(before, after)| after.allocated_bytes - before.allocated_bytes).collect();
         let once = shape(rows).index_bytes(0).next_multiple_of(SLAB_BYTES);
         assert_eq!(grown, [once, 0]);
+    }
+
+    #[test]
+    fn a_cluster_has_so_many_tables_and_no_more() {
+        let cluster = Cluster::embedded().start().expect("it starts");
+        let shared = &cluster.shared;
+        let base = shared.region.first_slab();
+        let table = |number: usize| {
+            let spec = TableSpec::named(format!("t{number}")).record_bytes(8).capacity(1);
+            let bases = vec![base; shared.placement.group_count()];
+            TableDef::new(TableId(number as u16), spec, bases).expect("valid")
+        };
+        let mut catalogue = shared.learn_tables().expect("it answers");
+        catalogue.tables = (0..MAX_TABLES - 1).map(table).collect();
+        catalogue.enter(table(MAX_TABLES - 1), shared.council.authority()).expect("no rival");
+        let further = cluster.create_table(TableSpec::new("further").record_bytes(8).capacity(1));
+        assert!(matches!(further, Err(ClusterError::TooManyTables)), "{further:?}");
+        assert_eq!(cluster.tables().len(), MAX_TABLES);
     }
 }

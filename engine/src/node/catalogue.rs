@@ -21,8 +21,6 @@ use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
 
 const KEY: &str = "tables";
-/// Most tables of a cluster: a value at the authority has at most 1 MiB.
-pub(crate) const MAX_TABLES: usize = 1024;
 /// Version of the encoding that this module reads and writes.
 const FORMAT: u8 = 2;
 const HAS_FIELD: u8 = 1;
@@ -216,6 +214,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
     use lotus_authority::EmbeddedAuthority;
+    use lotus_mvcc::table::{MAX_NAME_BYTES, MAX_TABLES};
 
     #[test]
     fn what_is_stored_is_read_back_and_every_cut_is_refused() {
@@ -232,6 +231,15 @@ mod tests {
             bytes[at] = byte;
             assert_ne!(decode(&bytes, 2), Some(sample()[..1].to_vec()), "byte {at}");
         }
+    }
+
+    #[test]
+    fn as_many_tables_as_a_cluster_may_have_fit_in_one_value() {
+        const VALUE_BYTES: usize = 1 << 20;
+        const MAX_GROUPS: usize = 64;
+        let spec = TableSpec::named("x".repeat(MAX_NAME_BYTES)).record_bytes(8).capacity(9);
+        let table = TableDef::new(TableId(0), spec, vec![1 << 20; MAX_GROUPS]).expect("valid");
+        assert!(encode(&vec![table; MAX_TABLES]).len() <= VALUE_BYTES);
     }
 
     #[test]

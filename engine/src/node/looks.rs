@@ -16,10 +16,10 @@ const GLANCE: Duration = Duration::from_millis(1);
 
 /// Looks of one process so far.
 #[derive(Default)]
-pub(crate) struct Looks(Mutex<State>);
+pub(crate) struct Looks(Mutex<LookState>);
 
 #[derive(Default)]
-struct State {
+struct LookState {
     /// Number of looks that have begun.
     begun: u64,
     under_way: bool,
@@ -73,7 +73,7 @@ impl Looks {
         (state.under_way, state.answered) = (false, answered);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LookState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
