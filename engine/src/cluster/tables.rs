@@ -229,6 +229,12 @@ impl Creation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
+    use lotus_authority::testing::{Fate, Question, TestAuthority};
+    use lotus_fabric::env::Env;
+    use lotus_fabric::local::LocalFabric;
+    use lotus_fabric::machines::Threads;
     use lotus_mvcc::layout::region::SLAB_BYTES;
 
     /// Regression: a table that fitted in some groups and not in all took their memory for good.
@@ -282,5 +288,45 @@ mod tests {
         let further = cluster.create_table(TableSpec::new("further").record_bytes(8).capacity(1));
         assert!(matches!(further, Err(ClusterError::TooManyTables)), "{further:?}");
         assert_eq!(cluster.tables().len(), MAX_TABLES);
+    }
+
+    /// The catalogue has the memory of one of the two tables only if their indexes lie apart.
+    #[test]
+    fn memory_of_a_table_that_may_exist_is_given_to_no_other() {
+        for is_entered in [false, true] {
+            let authority = Arc::<TestAuthority>::default();
+            let builder = Cluster::embedded().memory_nodes(1).replicas(1).compute_nodes(1);
+            let part = builder.part([0], Arc::clone(&authority) as _, Duration::from_secs(30));
+            let cluster = part.start_on(Threads::over(LocalFabric::new(2), Env::real(0)));
+            let cluster = cluster.expect("it starts");
+            let create = |name: &'static str| {
+                let spec = TableSpec::new(name).record_bytes(8).capacity(100);
+                cluster.create_table_within(spec, Duration::from_millis(100))
+            };
+            // Nothing is answered any more once the entry was sent.
+            let mut is_silent = false;
+            authority.follow(move |question, _| match question {
+                _ if is_silent => Fate::QuestionLost,
+                Question::Swap { key: "tables", .. } => {
+                    is_silent = true;
+                    if is_entered { Fate::AnswerLost } else { Fate::QuestionLost }
+                }
+                _ => Fate::Answered,
+            });
+            assert!(matches!(create("first"), Err(ClusterError::MayExist(_))));
+            assert!(matches!(create("first"), Err(ClusterError::Authority(_))));
+            authority.turn(Fate::Answered);
+            let second = create("second").expect("there is room");
+            match create("first") {
+                Err(ClusterError::TableExists(_)) => assert!(is_entered),
+                created => assert!(created.is_ok() && !is_entered, "{created:?}"),
+            }
+            let first = cluster.open_table("first").expect("it exists by now");
+            let bases = [first, second].map(|table| {
+                let table = cluster.shared.table(table).expect("it is known");
+                table.geometry().bases().to_vec()
+            });
+            assert_ne!(bases[0], bases[1]);
+        }
     }
 }

@@ -220,6 +220,34 @@ fn a_silent_authority_is_named_and_no_table_is_half_created() {
     });
 }
 
+/// A node that cannot find out whether there is such a table does not say that there is none.
+#[test]
+fn a_new_table_waits_for_the_authority_at_nodes_that_do_not_know_it() {
+    let authority = Arc::<TestAuthority>::default();
+    let shop = Shop::open(&authority);
+    run(async {
+        let client = shop.client(0).await;
+        let table = client.create_table(&ORDERS).await.unwrap();
+        authority.turn(Fate::QuestionLost);
+        let mut left = Vec::new();
+        for key in 0..ROWS {
+            match write(&client, table, key).await {
+                Ok(()) => {}
+                Err(CallError::Failed(Failure::Conflict(_))) => left.push(key),
+                Err(error) => panic!("row {key}: {error}"),
+            }
+        }
+        assert!(!left.is_empty(), "some rows belong to the other process");
+        authority.turn(Fate::Answered);
+        for key in left {
+            while let Err(error) = write(&client, table, key).await {
+                let again = matches!(error, CallError::Failed(Failure::Conflict(_)));
+                assert!(again, "row {key}: {error}");
+            }
+        }
+    });
+}
+
 /// Numbers of no table cost the authority few reads, and do not keep others from new tables.
 #[test]
 fn numbers_of_no_table_are_refused_and_looked_for_at_intervals() {
