@@ -79,7 +79,10 @@ async fn tell(node: Arc<NodeServer>, view: SessionView, ticket: Ticket, client: 
     let deadline = view.now().after(LEARNING);
     // Without the authority, the client learns what this node knows.
     let _ = within(&mut alarm, deadline, view.learn_tables()).await;
-    ticket.answer_encoded(&node.encoded_directory(client));
+    match node.check(None) {
+        Ok(()) => ticket.answer_encoded(&node.encoded_directory(client)),
+        Err(failure) => ticket.fail(failure),
+    }
 }
 
 struct Worker<'n> {
