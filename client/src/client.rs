@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Env, Nanos, SmallRng};
 use lotus_fabric::ids::TableId;
-use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::{PrimaryKey, TableSpec};
 use rand::Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +23,7 @@ use crate::retry::{Next, Repetition, Tried, Tries};
 use crate::transaction::Transaction;
 use lotus_protocol::frame;
 use lotus_protocol::messages::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, decode};
+use lotus_protocol::table_shape::TableShape;
 
 /// Least time that a call waits for an answer beyond its time-out before its outcome counts as
 /// unknown: the server answers when the time is up, and the answer has to travel.
@@ -95,7 +96,54 @@ impl Client {
         self.shared.map().table(name)
     }
 
-    /// Fetches the directory again, to learn of tables and stored transactions added since then.
+    /// Number of the table of this name; asks a server if the directory that was last fetched has
+    /// none. `None` if there is no such table.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`].
+    pub async fn open_table(&self, name: &str) -> Result<Option<TableId>, CallError> {
+        if let Some(table) = self.table(name) {
+            return Ok(Some(table));
+        }
+        self.refresh().await?;
+        Ok(self.table(name))
+    }
+
+    /// Creates an empty table, which all nodes serve from then on, and returns its number. If there
+    /// is one of the same name and shape, returns that one's; so it may be repeated, and several
+    /// applications may begin by it. The cluster's operator decides whether applications may create
+    /// tables (docs/operations.md).
+    ///
+    /// # Errors
+    /// [`CallError::Request`] if the specification is not valid. Else [`CallError::Failed`]:
+    /// [`Failure::MayNotCreate`], [`Failure::TableDiffers`], [`Failure::NoRoomForTable`],
+    /// [`Failure::InvalidTable`] for a name that begins with `lotus.`, [`Failure::NoAuthority`], or
+    /// [`Failure::Conflict`] while a memory node is lost or being filled: no table was created.
+    /// After [`CallError::Unknown`] it may have been, or may be yet: repeat it.
+    pub async fn create_table(&self, spec: &TableSpec) -> Result<TableId, CallError> {
+        spec.validate().map_err(|error| CallError::Request(error.to_string()))?;
+        let (shared, map) = (&self.shared, self.shared.map());
+        let target = Target { kind: Kind::Serializable, shard: None };
+        let op = |_, timeout_us| Op::CreateTable { table: TableShape::of(spec), timeout_us };
+        let timeout = shared.config.timeout;
+        // It has no further effect, but an answer is certain of its own try only.
+        let asked = shared.carry_out(&map, target, Repetition::Once, timeout, op).await;
+        let (_, answer) = asked?;
+        match decode(&answer) {
+            Ok(Answer::TableCreated(table)) => {
+                let created = messages::Table::of(table, spec);
+                let mut map = shared.map.write().unwrap_or_else(PoisonError::into_inner);
+                *map = Arc::new(map.with(created));
+                Ok(TableId(table))
+            }
+            _ => Err(CallError::Protocol),
+        }
+    }
+
+    /// Fetches the directory again, to learn of tables and stored transactions added since then, at
+    /// whichever node. The server may wait for a tenth of a second, to read the list of tables for
+    /// several clients at once; if the authority, which keeps the list, does not answer it, tables
+    /// of other nodes may be missing.
     ///
     /// # Errors
     /// [`CallError`] if no server answers.

@@ -1,12 +1,13 @@
 //! Client library: transactions from another process.
 //!
 //! # What it is
-//! [`Client`], with which an application calls stored transactions by name and runs interactive
-//! ones, over one connection to each compute node. Both ends speak `lotus-protocol`.
+//! [`Client`], with which an application calls stored transactions by name, runs interactive ones,
+//! and creates tables, over one connection to each compute node. Both ends speak `lotus-protocol`.
 //!
 //! # What it is not
 //! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
-//! do: of the engine it knows how a key leads to a shard (LOTUS §4.2), and nothing else.
+//! do: of the engine it knows how a key leads to a shard (LOTUS §4.2) and what a table's
+//! specification is, and nothing else.
 //!
 //! # Ownership
 //! A [`Client`] owns its connections, each driven by one task; a connection owns the table of
@@ -32,7 +33,7 @@ pub use client::{Call, Client};
 pub use config::Config;
 pub use error::{CallError, ConnectError, Rejection};
 pub use lotus_fabric::ids::TableId;
-pub use lotus_mvcc::PrimaryKey;
+pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec};
 pub use lotus_protocol::effect::Effect;
 pub use lotus_protocol::messages::{CallId, Failure, Kind};
 pub use lotus_security::{Key, Security, WeakKey};

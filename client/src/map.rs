@@ -40,6 +40,20 @@ impl Map {
         }
     }
 
+    /// This map with one more table.
+    pub(crate) fn with(&self, table: Table) -> Self {
+        // Relaxed: each word is complete by itself.
+        let word = |owner: &AtomicU64| AtomicU64::new(owner.load(Ordering::Relaxed));
+        let mut tables = self.tables.clone();
+        tables.insert(table.id, table);
+        Self {
+            nodes: self.nodes.clone(),
+            tables,
+            procedures: self.procedures.clone(),
+            owners: self.owners.iter().map(word).collect(),
+        }
+    }
+
     /// The table of this name.
     pub(crate) fn table(&self, name: &str) -> Option<TableId> {
         let mut tables = self.tables.values();
@@ -117,6 +131,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lotus_mvcc::TableSpec;
 
     fn map() -> Map {
         Map::new(Directory {
@@ -141,6 +156,19 @@ mod tests {
         assert_eq!(map.shard(TableId(4), &4097.into()), Some(1));
         assert_eq!(map.shard(TableId(5), &4097.into()), None);
         assert_eq!(map.owner(1), Some(1));
+    }
+
+    #[test]
+    fn a_table_that_is_added_changes_nothing_else() {
+        let old = map();
+        old.learn(1, Some(2), 3);
+        let spec = TableSpec::new("u").record_bytes(8).capacity(1).shards(1);
+        let map = old.with(Table::of(5, &spec));
+        assert_eq!((map.table("t"), map.table("u")), (Some(TableId(4)), Some(TableId(5))));
+        assert_eq!((map.owner(0), map.owner(1)), (Some(0), Some(2)));
+        assert_eq!(map.shard(TableId(4), &4097.into()), Some(1));
+        assert!(map.shard(TableId(5), &4097.into()).is_some());
+        assert_eq!(old.table("u"), None);
     }
 
     #[test]

@@ -82,8 +82,11 @@ impl Tries {
                 Next::Pause(CallError::Unknown)
             }
             Failure::Unknown => Next::Fail(CallError::Unknown),
-            // Answered from the record, which holds for all tries of this call.
-            Failure::GivenUp | Failure::IdTaken => Next::Fail(CallError::Failed(failure.clone())),
+            // Answered from the record, which holds for all tries of this call; or a name has
+            // another shape, which no try of this table has entered.
+            Failure::GivenUp | Failure::IdTaken | Failure::TableDiffers(_) => {
+                Next::Fail(CallError::Failed(failure.clone()))
+            }
             other => Next::Fail(self.at_last(CallError::Failed(other.clone()))),
         }
     }
@@ -170,7 +173,8 @@ mod tests {
             assert!(matches!(tries.at_last(obstacle), CallError::Unknown));
             // The record is certain.
             assert_eq!(name(&tries.next(&Tried::Answered(&Answer::Done(Bytes(b""))))), "finish");
-            for failure in [Failure::GivenUp, Failure::IdTaken] {
+            let differs = Failure::TableDiffers(String::new());
+            for failure in [Failure::GivenUp, Failure::IdTaken, differs] {
                 let answer = Answer::Failed(failure);
                 let next = tries.next(&Tried::Answered(&answer));
                 assert!(matches!(next, Next::Fail(CallError::Failed(_))), "{next:?}");

@@ -74,6 +74,7 @@ pub use lotus_fabric::env::Nanos;
 pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
 pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
+pub use lotus_mvcc::table::SpecError;
 pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Intent, ShardEpoch};
 pub use snapshot::{

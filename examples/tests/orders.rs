@@ -1,5 +1,5 @@
 //! The order service as its users run it: its nodes and its clients are processes, and one of them
-//! is killed.
+//! is killed. Its nodes also serve tables that their program does not know.
 
 #![expect(clippy::disallowed_methods, reason = "it watches real processes")]
 
@@ -78,7 +78,12 @@ fn await_service(address: &str) {
 }
 
 fn order(address: &str) -> Output {
-    Command::new(example("orders-client")).arg(address).output().expect(BUILT)
+    client("orders-client", address)
+}
+
+/// Runs a client to its end.
+fn client(name: &str, address: &str) -> Output {
+    Command::new(example(name)).arg(address).output().expect(BUILT)
 }
 
 fn text(output: &Output) -> String {
@@ -127,4 +132,28 @@ fn a_node_that_cannot_run_says_why() {
     let snapshots = node(&["cn", "--node", "0", "--older-snapshot"]);
     assert!(snapshots.contains("has no [snapshots] directory"), "{snapshots}");
     assert!(node(&["--node", "0"]).contains("Usage"), "it names no kind of node");
+}
+
+/// The nodes run the order service, and serve the tables of their file and of clients beside it.
+#[test]
+fn tables_need_nothing_of_the_program() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let clients = [unused_address(), unused_address()];
+    let file = file(directory.path(), &clients);
+    let described = include_str!("../tables.toml");
+    let tables = described.find("[clients]").expect("clients may create tables");
+    let nodes = std::fs::read_to_string(&file).expect("it is ours");
+    std::fs::write(&file, nodes + &described[tables..]).expect("there is room");
+    let mut nodes = Nodes { file, running: Vec::new() };
+    for (kind, index) in [("mn", "0"), ("mn", "1"), ("cn", "0"), ("cn", "1")] {
+        nodes.start(kind, index);
+    }
+    clients.iter().for_each(|address| await_service(address));
+    for (visit, address) in (1..).zip(clients.iter().cycle().take(4)) {
+        let visited = client("tables-client", address);
+        assert!(visited.status.success(), "{}", text(&visited));
+        assert!(text(&visited).contains(&format!("visit {visit} of")), "{}", text(&visited));
+    }
+    let ordered = order(&clients[0]);
+    assert!(ordered.status.success(), "{}", text(&ordered));
 }

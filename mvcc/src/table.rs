@@ -26,6 +26,11 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const MAX_RECORD_BYTES: u32 = 8192;
 /// Largest number of rows in a table.
 pub const MAX_CAPACITY: u64 = 1 << 36;
+/// Largest number of tables in a cluster: their list is one value at the authority, of 1 MiB at
+/// most.
+pub const MAX_TABLES: usize = 1024;
+/// Beginning of the names of tables that the system keeps for itself.
+pub const INTERNAL_PREFIX: &str = "lotus.";
 /// Largest key and value, in bytes together, of a table with [`Inline::Auto`] whose records lie in
 /// their cells.
 pub const MAX_INLINE_BYTES: u32 = 64;
@@ -273,6 +278,47 @@ impl TableSpec {
         let StoredRows { key_bytes, value_bytes, .. } = self.stored();
         let small = key_bytes.saturating_add(value_bytes) <= MAX_INLINE_BYTES;
         small && matches!(self.inline, Inline::Auto)
+    }
+
+    /// Whether the name is kept for tables of the system itself.
+    pub fn is_internal(&self) -> bool {
+        self.name.starts_with(INTERNAL_PREFIX)
+    }
+
+    /// Settings other than the name in which this table differs from the one that is wanted, as
+    /// "record_bytes is 16, not 32"; empty if there are none.
+    pub fn differences(&self, wanted: &Self) -> String {
+        let pairs = self.settings().into_iter().zip(wanted.settings());
+        let differ = pairs.filter(|((_, found), (_, wanted))| found != wanted);
+        let said =
+            differ.map(|((name, found), (_, wanted))| format!("{name} is {found}, not {wanted}"));
+        said.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Every setting but the name, in words.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        // Named one by one, so that a further field has to be added here.
+        let Self {
+            name: _,
+            record_bytes,
+            key_bytes,
+            capacity,
+            versions,
+            critical_field,
+            shards,
+            inline,
+            ordered,
+        } = self;
+        vec![
+            ("record_bytes", record_bytes.to_string()),
+            ("key_bytes", key_bytes.to_string()),
+            ("capacity", capacity.to_string()),
+            ("versions", versions.to_string()),
+            ("shards", shards.to_string()),
+            ("critical_field", format!("{critical_field:?}")),
+            ("inline", format!("{inline:?}")),
+            ("ordered", ordered.to_string()),
+        ]
     }
 
     /// Shape of the CVTs. The spec must be valid.
@@ -558,6 +604,30 @@ mod tests {
         let long = GOOD.ordered().key_bytes(255).record_bytes(1000).stored();
         assert_eq!((long.key_bytes, long.value_bytes), (8, 5548));
         assert!(!GOOD.ordered().is_inline() && GOOD.is_inline());
+    }
+
+    #[test]
+    fn every_setting_that_differs_is_named() {
+        let field = CriticalField::Bytes { start: 2, len: 4 };
+        let cases = [
+            (GOOD, ""),
+            (GOOD.record_bytes(24), "record_bytes is 24, not 16"),
+            (GOOD.key_bytes(9), "key_bytes is 9, not 8"),
+            (GOOD.capacity(7), "capacity is 7, not 1000"),
+            (GOOD.versions(3), "versions is 3, not 2"),
+            (GOOD.shards(5), "shards is 5, not 4096"),
+            (
+                GOOD.critical_field(field),
+                "critical_field is Bytes { start: 2, len: 4 }, not Hashed",
+            ),
+            (GOOD.inline(Inline::Never), "inline is Never, not Auto"),
+            (GOOD.ordered(), "ordered is true, not false"),
+            (GOOD.versions(3).shards(5), "versions is 3, not 2, shards is 5, not 4096"),
+        ];
+        for (spec, said) in cases {
+            assert_eq!(spec.differences(&GOOD), said);
+        }
+        assert!(TableSpec::new("lotus.calls").is_internal() && !GOOD.is_internal());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Index;
 use std::sync::Arc;
 
-use lotus::{Authority, Cluster, Machines, TableId, TableSpec};
+use lotus::{Authority, Cluster, ClusterError, Machines, TableId, TableSpec};
 use lotus_authority::AuthorityError;
 use lotus_server::Registry;
 
@@ -92,12 +92,15 @@ impl Notes for NoNotes {
     }
 }
 
-/// Numbers of an application's tables, by name.
+/// The cluster's file, as messages name it.
+const FILE: &str = "the cluster file";
+
+/// Numbers of an application's tables and those of the cluster's file, by name.
 #[derive(Clone, Debug)]
 pub struct TableIds(BTreeMap<String, TableId>);
 
 impl TableIds {
-    /// Number of the table `name`; `None` if the application has no such table.
+    /// Number of the table `name`; `None` if neither the application nor the file has such a table.
     pub fn get(&self, name: &str) -> Option<TableId> {
         self.0.get(name).copied()
     }
@@ -109,7 +112,7 @@ impl Index<&str> for TableIds {
     /// Number of the table `name`.
     ///
     /// # Panics
-    /// If the application has no such table.
+    /// If neither the application nor the file has such a table.
     fn index(&self, name: &str) -> &TableId {
         self.0.get(name).unwrap_or_else(|| panic!("no table {name} was given to the node"))
     }
@@ -128,45 +131,54 @@ impl Default for Tables {
     }
 }
 
-impl Tables {
-    /// Opens a table that this program expects to be of a certain shape.
-    fn open_table<M: Machines>(
-        cluster: &Cluster<M>,
-        wanted: &TableSpec,
-    ) -> Result<TableId, String> {
-        let id = cluster.open_table(&wanted.name).map_err(|error| {
-            format!("{error}; a cluster keeps the tables that it was made with")
-        })?;
-        let found = cluster.tables().into_iter().find(|(table, _)| *table == id);
-        match found {
-            Some((_, found)) if found != *wanted => Err(format!(
-                "table {} has another shape in this cluster than in this program: {}",
-                wanted.name,
-                differences(&found, wanted)
-            )),
-            _ => Ok(id),
-        }
-    }
+/// Creates the tables of the cluster's file that its program has not created, or that are not in
+/// the snapshot that the cluster begins with.
+///
+/// # Errors
+/// A sentence: there is no room for a table, or one of its name has another shape.
+pub(crate) fn create_missing<M: Machines>(
+    file: &ClusterFile,
+    cluster: &Cluster<M>,
+) -> Result<(), String> {
+    file.tables.iter().try_for_each(|spec| match cluster.create_table(spec.clone()) {
+        Ok(_) => Ok(()),
+        Err(ClusterError::TableExists(_)) => open_table(cluster, spec, FILE).map(drop),
+        Err(error) => Err(format!("table {}: {error}", spec.name)),
+    })
 }
 
-/// Settings of a table that differ, as "record_bytes is 16, not 32".
-fn differences(found: &TableSpec, wanted: &TableSpec) -> String {
-    let settings = |spec: &TableSpec| {
-        [
-            ("record_bytes", spec.record_bytes.to_string()),
-            ("key_bytes", spec.key_bytes.to_string()),
-            ("capacity", spec.capacity.to_string()),
-            ("versions", spec.versions.to_string()),
-            ("shards", spec.shards.to_string()),
-            ("critical_field", format!("{:?}", spec.critical_field)),
-            ("inline", format!("{:?}", spec.inline)),
-        ]
+/// Opens the tables of the cluster's file.
+///
+/// # Errors
+/// A sentence: a table is missing, or has another shape.
+pub(crate) fn open_tables<M: Machines>(
+    file: &ClusterFile,
+    cluster: &Cluster<M>,
+) -> Result<Vec<(String, TableId)>, String> {
+    let open = |spec: &TableSpec| {
+        open_table(cluster, spec, FILE).map(|id| (spec.name.clone().into_owned(), id))
     };
-    let pairs = settings(found).into_iter().zip(settings(wanted));
-    let differ = pairs.filter(|((_, found), (_, wanted))| found != wanted);
-    let said =
-        differ.map(|((name, found), (_, wanted))| format!("{name} is {found}, not {wanted}"));
-    said.collect::<Vec<_>>().join(", ")
+    file.tables.iter().map(open).collect()
+}
+
+/// Opens a table of a certain shape, which `source` expects.
+fn open_table<M: Machines>(
+    cluster: &Cluster<M>,
+    wanted: &TableSpec,
+    source: &str,
+) -> Result<TableId, String> {
+    let id = cluster.open_table(&wanted.name).map_err(|error| {
+        format!("{error}; the tables of {source} are created when the cluster is made")
+    })?;
+    let found = cluster.tables().into_iter().find(|(table, _)| *table == id);
+    match found {
+        Some((_, found)) if found != *wanted => Err(format!(
+            "table {} has another shape in this cluster than in {source}: {}",
+            wanted.name,
+            found.differences(wanted)
+        )),
+        _ => Ok(id),
+    }
 }
 
 impl Application for Tables {
@@ -179,7 +191,7 @@ impl Application for Tables {
 
     fn open<M>(
         &self,
-        _file: &ClusterFile,
+        file: &ClusterFile,
         _node: NodeName,
         cluster: &Arc<Cluster<M>>,
     ) -> Result<Opened, String>
@@ -187,10 +199,11 @@ impl Application for Tables {
         M: Machines + 'static,
         Cluster<M>: Send + Sync,
     {
-        let open = |spec: &TableSpec| {
-            Self::open_table(cluster, spec).map(|id| (spec.name.clone().into_owned(), id))
-        };
-        let ids = self.specs.iter().map(open).collect::<Result<_, _>>()?;
+        let mut ids: BTreeMap<_, _> = open_tables(file, cluster)?.into_iter().collect();
+        for spec in &self.specs {
+            let id = open_table(cluster, spec, "this program")?;
+            ids.insert(spec.name.clone().into_owned(), id);
+        }
         Ok(Opened { procedures: (self.procedures)(&TableIds(ids)), requests: Vec::new() })
     }
 }
@@ -198,14 +211,19 @@ impl Application for Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lotus::Inline;
 
     fn orders() -> TableSpec {
         TableSpec::new("orders").record_bytes(16).capacity(100)
     }
 
     fn file() -> ClusterFile {
-        let text = "fabric = \"shm\"\n[[memory_node]]\n[[compute_node]]\n";
-        ClusterFile::parse("orders.toml".as_ref(), text, None).expect("sound")
+        file_with("")
+    }
+
+    fn file_with(tables: &str) -> ClusterFile {
+        let text = format!("fabric = \"shm\"\n[[memory_node]]\n[[compute_node]]\n{tables}");
+        ClusterFile::parse("orders.toml".as_ref(), &text, None).expect("sound")
     }
 
     #[test]
@@ -236,5 +254,34 @@ mod tests {
         open(orders()).expect("it is there");
         let other = open(orders().record_bytes(24)).expect_err("the cluster's has 16");
         assert!(other.ends_with("this program: record_bytes is 16, not 24"), "{other}");
+        let other = open(orders().inline(Inline::Never)).expect_err("the cluster's is not so");
+        assert!(other.ends_with("this program: inline is Auto, not Never"), "{other}");
+    }
+
+    #[test]
+    fn tables_of_the_file_are_created_beside_those_of_the_program_and_opened_by_name() {
+        let cluster = Arc::new(Cluster::embedded().start().expect("it starts"));
+        let table = |name: &str, bytes: u32| {
+            format!("[[table]]\nname = \"{name}\"\nrecord_bytes = {bytes}\ncapacity = 100\n")
+        };
+        let file = file_with(&(table("orders", 16) + &table("stock", 8)));
+        let procedures = |tables: &TableIds| {
+            assert!(tables["orders"] != tables["stock"]);
+            Registry::new()
+        };
+        let tables = Tables { specs: vec![orders()], procedures: Box::new(procedures) };
+        let missing = tables.open(&file, NodeName::compute(0), &cluster).map(drop);
+        let missing = missing.expect_err("not created yet");
+        assert!(missing.contains("no table named \"orders\""), "{missing}");
+        tables.fill(&file, &cluster).expect("there is room");
+        create_missing(&file, &cluster).expect("one is there, and there is room for the other");
+        create_missing(&file, &cluster).expect("they are there");
+        tables.open(&file, NodeName::compute(0), &cluster).expect("they are there");
+        assert_eq!(cluster.tables().len(), 2);
+        let other = file_with(&table("stock", 9));
+        for refused in [create_missing(&other, &cluster), open_tables(&other, &cluster).map(drop)] {
+            let refused = refused.expect_err("it has 8");
+            assert!(refused.ends_with("the cluster file: record_bytes is 8, not 9"), "{refused}");
+        }
     }
 }

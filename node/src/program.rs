@@ -72,8 +72,8 @@ impl Node {
         Ok(Self::new(file, name, Tables::default()))
     }
 
-    /// Adds tables, which the first compute node creates when it makes the cluster. All compute
-    /// nodes of a cluster have the same.
+    /// Adds tables to those of the file. The first compute node creates them when it makes the
+    /// cluster. All compute nodes of a cluster have the same.
     #[must_use]
     pub fn tables(mut self, specs: impl IntoIterator<Item = TableSpec>) -> Self {
         self.application.specs.extend(specs);

@@ -3,8 +3,8 @@
 //! # What it is
 //! * [`stream`]: a connection's bytes, over TCP, TLS or a Unix socket; [`frame`]: pieces of them;
 //! * [`handshake`]: proof of the shared key, and the directory of a cluster;
-//! * [`messages`]: requests and answers, and their limits; [`effect`]: what a request without an
-//!   answer may have changed;
+//! * [`messages`]: requests and answers, and their limits; [`table_shape`]: the specification of a
+//!   table; [`effect`]: what a request without an answer may have changed;
 //! * [`link`]: a connection with many requests in flight, and bounds on what either end holds.
 //!
 //! # What it is not
@@ -20,3 +20,4 @@ pub mod link;
 pub mod messages;
 mod samples;
 pub mod stream;
+pub mod table_shape;

@@ -13,12 +13,13 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use lotus_mvcc::CriticalField;
+use lotus_mvcc::{CriticalField, TableSpec};
 
 use crate::effect::Effect;
+use crate::table_shape::{self, TableShape};
 
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
@@ -66,6 +67,15 @@ pub enum Op<'a> {
     },
     /// Asks for the directory. Answered by `Directory`.
     Directory,
+    /// Creates a table, unless there is one of this name and shape. Answered by `TableCreated` or
+    /// `Failed`.
+    CreateTable {
+        /// The table.
+        #[serde(borrow)]
+        table: TableShape<'a>,
+        /// Time that the server may take, in microseconds.
+        timeout_us: u32,
+    },
 }
 
 /// A call of a stored transaction.
@@ -189,6 +199,8 @@ pub enum Answer<'a> {
     Ended,
     /// The directory.
     Directory(Box<Directory>),
+    /// The table exists, under this number.
+    TableCreated(u16),
 }
 
 /// Failure of a request. [`Failure::effect`] says what the request has changed: nothing, except for
@@ -267,6 +279,22 @@ pub enum Failure {
         /// Its limit.
         limit: u32,
     },
+    /// Clients may not create tables in this cluster.
+    #[error("clients may not create tables: [clients] of the cluster file does not say so")]
+    MayNotCreate,
+    /// The specification of the table is not valid; the sentence says what to change.
+    #[error("{0}")]
+    InvalidTable(String),
+    /// There is a table of this name with another shape. The text names the settings that differ.
+    #[error("there is a table of this name already, of another shape: {0}")]
+    TableDiffers(String),
+    /// The memory nodes have no room for the table, or the cluster has as many as it can have. The
+    /// sentence says which. No table was created.
+    #[error("{0}")]
+    NoRoomForTable(String),
+    /// The authority, which keeps the list of tables, does not answer. No table was created.
+    #[error("the authority does not answer")]
+    NoAuthority,
 }
 
 impl Failure {
@@ -290,7 +318,12 @@ impl Failure {
             | Self::AlreadyExists(_)
             | Self::Refused(_)
             | Self::Panicked
-            | Self::TooLarge { .. } => Effect::Nothing,
+            | Self::TooLarge { .. }
+            | Self::MayNotCreate
+            | Self::InvalidTable(_)
+            | Self::TableDiffers(_)
+            | Self::NoRoomForTable(_)
+            | Self::NoAuthority => Effect::Nothing,
         }
     }
 }
@@ -322,6 +355,8 @@ pub enum Room {
     CallIds,
     /// Buffers for answers: the client has not read those that were sent.
     Answers,
+    /// The queue of tables to be created.
+    Tables,
 }
 
 impl fmt::Display for Room {
@@ -330,6 +365,7 @@ impl fmt::Display for Room {
             Self::Transactions => "another interactive transaction",
             Self::CallIds => "the record of another call",
             Self::Answers => "another answer beside those that the client has not read",
+            Self::Tables => "another table in its queue",
         })
     }
 }
@@ -365,12 +401,16 @@ pub struct Table {
 }
 
 impl Table {
+    /// The table of this number and specification, which must be valid.
+    pub fn of(id: u16, spec: &TableSpec) -> Self {
+        let critical_field = table_shape::pair(spec.critical_field);
+        let name = spec.name.clone().into_owned();
+        Self { name, id, critical_field, shards: spec.shards as u16 }
+    }
+
     /// The critical field, from which a key's shard is derived.
     pub fn critical_field(&self) -> CriticalField {
-        match self.critical_field {
-            Some((start, len)) => CriticalField::Bytes { start, len },
-            None => CriticalField::Hashed,
-        }
+        table_shape::field(self.critical_field)
     }
 }
 
@@ -483,7 +523,9 @@ mod tests {
             id: Some(CallId::from(7)),
         };
         let outcome = Op::Outcome { id: CallId::from(9), timeout_us: 5 };
-        vec![Op::Call(call), outcome, step(), Op::Abandon { txn: 1 }, Op::Directory]
+        static STOCK: TableSpec = TableSpec::new("stock").record_bytes(320).capacity(1 << 20);
+        let create = Op::CreateTable { table: TableShape::of(&STOCK), timeout_us: 5 };
+        vec![Op::Call(call), outcome, step(), Op::Abandon { txn: 1 }, Op::Directory, create]
     }
 
     #[test]
@@ -509,7 +551,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_decode_or_do_not_and_nothing_else(
-            which in 0..5_usize, at in any::<prop::sample::Index>(), byte: u8,
+            which in 0..6_usize, at in any::<prop::sample::Index>(), byte: u8,
         ) {
             let mut sent = Vec::new();
             crate::frame::write(&mut sent, &ops()[which]);

@@ -18,7 +18,8 @@ impl Failure {
             Self::Leaving => Self::Busy(Room::Transactions),
             Self::Busy(Room::Transactions) => Self::Busy(Room::CallIds),
             Self::Busy(Room::CallIds) => Self::Busy(Room::Answers),
-            Self::Busy(Room::Answers) => Self::UnknownProcedure,
+            Self::Busy(Room::Answers) => Self::Busy(Room::Tables),
+            Self::Busy(Room::Tables) => Self::UnknownProcedure,
             Self::UnknownProcedure => Self::Arguments(words()),
             Self::Arguments(_) => Self::Result(words()),
             Self::Result(_) => Self::Timeout,
@@ -36,7 +37,12 @@ impl Failure {
             Self::TooLarge { excess: Excess::Rows, .. } => {
                 Self::TooLarge { excess: Excess::AnswerBytes, limit: 1 }
             }
-            Self::TooLarge { excess: Excess::AnswerBytes, .. } => return None,
+            Self::TooLarge { excess: Excess::AnswerBytes, .. } => Self::MayNotCreate,
+            Self::MayNotCreate => Self::InvalidTable(words()),
+            Self::InvalidTable(_) => Self::TableDiffers(words()),
+            Self::TableDiffers(_) => Self::NoRoomForTable(words()),
+            Self::NoRoomForTable(_) => Self::NoAuthority,
+            Self::NoAuthority => return None,
         })
     }
 }

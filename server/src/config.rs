@@ -25,6 +25,8 @@ pub struct Config {
     pub gauges: Vec<Gauge>,
     /// Admission of clients, by a shared key or TLS; by default all are admitted, on loopback only.
     pub security: Security,
+    /// Whether clients may create tables; by default they may not.
+    pub create_tables: bool,
     /// Coroutines that serve calls, on each coordinator; half of all it has by default.
     pub workers: Option<usize>,
     /// Bounds and patience.
@@ -185,6 +187,7 @@ impl Config {
             metrics: None,
             gauges: Vec::new(),
             security: Security::default(),
+            create_tables: false,
             workers: None,
             limits: Limits::default(),
             call_records: CallRecords::default(),

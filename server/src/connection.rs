@@ -23,6 +23,7 @@ use lotus_protocol::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, 
 use lotus_protocol::link::{self, Bounds, End, Patience, Receiver, Wire};
 use lotus_protocol::messages::{self, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
 use lotus_protocol::stream::Stream;
+use lotus_protocol::table_shape::TableShape;
 use lotus_security::{Key, NO_TLS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -286,7 +287,11 @@ impl Receiver for Desk<'_> {
                 Err(failure) => ticket.fail(failure),
             },
             Op::Step(step) => self.step(ticket, &step, message),
-            Op::Directory => ticket.answer_encoded(&self.node.encoded_directory(self.origin)),
+            Op::Directory => {
+                let (thread, client) = (self.seat(), self.origin);
+                self.queued[thread].push(Errand::Tell { ticket, client });
+            }
+            Op::CreateTable { table, timeout_us } => self.create_table(ticket, &table, timeout_us),
             Op::Abandon { .. } => {}
         }
         Ok(())
@@ -329,10 +334,24 @@ impl Desk<'_> {
         self.queue(ticket, work, call.timeout_us);
     }
 
+    fn create_table(&mut self, ticket: Ticket, table: &TableShape<'_>, timeout_us: u32) {
+        let Some(clerk) = &self.node.clerk else { return ticket.fail(Failure::MayNotCreate) };
+        if let Err(failure) = self.node.check(None).and_then(|()| self.node.check_memory()) {
+            return ticket.fail(failure);
+        }
+        let deadline = self.deadline(self.node.env.now(), timeout_us);
+        clerk.create(ticket, table.spec(), deadline);
+    }
+
+    /// Time by which a request that arrived at `arrived` is answered.
+    fn deadline(&self, arrived: Nanos, timeout_us: u32) -> Nanos {
+        let timeout = Duration::from_micros(u64::from(timeout_us));
+        arrived.after(timeout.min(self.node.limits.longest_call))
+    }
+
     fn queue(&mut self, ticket: Ticket, work: Work, timeout_us: u32) {
         let arrived = *self.arrived.get_or_insert_with(|| self.node.env.now());
-        let timeout = Duration::from_micros(u64::from(timeout_us));
-        let deadline = arrived.after(timeout.min(self.node.limits.longest_call));
+        let deadline = self.deadline(arrived, timeout_us);
         let thread = self.seat();
         self.queued[thread].push(Errand::Serve(Request { ticket, work, arrived, deadline }));
     }

@@ -1,6 +1,7 @@
 //! The cluster as a server sees it, whatever machines it runs on.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use lotus::{
     Cluster, ClusterError, CoordinatorFigures, Machines, MemoryFigures, MemoryStatus, NodeFigures,
@@ -18,7 +19,7 @@ pub(crate) trait Host: Send + Sync {
     fn clock(&self) -> Env;
     fn submit(&self, seat: Seat, job: SlotJob);
     fn tables(&self) -> Vec<(TableId, TableSpec)>;
-    fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError>;
+    fn create_table(&self, spec: TableSpec, patience: Duration) -> Result<TableId, ClusterError>;
     fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner;
     fn node_figures(&self, compute_node: usize) -> NodeFigures;
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
@@ -54,8 +55,8 @@ where
         Self::tables(self)
     }
 
-    fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
-        Self::create_table(self, spec)
+    fn create_table(&self, spec: TableSpec, patience: Duration) -> Result<TableId, ClusterError> {
+        self.create_table_within(spec, patience)
     }
 
     fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_channel::{Receiver, Sender};
-use lotus::{Item, Nanos, PrimaryKey, Seat, Session, TableId, Transaction, TxnError};
+use lotus::{Item, Nanos, PrimaryKey, Seat, Session, SessionView, TableId, Transaction, TxnError};
 use lotus_protocol::messages::{
     Action, Answer, Bytes, Excess, Failure, Kind, Op, RESULT_BYTES, ROW_BYTES, Step, StepEnd,
     decode,
@@ -92,7 +92,8 @@ enum Stepped {
 
 impl Held {
     async fn serve(self, node: &NodeServer, mut session: Session, kind: Kind) -> Ending {
-        let mut alarm = Alarm::new(session.view());
+        let view = session.view();
+        let mut alarm = Alarm::new(view.clone());
         let mut open = None;
         let mut items = Vec::new();
         loop {
@@ -110,7 +111,7 @@ impl Held {
                     None => worker::begin(&mut session, kind).await.map_err(failure::of)?,
                 };
                 let before = items.len();
-                act(node, &mut txn, &step, &mut items)?;
+                act(node, &view, &mut txn, &step, &mut items).await?;
                 txn.execute().await.map_err(failure::of)?;
                 Ok::<_, Failure>((txn, before))
             };
@@ -172,43 +173,85 @@ async fn end(txn: Transaction, step: &Step<'_>, added: &[Item], mut ticket: Tick
     }
 }
 
+/// Reason for an action's failure.
+enum ActionError {
+    Engine(TxnError),
+    Other(Failure),
+}
+
+impl From<TxnError> for ActionError {
+    fn from(error: TxnError) -> Self {
+        Self::Engine(error)
+    }
+}
+
 /// Carries out a step's actions. `items` are the rows as the client counts them: the engine has one
 /// item for a row that is added twice.
-fn act(
+async fn act(
     node: &NodeServer,
+    view: &SessionView,
     txn: &mut Transaction,
     step: &Step<'_>,
     items: &mut Vec<Item>,
 ) -> Result<(), Failure> {
+    for action in &step.actions {
+        let acted = match act_once(node, txn, action, items) {
+            // Another node may have created it. The action has changed nothing.
+            Err(ActionError::Engine(TxnError::UnknownTable(table))) => {
+                view.learn_table(table).await.map_err(failure::of)?;
+                act_once(node, txn, action, items)
+            }
+            acted => acted,
+        };
+        let added = acted.map_err(|refused| match refused {
+            ActionError::Engine(error) => failure::of(error),
+            ActionError::Other(failure) => failure,
+        });
+        items.extend(added?);
+    }
+    Ok(())
+}
+
+/// Carries out one action; returns the row that it adds, if it adds one.
+fn act_once(
+    node: &NodeServer,
+    txn: &mut Transaction,
+    action: &Action<'_>,
+    items: &[Item],
+) -> Result<Option<Item>, ActionError> {
     let key = |Bytes(bytes): Bytes<'_>| {
-        PrimaryKey::try_from(bytes).map_err(|error| Failure::Refused(error.to_string()))
+        let key = PrimaryKey::try_from(bytes);
+        key.map_err(|error| ActionError::Other(Failure::Refused(error.to_string())))
     };
     // The records of calls are the server's own.
     let table = |number: u16| match TableId(number) {
-        table if table == node.calls => Err(failure::of(TxnError::UnknownTable(table))),
+        table if table == node.calls => {
+            Err(ActionError::Other(failure::of(TxnError::UnknownTable(table))))
+        }
         table => Ok(table),
     };
-    let known = |items: &[Item], item: u32| {
+    let known = |item: u32| {
         let foreign = || Failure::Refused("the item belongs to another transaction".to_owned());
-        items.get(item as usize).copied().ok_or_else(foreign)
+        items.get(item as usize).copied().ok_or_else(|| ActionError::Other(foreign()))
     };
-    for action in &step.actions {
-        let adds = !matches!(action, Action::Put { .. } | Action::Delete { .. });
-        if adds && items.len() >= node.limits.rows {
-            return Err(Failure::TooLarge { excess: Excess::Rows, limit: node.limits.rows as u32 });
-        }
-        let added = match *action {
-            Action::Read { table: t, key: k } => txn.add_ro(table(t)?, key(k)?).map(Some),
-            Action::Write { table: t, key: k } => txn.add_rw(table(t)?, key(k)?).map(Some),
-            Action::Insert { table: t, key: k, value: Bytes(value) } => {
-                txn.insert(table(t)?, key(k)?, value).map(Some)
-            }
-            Action::Put { item, value: Bytes(value) } => {
-                txn.put(known(items, item)?, value).map(|()| None)
-            }
-            Action::Delete { item } => txn.delete(known(items, item)?).map(|()| None),
-        };
-        items.extend(added.map_err(failure::of)?);
+    let adds = !matches!(action, Action::Put { .. } | Action::Delete { .. });
+    if adds && items.len() >= node.limits.rows {
+        let limit = node.limits.rows as u32;
+        return Err(ActionError::Other(Failure::TooLarge { excess: Excess::Rows, limit }));
     }
-    Ok(())
+    Ok(match *action {
+        Action::Read { table: t, key: k } => Some(txn.add_ro(table(t)?, key(k)?)?),
+        Action::Write { table: t, key: k } => Some(txn.add_rw(table(t)?, key(k)?)?),
+        Action::Insert { table: t, key: k, value: Bytes(value) } => {
+            Some(txn.insert(table(t)?, key(k)?, value)?)
+        }
+        Action::Put { item, value: Bytes(value) } => {
+            txn.put(known(item)?, value)?;
+            None
+        }
+        Action::Delete { item } => {
+            txn.delete(known(item)?)?;
+            None
+        }
+    })
 }

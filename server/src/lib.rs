@@ -15,13 +15,14 @@
 //! to one coordinator, and its thread reads and writes the socket (`connection`). A coordinator's
 //! *workers* take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is
 //! answered exactly once whatever becomes of them. Records of calls with an id live in the cluster
-//! (`calls`). Counters belong to one thread each (`counters`) and are added up by a scrape
-//! (`metrics`), in the format that the scraper asks for (`exposition`, `http`). A process without a
-//! server shows its figures by [`Metrics`].
+//! (`calls`). Tables are created by a thread of their own (`clerk`). Counters belong to one thread
+//! each (`counters`) and are added up by a scrape (`metrics`), in the format that the scraper asks
+//! for (`exposition`, `http`). A process without a server shows its figures by [`Metrics`].
 
 #![forbid(unsafe_code)]
 
 mod calls;
+mod clerk;
 mod config;
 mod connection;
 mod counters;

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use lotus::{CriticalField, Seat, ShardId, TableId};
+use lotus::{Seat, ShardId, TableId};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_protocol::frame;
 use lotus_protocol::link::Budget;
 use lotus_protocol::messages::{self, Answer, Directory, Failure, Owner, Procedure};
 
 use crate::calls;
+use crate::clerk::Clerk;
 use crate::config::{CallRecords, Limits};
 use crate::connection::Origin;
 use crate::counters::Counters;
@@ -48,6 +49,8 @@ pub(crate) struct NodeServer {
     pub(crate) call_records: CallRecords,
     /// The table of call records.
     pub(crate) calls: TableId,
+    /// Creates tables for clients; `None` if they may not ask for it.
+    pub(crate) clerk: Option<Clerk>,
     /// Queue and counters of each coordinator.
     pub(crate) queues: Vec<Queue<Errand>>,
     pub(crate) counters: Vec<Counters>,
@@ -101,6 +104,7 @@ pub(crate) struct Parts {
     pub(crate) limits: Limits,
     pub(crate) call_records: CallRecords,
     pub(crate) calls: TableId,
+    pub(crate) clerk: Option<Clerk>,
     pub(crate) interactive_limit: usize,
     pub(crate) addresses: Vec<String>,
     pub(crate) local_addresses: Vec<String>,
@@ -116,6 +120,7 @@ impl NodeServer {
             limits: parts.limits,
             call_records: parts.call_records,
             calls: parts.calls,
+            clerk: parts.clerk,
             queues: (0..threads).map(|_| Queue::new()).collect(),
             counters: (0..threads).map(|_| Counters::new(parts.registry.all().len())).collect(),
             registry: parts.registry,
@@ -162,15 +167,7 @@ impl NodeServer {
     /// The directory for a client of this origin.
     pub(crate) fn directory(&self, client: Origin) -> Box<Directory> {
         let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
-        let tables = tables.map(|(id, spec)| messages::Table {
-            name: spec.name.into_owned(),
-            id: id.0,
-            critical_field: match spec.critical_field {
-                CriticalField::Hashed => None,
-                CriticalField::Bytes { start, len } => Some((start, len)),
-            },
-            shards: spec.shards as u16,
-        });
+        let tables = tables.map(|(id, spec)| messages::Table::of(id.0, &spec));
         let addresses = match client {
             Origin::Network(_) => &self.addresses,
             Origin::ThisHost => &self.local_addresses,
@@ -281,6 +278,7 @@ impl NodeServer {
     /// connections.
     pub(crate) async fn drain(&self, patience: Duration) {
         self.draining.store(true, Ordering::Relaxed);
+        self.clerk.iter().for_each(Clerk::close);
         let deadline = self.env.now().after(patience);
         let is_busy = || self.peers().values().any(|peer| peer.in_flight() > 0);
         while is_busy() && self.env.now() < deadline {

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::calls;
+use crate::clerk::Clerk;
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
 use crate::connection::{self, Newcomer, Origin, Presence, add};
 use crate::host::Host;
@@ -32,6 +33,8 @@ use crate::worker::Errand;
 
 /// Time limit for connections to end once they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
+/// Time for which a server that starts asks an authority that does not answer.
+const RECORDS_PATIENCE: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, as when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
 /// TCP keepalive: silence before the first probe, interval, and number of probes.
@@ -77,8 +80,10 @@ impl Server {
         let host: Arc<dyn Host> = cluster;
         let (local, local_addresses) =
             config.local.map(|LocalDoor { listener, nodes }| (listener, nodes)).unzip();
+        let clerk = || Clerk::start(Arc::downgrade(&host), node, &host.clock());
         let shared = NodeServer::new(Parts {
             calls: records_table(&*host, &config.call_records)?,
+            clerk: config.create_tables.then(clerk).transpose()?,
             host: Arc::clone(&host),
             index: node,
             registry,
@@ -151,7 +156,7 @@ fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, Clus
         return Ok(id);
     }
     let spec = TableSpec::new(calls::TABLE).record_bytes(records.row_bytes).capacity(records.rows);
-    match host.create_table(spec) {
+    match host.create_table(spec, RECORDS_PATIENCE) {
         Err(ClusterError::TableExists(name)) => {
             known().map(|(id, _)| id).ok_or(ClusterError::TableExists(name))
         }

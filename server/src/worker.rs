@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus::{Isolation, Nanos, Receipt, Session, TableId, Transaction, TxnError};
+use lotus::{Isolation, Nanos, Receipt, Session, SessionView, TableId, Transaction, TxnError};
 use lotus_protocol::messages::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
 
 use crate::calls::{self, Entry, Full, Memory};
-use crate::connection::{Newcomer, attend};
+use crate::connection::{Newcomer, Origin, attend};
 use crate::counters::{Counters, Ending};
 use crate::failure;
 use crate::node::NodeServer;
@@ -15,11 +15,19 @@ use crate::registry::{Stop, Stored};
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, sheltered, within};
 
+/// Longest wait of a directory for tables that other nodes have created.
+const LEARNING: Duration = Duration::from_secs(1);
+
 /// An entry of a worker's queue.
 pub(crate) enum Errand {
     Serve(Request),
     /// A connection to be served on the worker's thread.
     Attend(Box<Newcomer>),
+    /// A client that asks for the directory.
+    Tell {
+        ticket: Ticket,
+        client: Origin,
+    },
 }
 
 /// A request on its way to a worker.
@@ -56,7 +64,24 @@ pub(crate) async fn work(node: Arc<NodeServer>, thread: usize, session: Session)
                 let executor = view.executor();
                 executor.spawn(sheltered(attend(*newcomer, thread, executor.clone())));
             }
+            Errand::Tell { ticket, client } => {
+                let view = worker.session.view();
+                let told = tell(Arc::clone(&node), view.clone(), ticket, client);
+                view.executor().spawn(sheltered(told));
+            }
         }
+    }
+}
+
+/// Answers with the directory, once this node knows the tables that others have created.
+async fn tell(node: Arc<NodeServer>, view: SessionView, ticket: Ticket, client: Origin) {
+    let mut alarm = Alarm::new(view.clone());
+    let deadline = view.now().after(LEARNING);
+    // Without the authority, the client learns what this node knows.
+    let _ = within(&mut alarm, deadline, view.learn_tables()).await;
+    match node.check(None) {
+        Ok(()) => ticket.answer_encoded(&node.encoded_directory(client)),
+        Err(failure) => ticket.fail(failure),
     }
 }
 
@@ -138,7 +163,7 @@ impl Worker<'_> {
         deadline: Nanos,
     ) -> Result<Attempt, Miss> {
         self.session.new_transaction();
-        let mut attempts = 0;
+        let (mut attempts, mut has_looked) = (0, false);
         // Put into words only once there is no further attempt.
         let mut last = None;
         if !ticket.may_be_answered() {
@@ -154,6 +179,16 @@ impl Worker<'_> {
                 Err(miss) => miss,
             };
             let error = match miss {
+                // Once for a call: all tables are learned together.
+                Miss::Engine(TxnError::UnknownTable(table)) if !has_looked => {
+                    has_looked = true;
+                    let (view, alarm) = (self.session.view(), &mut self.alarm);
+                    match within(alarm, deadline, view.learn_table(table)).await {
+                        Ok(learned) => learned?,
+                        Err(_) => return Err(Miss::Failed(Failure::Timeout)),
+                    }
+                    continue;
+                }
                 Miss::Engine(error) | Miss::Commit(error) if error.is_retryable() => error,
                 Miss::Commit(error) => return Err(Miss::Failed(failure::of_commit(error))),
                 other => return Err(other),

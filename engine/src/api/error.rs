@@ -5,7 +5,7 @@ use lotus_fabric::ids::{TableId, TxnId};
 use lotus_fabric::transport::FabricError;
 use lotus_locktable::LockTableError;
 use lotus_mvcc::PrimaryKey;
-use lotus_mvcc::table::{SizeError, SpecError};
+use lotus_mvcc::table::{MAX_TABLES, SizeError, SpecError};
 use lotus_recovery::log::GeometryError;
 use lotus_recovery::membership::MembershipError;
 use lotus_router::TopologyError;
@@ -219,6 +219,13 @@ pub enum ClusterError {
     /// A table of that name exists already.
     #[error("there is a table named \"{0}\" already")]
     TableExists(String),
+    /// It is not known whether the table of this name was created: the authority has not answered
+    /// since it was asked to enter it. Ask again, or open the table.
+    #[error("the authority does not answer: whether table \"{0}\" was created is not known")]
+    MayExist(String),
+    /// The cluster has as many tables as one can have.
+    #[error("a cluster has at most {MAX_TABLES} tables")]
+    TooManyTables,
     /// There is no such table.
     #[error("there is no table {}", .0.0)]
     UnknownTable(TableId),

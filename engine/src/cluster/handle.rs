@@ -12,19 +12,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_channel::Sender;
-use lotus_authority::AuthorityError;
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::local::LocalFabric;
 use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::region::WORD_BYTES;
-use lotus_mvcc::index::IndexShape;
-use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
-use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
+use lotus_mvcc::PrimaryKey;
 use lotus_points::point_here;
 use lotus_recovery::Beat;
-use lotus_router::{Intent, Placement};
+use lotus_router::Intent;
 
 use crate::api::cache_counters::CacheCounters;
 use crate::api::config::Config;
@@ -33,14 +30,13 @@ use crate::api::isolation::Isolation;
 use crate::api::seat::Seat;
 use crate::cluster::builder::ClusterBuilder;
 use crate::cluster::load::{Loader, RowSource};
-use crate::cluster::once::{self, Unanswered};
 use crate::cluster::part::{self, Arrival, Part};
 use crate::cluster::plan::Plan;
+use crate::cluster::tables::leaving;
 use crate::cluster::threads::{self, settle};
 use crate::cluster::trees;
 use crate::membership::members;
 use crate::node::shared::{ComputeNode, Shared};
-use crate::space::slabs::{self, SlabError};
 use crate::txn::session::{Job, Session};
 use crate::txn::submit::{Submitted, TxnKind, catch_panics, retry};
 use crate::txn::transaction::Transaction;
@@ -64,11 +60,6 @@ struct CoordinatorHandle<C> {
     seat: Seat,
     jobs: Sender<Job>,
     core: Option<C>,
-}
-
-/// Error for allocations while a memory node is being removed.
-fn leaving() -> ClusterError {
-    ClusterError::Unreachable("a memory node is being lost; try again".to_owned())
 }
 
 impl Cluster {
@@ -149,128 +140,6 @@ impl<M: Machines> Cluster<M> {
     /// Settings that the cluster was started with.
     pub fn config(&self) -> &Config {
         &self.shared.config
-    }
-
-    /// Creates a table. Other processes find it by its name.
-    ///
-    /// # Errors
-    /// An invalid specification, a name that is taken, no room under the memory limit, or an
-    /// authority that has not answered for a minute: then [`Self::open_table`] tells whether the
-    /// table was created.
-    pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
-        let shared = &self.shared;
-        let shape = IndexShape::of(&spec, shared.placement.group_count())?;
-        let taking = shared.take_by_control().ok_or_else(leaving)?;
-        let (mut bases, mut ours) = (None, None);
-        let deadline = shared.control.now().after(once::PATIENCE);
-        loop {
-            let mut catalogue = shared.ask(|| shared.learn_tables())?;
-            if let Some(id) = catalogue.find(&spec.name) {
-                // Only this call has this memory: an equal entry is ours, answered or not.
-                let entered = catalogue.tables.get(usize::from(id.0));
-                if entered.is_some() && entered == ours.as_ref() {
-                    return Ok(id);
-                }
-                return Err(ClusterError::TableExists(spec.name.into_owned()));
-            }
-            let id = TableId(catalogue.tables.len() as u16);
-            let bases = match &bases {
-                Some(bases) => self.name_slabs(&taking.placement, &shape, bases, id)?,
-                None => bases.insert(self.take_index(&taking.placement, &shape, id)?),
-            };
-            debug_assert_eq!(
-                bases.len(),
-                shared.placement.group_count(),
-                "I87: a table has a place in every group"
-            );
-            let table = TableDef::new(id, spec.clone(), bases.clone())?;
-            ours = Some(table.clone());
-            match catalogue.enter(table, shared.council.authority()) {
-                Ok(()) => {
-                    shared.install(&catalogue.tables)?;
-                    return Ok(id);
-                }
-                // Another process has entered a table meanwhile; ours gets the next number.
-                Err(AuthorityError::Conflict { .. }) => {}
-                // The entry may have been made.
-                Err(error) if error.is_unanswered() && shared.control.now() < deadline => {
-                    shared.control.pause(once::PAUSE);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Takes the memory of an index in every group; returns its offset in each.
-    fn take_index(
-        &self,
-        placement: &Placement,
-        shape: &IndexShape,
-        id: TableId,
-    ) -> Result<Vec<u64>, ClusterError> {
-        let shared = &self.shared;
-        let mut bases = Vec::new();
-        for (group, replicas) in placement.groups() {
-            let needed = shape.index_bytes(usize::from(group.0));
-            if needed == 0 {
-                bases.push(shared.region.first_slab());
-                continue;
-            }
-            let entry = self.index_slab(id);
-            let taken = shared.control.with_lane(|lane| async move {
-                slabs::take_slabs(&lane, replicas, &shared.region, needed, entry).await
-            })?;
-            bases.push(taken.map_err(|error| match error {
-                SlabError::Full => ClusterError::OutOfMemory { table: id, needed },
-                SlabError::Fabric(error) => ClusterError::Unreachable(error.to_string()),
-            })?);
-        }
-        Ok(bases)
-    }
-
-    /// Enters slabs that were taken for an index under the table's current number.
-    fn name_slabs<'a>(
-        &self,
-        placement: &Placement,
-        shape: &IndexShape,
-        bases: &'a Vec<u64>,
-        id: TableId,
-    ) -> Result<&'a Vec<u64>, ClusterError> {
-        for ((group, replicas), base) in placement.groups().zip(bases) {
-            let needed = shape.index_bytes(usize::from(group.0));
-            let entry = self.index_slab(id);
-            let named = self.shared.control.with_lane(|lane| async move {
-                slabs::enter(&lane, replicas, *base, needed, entry).await
-            })?;
-            named.map_err(unreachable_nodes)?;
-        }
-        Ok(bases)
-    }
-
-    fn index_slab(&self, table: TableId) -> SlabEntry {
-        let owner = self.shared.nodes.first().incarnation;
-        SlabEntry { kind: SlabKind::Index, table, owner }
-    }
-
-    /// Number of the table `name`, if this process knows it.
-    pub fn table(&self, name: &str) -> Option<TableId> {
-        let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
-        tables.iter().find(|table| table.spec().name == name).map(|table| table.id())
-    }
-
-    /// Number of the table `name`, which another process may have created.
-    ///
-    /// # Errors
-    /// There is no such table, or the authority has not answered for a minute.
-    pub fn open_table(&self, name: &str) -> Result<TableId, ClusterError> {
-        let missing = || ClusterError::NoSuchTable(name.to_owned());
-        match self.table(name) {
-            Some(id) => Ok(id),
-            None => {
-                let catalogue = self.shared.ask(|| self.shared.learn_tables())?;
-                catalogue.find(name).ok_or_else(missing)
-            }
-        }
     }
 
     /// Fills an empty table with rows `0..rows`, in parallel; `loaded` counts them. No transaction

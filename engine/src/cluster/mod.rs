@@ -15,5 +15,6 @@ pub(crate) mod plan;
 pub(crate) mod rejoin;
 pub(crate) mod row_counts;
 pub(crate) mod shards;
+pub(crate) mod tables;
 pub(crate) mod threads;
 pub(crate) mod trees;

@@ -26,8 +26,10 @@ use crate::memory_nodes::returning;
 use crate::node::configuration::Takers;
 use crate::node::control::Control;
 use crate::node::council::Council;
+use crate::node::looks::Looks;
 use crate::node::nodes::Nodes;
 use crate::node::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
+use crate::node::spare_indexes::SpareIndexes;
 
 /// Access epoch of the control connection where all nodes are in one process. Control shares a node
 /// id with the first compute node, and that node's expulsion must not lock it out. A process with a
@@ -127,6 +129,8 @@ impl Plan {
             region: self.region,
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
+            spare_indexes: SpareIndexes::default(),
+            looks: Looks::default(),
             rows_loaded: AtomicU64::new(0),
             peers,
             nodes: Nodes::new(nodes),

@@ -7,8 +7,9 @@
 //! an unknown table by name, and before it recovers another node's transactions.
 //!
 //! # If it stops anywhere
-//! Memory is taken before the table is entered here. A process that dies in between, or that then
-//! finds its table's name taken, leaks the slabs.
+//! Memory is taken before the table is entered here. A process that dies in between leaks the
+//! slabs; one that then finds its table's name taken keeps them for its next table
+//! (`crate::cluster::tables`).
 
 use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
@@ -217,6 +218,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
     use lotus_authority::EmbeddedAuthority;
+    use lotus_mvcc::table::{MAX_NAME_BYTES, MAX_TABLES};
 
     #[test]
     fn what_is_stored_is_read_back_and_every_cut_is_refused() {
@@ -233,6 +235,15 @@ mod tests {
             bytes[at] = byte;
             assert_ne!(decode(&bytes, 2), Some(sample()[..1].to_vec()), "byte {at}");
         }
+    }
+
+    #[test]
+    fn as_many_tables_as_a_cluster_may_have_fit_in_one_value() {
+        const VALUE_BYTES: usize = 1 << 20;
+        const MAX_GROUPS: usize = 64;
+        let spec = TableSpec::named("x".repeat(MAX_NAME_BYTES)).record_bytes(8).capacity(9);
+        let table = TableDef::new(TableId(0), spec, vec![1 << 20; MAX_GROUPS]).expect("valid");
+        assert!(encode(&vec![table; MAX_TABLES]).len() <= VALUE_BYTES);
     }
 
     #[test]

@@ -30,12 +30,14 @@ use crate::node::council::Council;
 use crate::node::filled::Filled;
 use crate::node::horizon::NodeHorizon;
 use crate::node::load_counts::NodeCounts;
+use crate::node::looks::Looks;
 use crate::node::members::NodeMembers;
 use crate::node::moves::Order;
 use crate::node::nodes::Nodes;
 use crate::node::oracle::Oracle;
 use crate::node::silent::Silent;
 use crate::node::slots::NodeSlots;
+use crate::node::spare_indexes::SpareIndexes;
 use crate::node::suspects::Suspects;
 use crate::node::version_tables::VersionTables;
 
@@ -64,6 +66,10 @@ pub(crate) struct Shared {
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
+    /// Memory of indexes that no table has.
+    pub(crate) spare_indexes: SpareIndexes,
+    /// Looks into the catalogue for tables of other processes.
+    pub(crate) looks: Looks,
     /// Number of rows that this process has loaded.
     pub(crate) rows_loaded: AtomicU64,
     /// All compute nodes.

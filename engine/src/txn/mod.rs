@@ -23,3 +23,4 @@ pub(crate) mod session;
 pub(crate) mod slot;
 pub(crate) mod submit;
 pub(crate) mod transaction;
+pub(crate) mod unknown_tables;

@@ -11,7 +11,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lotus::ClusterBuilder;
+use lotus::{ClusterBuilder, TableSpec};
 use lotus_authority::remote::Security;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::tcp;
@@ -29,6 +29,7 @@ use super::namespaces::Namespaces;
 use super::section::{Section, invalid, line};
 use super::settings::{Settings, lock_table_bytes, memory_bytes};
 use super::snapshots::{IfDamaged, Snapshots};
+use super::tables::{self, WrittenTable};
 use super::trust::{TlsFiles, Trust};
 
 /// File name of the authority's socket in the cluster's directory.
@@ -77,6 +78,9 @@ struct Written {
     load: Option<Spanned<toml::Table>>,
     snapshots: Option<WrittenSnapshots>,
     calls: Option<WrittenCalls>,
+    clients: Option<WrittenClients>,
+    #[serde(default)]
+    table: Vec<Spanned<WrittenTable>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -84,6 +88,12 @@ struct Written {
 struct WrittenCalls {
     rows: Option<Spanned<u64>>,
     row_bytes: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenClients {
+    create_tables: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -179,6 +189,10 @@ pub struct ClusterFile {
     pub snapshots: Option<Snapshots>,
     /// Size of the table that remembers calls with an id.
     pub calls: CallRecords,
+    /// Tables that a new cluster begins with, beside those of its nodes' program.
+    pub tables: Vec<TableSpec>,
+    /// Whether applications may create tables.
+    pub clients_create_tables: bool,
     /// Settings of the engine and of the nodes' memory.
     pub settings: Settings,
     /// Network namespaces to start nodes in; not in the file. `None` for this process's own.
@@ -227,6 +241,8 @@ impl ClusterFile {
         reader.check_applications(&written, &settings, &clients)?;
         let snapshots = reader.snapshots(&written)?;
         let calls = reader.calls(&written, &settings)?;
+        let tables = tables::specs(&written.table).map_err(|(at, why)| reader.wrong(at, &why))?;
+        let clients_create_tables = reader.clients_create_tables(&written)?;
         let load = written.load.map(|load| Section::new(path, text, load.span().start));
         // With a slash: a bare name would be looked up in PATH.
         let beside = |program| Path::new(".").join(reader.home()).join(program);
@@ -245,6 +261,8 @@ impl ClusterFile {
             load,
             snapshots,
             calls,
+            tables,
+            clients_create_tables,
             settings,
             namespaces: None,
         };
@@ -377,6 +395,21 @@ impl Reader<'_> {
         let fit = settings.memory_bytes / CALLS_PART / (CALL_VERSIONS * row_bytes);
         let rows = self.number(rows, usual.rows.min(fit).max(1), 1..=1 << 24, "rows")?;
         Ok(CallRecords { rows, row_bytes: row_bytes as u32, ..usual })
+    }
+
+    /// Whether applications may create tables.
+    fn clients_create_tables(&self, written: &Written) -> Result<bool, FileError> {
+        let clients = written.clients.as_ref();
+        let Some(create) = clients.and_then(|clients| clients.create_tables.as_ref()) else {
+            return Ok(false);
+        };
+        let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
+        if *create.as_ref() && !serves {
+            let why = "clients create tables at compute nodes, and no compute_node has a client \
+                       address";
+            return Err(self.wrong(create.span(), why));
+        }
+        Ok(*create.as_ref())
     }
 
     fn bytes(

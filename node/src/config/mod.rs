@@ -3,7 +3,8 @@
 //!
 //! * `file`: the cluster file, the same for all nodes; `error`: what can be wrong with it;
 //!   `section`: the table that the nodes' program understands;
-//! * `name`: names of nodes; `address`, `authority`, `settings`, `snapshots`: places and settings;
+//! * `name`: names of nodes; `address`, `authority`, `settings`, `snapshots`, `tables`: places,
+//!   settings and tables;
 //! * `trust`, `key`: credentials; `namespaces`: network namespaces that act as hosts.
 //!
 //! Not here: connections, processes, or anything else that acts on a description.
@@ -18,4 +19,5 @@ pub mod namespaces;
 pub mod section;
 pub mod settings;
 pub mod snapshots;
+mod tables;
 pub mod trust;

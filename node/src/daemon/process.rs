@@ -26,7 +26,7 @@ use super::turned_away::{Counts, TurnedAway};
 use crate::agree::records::{self, Record, Stage};
 use crate::agree::rest::Rest;
 use crate::agree::seat::{self, ClusterAuthority, Unreached, authority};
-use crate::application::Application;
+use crate::application::{Application, create_missing};
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::{NodeKind, NodeName};
 use crate::host::memory;
@@ -38,6 +38,10 @@ use crate::host::stop::{Early, Stop, Vigil, Waited};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a compute node polls its surroundings.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
+
+/// Turns of that poll between two looks for tables that other nodes have created. Transactions and
+/// clients that need one make the node look at once; metrics and operators can wait.
+const TURNS_PER_LOOK_FOR_TABLES: u32 = 25;
 
 /// Interval at which a memory node looks for refused connections, its only periodic work.
 const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
@@ -316,7 +320,8 @@ impl<A: Application> Daemon<'_, A> {
         Ok(cluster)
     }
 
-    /// Fills a new cluster with the newest snapshot, or else as the application does.
+    /// Fills a new cluster with the newest snapshot, or else as the application does; then creates
+    /// the tables of the file that are missing.
     fn fill<M: Machines>(
         &self,
         cluster: &Cluster<M>,
@@ -331,7 +336,7 @@ impl<A: Application> Daemon<'_, A> {
             Some(snapshot) => info!("restored the snapshot {}", snapshot.in_words()),
             None => self.application.fill(self.file, cluster)?,
         }
-        Ok(())
+        create_missing(self.file, cluster)
     }
 
     /// The order to rest that all nodes have, if there is one. The node's own stage is written
@@ -382,7 +387,9 @@ impl<A: Application> Daemon<'_, A> {
             lost: Vec::new(),
         };
         let mut turned_away = TurnedAway::default();
+        let mut turn = 0_u32;
         while !self.stop.is_told() {
+            turn = turn.wrapping_add(1);
             if !cluster.is_serving() {
                 error!(%node, "expelled");
                 let in_words = node.in_words();
@@ -392,6 +399,9 @@ impl<A: Application> Daemon<'_, A> {
             }
             watch.look();
             watch.look_at_memory(&cluster, index);
+            if watch.answered && turn.is_multiple_of(TURNS_PER_LOOK_FOR_TABLES) {
+                look_for_tables(&cluster);
+            }
             service.look(&**authority);
             turned_away.look(counts(), self.env.now());
             wait_until(&self.env, LOOK_AROUND, || self.stop.is_told());
@@ -407,6 +417,15 @@ impl<A: Application> Daemon<'_, A> {
         }
         service.stop()?;
         Ok(end(cluster)?)
+    }
+}
+
+/// Learns of tables that other nodes have created.
+fn look_for_tables<M: Machines>(cluster: &Cluster<M>) {
+    match cluster.look_for_tables() {
+        // The next look may have an answer.
+        Ok(()) | Err(ClusterError::Authority(_)) => {}
+        Err(error) => warn!(%error, "a table that another node has created cannot be used here"),
     }
 }
 

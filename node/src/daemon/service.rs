@@ -11,7 +11,7 @@ use super::memory::bind;
 use crate::agree::alive::Alive;
 use crate::agree::look::Look;
 use crate::agree::rest::Rest;
-use crate::application::{Application, Opened};
+use crate::application::{Application, Opened, open_tables};
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::NodeName;
 use crate::host::sockets::local_door;
@@ -47,6 +47,7 @@ impl Service {
         if file.authority.outlives_the_cluster() {
             others.push(Box::new(Alive::new(node)));
         }
+        open_tables(file, cluster)?;
         let Opened { procedures, requests } = application.open(file, node, cluster)?;
         others.extend(requests);
         let door = file.serves_applications().then(|| {
@@ -128,6 +129,7 @@ where
         });
     }
     config.call_records = file.calls;
+    config.create_tables = file.clients_create_tables;
     config.security = file.clients.security().map_err(|error| error.to_string())?;
     // One coroutine is left for interactive transactions, and one for the engine's own work.
     config.workers = Some(file.settings.coroutines - 2);

@@ -19,8 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Two parts of a cluster: compute nodes 0 and 2, and compute node 1.
 fn parts() -> [Arc<Cluster>; 2] {
+    parts_over(&(Arc::new(EmbeddedAuthority::new()) as Arc<dyn Authority>))
+}
+
+/// The same, which agree by this authority.
+pub fn parts_over(authority: &Arc<dyn Authority>) -> [Arc<Cluster>; 2] {
     let fabric = LocalFabric::new(MEMORY_NODES + COMPUTE_NODES);
-    let authority: Arc<dyn Authority> = Arc::new(EmbeddedAuthority::new());
     let nodes: [&[usize]; 2] = [&[0, 2], &[1]];
     nodes.map(|nodes| {
         let builder = Cluster::embedded()
@@ -29,7 +33,7 @@ fn parts() -> [Arc<Cluster>; 2] {
             .replicas(1)
             .lock_table_bytes(1 << 16)
             .timestamps(TimestampKind::Oracle)
-            .part(nodes.iter().copied(), Arc::clone(&authority), PATIENCE);
+            .part(nodes.iter().copied(), Arc::clone(authority), PATIENCE);
         let machines = Threads::over(fabric.clone(), Env::real(0));
         Arc::new(builder.start_on(machines).unwrap())
     })

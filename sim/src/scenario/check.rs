@@ -19,6 +19,11 @@ impl Scenario {
         ScenarioError::Impossible { name: self.name.clone(), message: message.to_string() }
     }
 
+    /// Whether all transactions that write are serializable.
+    fn is_pure(&self) -> bool {
+        self.load.isolation == Isolation::Serializable && self.load.other_isolation == 0.0
+    }
+
     /// Checks values and their combinations; cluster and world check the rest when they are made.
     ///
     /// # Errors
@@ -64,10 +69,8 @@ impl Scenario {
             }
         }
         // Write skew is allowed under snapshot isolation, and breaks both.
-        let skewed = matches!(self.workload, Workload::Pairs { .. } | Workload::Bins { .. });
-        let pure =
-            self.load.isolation == Isolation::Serializable && self.load.other_isolation == 0.0;
-        must(pure || !skewed, "pairs and bins are for serializability (sr) only")?;
+        let limited = matches!(self.workload, Workload::Pairs { .. } | Workload::Bins { .. });
+        must(self.is_pure() || !limited, "pairs and bins are for serializability (sr) only")?;
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
         let slabs = self.cluster.group_slabs;
         must((FEWEST_SLABS..=1 << 12).contains(&slabs), "group-slabs are not from 4 to 2^12")?;

@@ -2,6 +2,7 @@
 
 mod benchmarks;
 mod described;
+mod tables;
 mod told;
 mod walkthrough;
 

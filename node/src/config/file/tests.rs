@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::key::{self, KeyError};
+use lotus::{CriticalField, Inline};
 
 const SHM: &str = "\
 fabric = \"shm\"
@@ -126,6 +127,79 @@ fn applications_have_a_secret_of_their_own() {
     assert!(matches!(file.expect("sound").application, Some(Trust::Tls(_))));
     let both = served.replacen("replicas", "client_key_file = \"c\"\nreplicas", 1) + FILES;
     assert_eq!(clients(&both), Trust::KeyFile("/etc/c".into()));
+}
+
+#[test]
+fn tables_of_the_file_have_the_defaults_of_the_engine() {
+    let file = read(SHM).expect("sound");
+    assert!(file.tables.is_empty() && !file.clients_create_tables);
+    let tables = "[clients]\ncreate_tables = true\n\
+                  [[table]]\nname = \"orders\"\nrecord_bytes = 16\ncapacity = 100\n\
+                  [[table]]\nname = \"stock\"\nrecord_bytes = 320\nkey_bytes = 12\n\
+                  capacity = 1_000\nversions = 3\ncritical_field = { start = 2, len = 4 }\n\
+                  shards = 5\ninline = \"never\"\n";
+    let file = read(&(SHM.to_owned() + tables)).expect("sound");
+    let stock = TableSpec::new("stock")
+        .record_bytes(320)
+        .key_bytes(12)
+        .capacity(1_000)
+        .versions(3)
+        .critical_field(CriticalField::Bytes { start: 2, len: 4 })
+        .shards(5)
+        .inline(Inline::Never);
+    let orders = TableSpec::new("orders").record_bytes(16).capacity(100);
+    assert_eq!(file.tables, [orders, stock]);
+    assert!(file.clients_create_tables);
+}
+
+#[test]
+fn the_example_with_tables_is_sound() {
+    let file = read(include_str!("../../../../examples/tables.toml")).expect("sound");
+    let names: Vec<&str> = file.tables.iter().map(|table| &*table.name).collect();
+    assert_eq!(names, ["customers", "purchases"]);
+    assert!(file.clients_create_tables && file.settings.memory_nodes == 2);
+}
+
+#[test]
+fn a_wrong_table_is_named_with_the_line_of_its_wrong_key() {
+    const TABLE: &str = "[[table]]\nname = \"t\"\nrecord_bytes = 16\ncapacity = 100\n\
+                         key_bytes = 9\nversions = 3\nshards = 5\ninline = \"auto\"\n\
+                         critical_field = { start = 0, len = 4 }\n";
+    let cases = [
+        ("name = \"t\"\n", "", 1, "missing field `name`"),
+        ("record_bytes = 16\n", "", 1, "missing field `record_bytes`"),
+        ("capacity = 100\n", "", 1, "missing field `capacity`"),
+        ("name = \"t\"", "name = \"\"", 2, "a table needs a name"),
+        ("name = \"t\"", "name = \"lotus.t\"", 2, "lotus.t: names that begin with"),
+        ("record_bytes = 16", "record_bytes = 9000", 3, "record_bytes must be 1 to 8192, not 9000"),
+        ("record_bytes = 16", "record_bytes = -1", 3, "-1"),
+        ("record_bytes = 16", "record_bytes = \"16\"", 3, "invalid type: string"),
+        ("capacity = 100", "capacity = 0", 4, "capacity must be 1 to 2^36 rows, not 0"),
+        ("key_bytes = 9", "key_bytes = 32", 5, "key_bytes must be 1 to 31, not 32"),
+        ("versions = 3", "versions = 1", 6, "versions must be 2 to 8, not 1"),
+        ("shards = 5", "shards = 4097", 7, "shards must be 1 to 4096, not 4097"),
+        ("\"auto\"", "\"always\"", 8, "unknown variant `always`"),
+        ("len = 4", "len = 10", 9, "critical field (10 bytes from 0)"),
+        ("len = 4", "length = 4", 9, "unknown field `length`"),
+        ("shards = 5", "shard = 5", 7, "unknown field `shard`"),
+        ("key_bytes = 9\n", "key_bytes = 2\n", 9, "lie within the key's 2"),
+        ("shards = 5", "shards = 5\nordered = true", 10, "an ordered table has no critical field"),
+        ("shards = 5", "shards = 5\nordered = 1", 8, "invalid type: integer"),
+    ];
+    let before = SHM.lines().count();
+    for (from, to, line, said) in cases {
+        assert!(TABLE.contains(from), "{from}");
+        let text = SHM.to_owned() + &TABLE.replacen(from, to, 1);
+        let refused = read(&text).expect_err(to).to_string();
+        let named = format!("/etc/c.toml, line {}: ", before + line);
+        assert!(refused.starts_with(&named) && refused.contains(said), "{to}: {refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+    let twice = read(&(SHM.to_owned() + TABLE + TABLE)).expect_err("one name").to_string();
+    assert!(twice.contains(&format!("line {}: t is named twice", before + 11)), "{twice}");
+    let served = "[clients]\ncreate_tables = true\n";
+    let unserved = read(&(TCP.to_owned() + served)).expect_err("no client address").to_string();
+    assert!(unserved.contains("line 9: clients create tables at compute nodes"), "{unserved}");
 }
 
 /// One replacement in a file, the line that is wrong then, and the error.

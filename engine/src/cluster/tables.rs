@@ -1,0 +1,332 @@
+//! Creating tables, and finding those that other processes have created.
+//!
+//! # If it stops anywhere
+//! Memory for the index is taken first, then the table is entered in the catalogue. Memory of a
+//! table that was not entered is kept for the next index of its size that this process needs, and
+//! lost if the process ends before. If it is not known whether the table was entered, the memory
+//! is never used for another one.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use lotus_authority::AuthorityError;
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::TableId;
+use lotus_fabric::machines::Machines;
+use lotus_mvcc::index::IndexShape;
+use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
+use lotus_mvcc::table::MAX_TABLES;
+use lotus_mvcc::{TableDef, TableSpec};
+use lotus_router::Placement;
+
+use crate::api::error::{ClusterError, unreachable_nodes};
+use crate::cluster::handle::Cluster;
+use crate::cluster::once::{self, Unanswered, until_answered};
+use crate::node::catalogue::Catalogue;
+use crate::node::shared::Shared;
+use crate::space::slabs::{self, SlabError};
+
+/// Error for allocations while a memory node is being removed.
+pub(crate) fn leaving() -> ClusterError {
+    ClusterError::Unreachable("a memory node is being lost; try again".to_owned())
+}
+
+/// Table that is being created.
+struct Creation<'a> {
+    shared: &'a Shared,
+    placement: &'a Placement,
+    spec: TableSpec,
+    shape: IndexShape,
+    deadline: Nanos,
+    /// Place of the index in each group, as far as memory is taken.
+    bases: Vec<u64>,
+    /// Definition that was last sent to the catalogue without an answer.
+    in_doubt: Option<TableDef>,
+}
+
+impl<M: Machines> Cluster<M> {
+    /// Creates a table. Other processes find it by its name.
+    ///
+    /// # Errors
+    /// An invalid specification, a name that is taken, too many tables, no room under the memory
+    /// limit, or an authority that has not answered for a minute: no table was created. `MayExist`
+    /// if it has not answered since it was asked to enter the table: then [`Self::open_table`]
+    /// tells whether the table was created.
+    pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
+        self.create_table_within(spec, once::PATIENCE)
+    }
+
+    /// Like [`Self::create_table`], with another time for which an authority that does not answer
+    /// is asked again.
+    ///
+    /// # Errors
+    /// As [`Self::create_table`].
+    pub fn create_table_within(
+        &self,
+        spec: TableSpec,
+        patience: Duration,
+    ) -> Result<TableId, ClusterError> {
+        let shared = &self.shared;
+        let shape = IndexShape::of(&spec, shared.placement.group_count())?;
+        let taking = shared.take_by_control().ok_or_else(leaving)?;
+        let deadline = shared.control.now().after(patience);
+        let mut creation = Creation {
+            shared,
+            placement: &taking.placement,
+            spec,
+            shape,
+            deadline,
+            bases: Vec::new(),
+            in_doubt: None,
+        };
+        creation.carry_out().inspect_err(|_| creation.keep_memory())
+    }
+
+    /// Number of the table `name`, if this process knows it.
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
+        tables.iter().find(|table| table.spec().name == name).map(|table| table.id())
+    }
+
+    /// Makes tables known to this process that others have created. Asks the authority once.
+    ///
+    /// # Errors
+    /// The authority does not answer, or there is no memory for a table's addresses.
+    pub fn look_for_tables(&self) -> Result<(), ClusterError> {
+        self.shared.learn_tables().map(drop)
+    }
+
+    /// Number of the table `name`, which another process may have created.
+    ///
+    /// # Errors
+    /// There is no such table, or the authority has not answered for a minute.
+    pub fn open_table(&self, name: &str) -> Result<TableId, ClusterError> {
+        let missing = || ClusterError::NoSuchTable(name.to_owned());
+        match self.table(name) {
+            Some(id) => Ok(id),
+            None => {
+                let catalogue = self.shared.ask(|| self.shared.learn_tables())?;
+                catalogue.find(name).ok_or_else(missing)
+            }
+        }
+    }
+}
+
+impl Creation<'_> {
+    fn carry_out(&mut self) -> Result<TableId, ClusterError> {
+        let shared = self.shared;
+        loop {
+            let mut catalogue = self.learn_tables()?;
+            if let Some(id) = catalogue.find(&self.spec.name) {
+                // Only this call has this memory: an equal entry is ours, answered or not.
+                let entered = catalogue.tables.get(usize::from(id.0));
+                let ours = self.in_doubt.take();
+                if entered.is_some() && entered == ours.as_ref() {
+                    return Ok(id);
+                }
+                return Err(ClusterError::TableExists(self.spec.name.clone().into_owned()));
+            }
+            if catalogue.tables.len() >= MAX_TABLES {
+                return Err(ClusterError::TooManyTables);
+            }
+            let id = TableId(catalogue.tables.len() as u16);
+            self.take_index(id)?;
+            debug_assert_eq!(
+                self.bases.len(),
+                shared.placement.group_count(),
+                "I87: a table has a place in every group"
+            );
+            let table = TableDef::new(id, self.spec.clone(), self.bases.clone())?;
+            let before = self.in_doubt.replace(table.clone());
+            match catalogue.enter(table, shared.council.authority()) {
+                Ok(()) => {
+                    shared.install(&catalogue.tables)?;
+                    return Ok(id);
+                }
+                // Another process has entered a table meanwhile; ours gets the next number.
+                Err(AuthorityError::Conflict { .. }) => self.in_doubt = before,
+                // The entry may have been made.
+                Err(error) if error.is_unanswered() && shared.control.now() < self.deadline => {
+                    shared.control.pause(once::PAUSE);
+                }
+                Err(_) => return Err(self.unanswered()),
+            }
+        }
+    }
+
+    /// Reads the catalogue, and asks again until the deadline if there is no answer.
+    fn learn_tables(&self) -> Result<Catalogue, ClusterError> {
+        let shared = self.shared;
+        let patience = self.deadline.since(shared.control.now());
+        let learned =
+            until_answered(&shared.control, patience, || Ok(()), || shared.learn_tables());
+        learned.map_err(|error| match error.is_unanswered() {
+            true => self.unanswered(),
+            false => error,
+        })
+    }
+
+    /// Error for an authority that does not answer any more.
+    fn unanswered(&self) -> ClusterError {
+        match self.in_doubt {
+            Some(_) => ClusterError::MayExist(self.spec.name.clone().into_owned()),
+            None => AuthorityError::Unavailable.into(),
+        }
+    }
+
+    /// Takes the memory of the index in every group, and enters it under the table's present
+    /// number.
+    fn take_index(&mut self, id: TableId) -> Result<(), ClusterError> {
+        let shared = self.shared;
+        let owner = shared.nodes.first().incarnation;
+        let entry = SlabEntry { kind: SlabKind::Index, table: id, owner };
+        for (group, replicas) in self.placement.groups() {
+            let place = usize::from(group.0);
+            let needed = self.shape.index_bytes(place);
+            let taken = self.bases.get(place).copied();
+            if needed == 0 {
+                if taken.is_none() {
+                    self.bases.push(shared.region.first_slab());
+                }
+                continue;
+            }
+            let kept = taken.or_else(|| shared.spare_indexes.take(group, needed));
+            let Some(base) = kept else {
+                let fresh = shared.control.with_lane(|lane| async move {
+                    slabs::take_slabs(&lane, replicas, &shared.region, needed, entry).await
+                })?;
+                self.bases.push(fresh.map_err(|error| match error {
+                    SlabError::Full => ClusterError::OutOfMemory { table: id, needed },
+                    SlabError::Fabric(error) => unreachable_nodes(error),
+                })?);
+                continue;
+            };
+            if taken.is_none() {
+                self.bases.push(base);
+            }
+            let named = shared.control.with_lane(|lane| async move {
+                slabs::enter(&lane, replicas, base, needed, entry).await
+            })?;
+            named.map_err(unreachable_nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the memory of a table that was not created for the next one.
+    fn keep_memory(&mut self) {
+        if self.in_doubt.is_some() {
+            return;
+        }
+        for ((group, _), base) in self.placement.groups().zip(self.bases.drain(..)) {
+            let bytes = self.shape.index_bytes(usize::from(group.0));
+            if bytes > 0 {
+                self.shared.spare_indexes.keep(group, bytes, base);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use lotus_authority::testing::{Fate, Question, TestAuthority};
+    use lotus_fabric::env::Env;
+    use lotus_fabric::local::LocalFabric;
+    use lotus_fabric::machines::Threads;
+    use lotus_mvcc::layout::region::SLAB_BYTES;
+
+    /// Regression: a table that fitted in some groups and not in all took their memory for good.
+    #[test]
+    fn a_table_that_does_not_fit_takes_no_memory_however_often_it_is_asked_for() {
+        let builder = Cluster::embedded().memory_nodes(2).replicas(1).memory_limit(16 << 20);
+        let cluster = builder.start().expect("it starts");
+        let (shared, region) = (&cluster.shared, &cluster.shared.region);
+        // The second group has room for one slab.
+        let owner = shared.nodes.first().incarnation;
+        let entry = SlabEntry { kind: SlabKind::Index, table: TableId(0), owner };
+        let full = shared.placement.groups().last().expect("there are two").1;
+        let bytes = region.end() - region.first_slab() - SLAB_BYTES;
+        let taken = shared.control.with_lane(|lane| async move {
+            slabs::take_slabs(&lane, full, region, bytes, entry).await
+        });
+        assert!(matches!(taken, Ok(Ok(_))));
+        let table = TableSpec::new("large").record_bytes(200);
+        let shape = |rows| IndexShape::of(&table.clone().capacity(rows), 2).expect("valid");
+        let sizes = (12..30).map(|bits| 1_u64 << bits);
+        let is_too_large = |rows: &u64| shape(*rows).index_bytes(1) > SLAB_BYTES;
+        let rows = sizes.into_iter().find(is_too_large).expect("memory is limited");
+
+        let before = cluster.memory_figures(0).wait().expect("it answers");
+        for _ in 0..20 {
+            let refused = cluster.create_table(table.clone().capacity(rows));
+            let refused = refused.expect_err("it does not fit");
+            assert!(matches!(refused, ClusterError::OutOfMemory { .. }), "{refused}");
+        }
+        let after = cluster.memory_figures(0).wait().expect("it answers");
+        let groups = before.groups.iter().zip(&after.groups);
+        let grown: Vec<u64> =
+            groups.map(|(before, after)| after.allocated_bytes - before.allocated_bytes).collect();
+        let once = shape(rows).index_bytes(0).next_multiple_of(SLAB_BYTES);
+        assert_eq!(grown, [once, 0]);
+    }
+
+    #[test]
+    fn a_cluster_has_so_many_tables_and_no_more() {
+        let cluster = Cluster::embedded().start().expect("it starts");
+        let shared = &cluster.shared;
+        let base = shared.region.first_slab();
+        let table = |number: usize| {
+            let spec = TableSpec::named(format!("t{number}")).record_bytes(8).capacity(1);
+            let bases = vec![base; shared.placement.group_count()];
+            TableDef::new(TableId(number as u16), spec, bases).expect("valid")
+        };
+        let mut catalogue = shared.learn_tables().expect("it answers");
+        catalogue.tables = (0..MAX_TABLES - 1).map(table).collect();
+        catalogue.enter(table(MAX_TABLES - 1), shared.council.authority()).expect("no rival");
+        let further = cluster.create_table(TableSpec::new("further").record_bytes(8).capacity(1));
+        assert!(matches!(further, Err(ClusterError::TooManyTables)), "{further:?}");
+        assert_eq!(cluster.tables().len(), MAX_TABLES);
+    }
+
+    /// The catalogue has the memory of one of the two tables only if their indexes lie apart.
+    #[test]
+    fn memory_of_a_table_that_may_exist_is_given_to_no_other() {
+        for is_entered in [false, true] {
+            let authority = Arc::<TestAuthority>::default();
+            let builder = Cluster::embedded().memory_nodes(1).replicas(1).compute_nodes(1);
+            let part = builder.part([0], Arc::clone(&authority) as _, Duration::from_secs(30));
+            let cluster = part.start_on(Threads::over(LocalFabric::new(2), Env::real(0)));
+            let cluster = cluster.expect("it starts");
+            let create = |name: &'static str| {
+                let spec = TableSpec::new(name).record_bytes(8).capacity(100);
+                cluster.create_table_within(spec, Duration::from_millis(100))
+            };
+            // Nothing is answered any more once the entry was sent.
+            let mut is_silent = false;
+            authority.follow(move |question, _| match question {
+                _ if is_silent => Fate::QuestionLost,
+                Question::Swap { key: "tables", .. } => {
+                    is_silent = true;
+                    if is_entered { Fate::AnswerLost } else { Fate::QuestionLost }
+                }
+                _ => Fate::Answered,
+            });
+            assert!(matches!(create("first"), Err(ClusterError::MayExist(_))));
+            assert!(matches!(create("first"), Err(ClusterError::Authority(_))));
+            authority.turn(Fate::Answered);
+            let second = create("second").expect("there is room");
+            match create("first") {
+                Err(ClusterError::TableExists(_)) => assert!(is_entered),
+                created => assert!(created.is_ok() && !is_entered, "{created:?}"),
+            }
+            let first = cluster.open_table("first").expect("it exists by now");
+            let bases = [first, second].map(|table| {
+                let table = cluster.shared.table(table).expect("it is known");
+                table.geometry().bases().to_vec()
+            });
+            assert_ne!(bases[0], bases[1]);
+        }
+    }
+}

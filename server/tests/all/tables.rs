@@ -1,0 +1,295 @@
+//! Tables that clients create, at any node of any process.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{Bank, run};
+use crate::parts::parts_over;
+use lotus::{Authority, Cluster, Transaction};
+use lotus_authority::testing::{Fate, Question, TestAuthority};
+use lotus_client::{CallError, Client, CriticalField, Effect, Failure, Kind, TableId, TableSpec};
+use lotus_server::{Abort, Registry, Server};
+
+const ORDERS: TableSpec = TableSpec::new("orders").record_bytes(16).capacity(1_000);
+const ROWS: u64 = 64;
+
+/// Stored transactions that are told by number which table they use.
+fn procedures() -> Registry {
+    let mut registry = Registry::new();
+    registry.register(
+        "store",
+        async move |txn: &mut Transaction, (table, key, value): (u16, u64, Vec<u8>)| {
+            txn.insert(lotus::TableId(table), key, &value)?;
+            Ok::<(), Abort>(())
+        },
+    );
+    registry
+}
+
+/// Compute nodes 0 and 2 in one process, and compute node 1 in another, with their servers.
+struct Shop {
+    clusters: [Arc<Cluster>; 2],
+    servers: Vec<Server>,
+}
+
+impl Shop {
+    fn open(authority: &Arc<TestAuthority>) -> Self {
+        let clusters = parts_over(&(Arc::clone(authority) as Arc<dyn Authority>));
+        let [most, one] = &clusters;
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let addresses: Vec<String> = listeners.iter().map(address).collect();
+        let nodes = listeners.into_iter().zip([most, one, most]).enumerate();
+        let servers = nodes.map(|(node, (listener, part))| {
+            let mut config = lotus_server::Config::new(listener, addresses.clone());
+            config.create_tables = true;
+            Server::start(Arc::clone(part), node, procedures(), config).unwrap()
+        });
+        Self { servers: servers.collect(), clusters }
+    }
+
+    async fn client(&self, node: usize) -> Client {
+        self.client_with(node, Duration::from_secs(20)).await
+    }
+
+    async fn client_with(&self, node: usize, timeout: Duration) -> Client {
+        let mut config = lotus_client::Config::new(self.servers[node].address().to_string());
+        config.timeout = timeout;
+        Client::connect(config).await.unwrap()
+    }
+}
+
+async fn write(client: &Client, table: TableId, key: u64) -> Result<(), CallError> {
+    let mut txn = client.transaction(Kind::Serializable);
+    txn.insert(table, key, key.to_le_bytes());
+    txn.commit().await.map(drop)
+}
+
+async fn read(client: &Client, table: TableId, key: u64) -> Option<Vec<u8>> {
+    let mut txn = client.transaction(Kind::ReadOnly);
+    let item = txn.add_ro(table, key);
+    txn.execute().await.unwrap();
+    txn.value(item).map(<[u8]>::to_vec)
+}
+
+#[test]
+fn a_table_that_is_created_at_one_node_is_served_by_all() {
+    let shop = Shop::open(&Arc::default());
+    run(async {
+        let clients = [shop.client(0).await, shop.client(1).await];
+        let [one, other] = &clients;
+        assert_eq!(one.table("orders"), None);
+        let table = one.create_table(&ORDERS).await.unwrap();
+        assert_eq!(one.table("orders"), Some(table));
+        let known = shop.clusters.iter().filter(|part| part.table("orders").is_some());
+        assert_eq!(known.count(), 1, "the other process has not been asked yet");
+        // The owners of these rows are at all nodes.
+        for key in 0..ROWS {
+            write(one, table, key).await.unwrap();
+        }
+        assert_eq!(other.table("orders"), None);
+        assert_eq!(other.open_table("orders").await.unwrap(), Some(table));
+        for key in 0..ROWS {
+            assert_eq!(read(other, table, key).await, Some(key.to_le_bytes().to_vec()));
+        }
+        assert_eq!(other.open_table("none").await.unwrap(), None);
+
+        let field = CriticalField::Bytes { start: 0, len: 4 };
+        let items = TableSpec::new("items").record_bytes(16).capacity(9).critical_field(field);
+        let items = other.create_table(&items.shards(3)).await.unwrap();
+        for key in 0..9_u64 {
+            let call = one.call::<_, ()>("store", &(items.0, key, vec![7_u8]));
+            call.at(items, key).await.unwrap();
+        }
+        assert_eq!(read(one, items, 8).await, Some(vec![7]));
+    });
+}
+
+/// Every node is asked until each has been: requests that name no row go to any of them.
+#[test]
+fn a_directory_has_the_tables_of_all_nodes() {
+    let shop = Shop::open(&Arc::default());
+    run(async {
+        let (one, other) = (shop.client(0).await, shop.client(1).await);
+        for number in 0..8_u64 {
+            let spec = TableSpec::named(format!("t{number}")).record_bytes(8).capacity(10);
+            let table = one.create_table(&spec).await.unwrap();
+            other.refresh().await.unwrap();
+            assert_eq!(other.table(&spec.name), Some(table));
+        }
+    });
+}
+
+#[test]
+fn a_table_is_created_once_and_keeps_its_shape() {
+    let bank = Bank::open_with(2, |config| config.create_tables = true);
+    run(async {
+        let client = bank.client().await;
+        let tables = bank.cluster.tables().len();
+        let creations = (0..8).map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.create_table(&ORDERS).await.unwrap() })
+        });
+        let mut created = Vec::new();
+        for creation in creations.collect::<Vec<_>>() {
+            created.push(creation.await.unwrap());
+        }
+        created.dedup();
+        assert_eq!((created.len(), bank.cluster.tables().len()), (1, tables + 1));
+        let other = ORDERS.record_bytes(24).versions(3);
+        match client.create_table(&other).await {
+            Err(CallError::Failed(Failure::TableDiffers(settings))) => {
+                assert_eq!(settings, "record_bytes is 16, not 24, versions is 2, not 3");
+            }
+            answer => panic!("{answer:?}"),
+        }
+        let invalid = client.create_table(&TableSpec::new("t").capacity(1)).await;
+        assert!(matches!(&invalid, Err(CallError::Request(why)) if why.contains("record_bytes")));
+        let internal = TableSpec::new("lotus.mine").record_bytes(1).capacity(1);
+        let internal = client.create_table(&internal).await;
+        assert!(matches!(internal, Err(CallError::Failed(Failure::InvalidTable(_)))));
+        assert_eq!(bank.cluster.tables().len(), tables + 1);
+    });
+}
+
+#[test]
+fn clients_create_no_tables_where_they_may_not() {
+    let bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let refused = client.create_table(&ORDERS).await;
+        assert!(matches!(refused, Err(CallError::Failed(Failure::MayNotCreate))), "{refused:?}");
+        assert_eq!(bank.cluster.table("orders"), None);
+    });
+}
+
+#[test]
+fn a_table_that_does_not_fit_is_refused_and_others_are_created() {
+    let builder = Cluster::embedded().memory_nodes(1).replicas(1).lock_table_bytes(1 << 16);
+    let cluster = builder.memory_limit(128 << 20).start().unwrap();
+    let bank = Bank::over(cluster, |config| config.create_tables = true);
+    run(async {
+        let client = bank.client().await;
+        for _ in 0..3 {
+            let refused = client.create_table(&ORDERS.capacity(1 << 30)).await;
+            match refused {
+                Err(CallError::Failed(failure @ Failure::NoRoomForTable(_))) => {
+                    assert!(failure.to_string().contains("do not fit"), "{failure}");
+                }
+                answer => panic!("{answer:?}"),
+            }
+        }
+        let table = client.create_table(&ORDERS).await.unwrap();
+        write(&client, table, 1).await.unwrap();
+    });
+}
+
+#[test]
+fn a_silent_authority_is_named_and_no_table_is_half_created() {
+    let authority = Arc::<TestAuthority>::default();
+    let shop = Shop::open(&authority);
+    let tables = |name: &str| {
+        let all = shop.clusters[0].tables();
+        all.iter().filter(|(_, spec)| spec.name == name).count()
+    };
+    run(async {
+        let hasty = shop.client_with(0, Duration::from_secs(1)).await;
+        let client = shop.client(0).await;
+        authority.turn(Fate::QuestionLost);
+        let refused = hasty.create_table(&ORDERS).await.unwrap_err();
+        assert!(matches!(refused, CallError::Failed(Failure::NoAuthority)), "{refused:?}");
+        assert_eq!(refused.effect(), Effect::Nothing);
+
+        authority.turn_swaps(Fate::QuestionLost);
+        let unknown = hasty.create_table(&ORDERS).await.unwrap_err();
+        assert_eq!(unknown.effect(), Effect::Unknown, "{unknown:?}");
+        // A directory without the authority has what the node knows.
+        authority.turn(Fate::QuestionLost);
+        client.refresh().await.unwrap();
+
+        // The entry is made, and the answer lost.
+        authority.turn_swaps(Fate::AnswerLost);
+        let table = client.create_table(&ORDERS).await.unwrap();
+        authority.turn(Fate::Answered);
+        assert_eq!(client.create_table(&ORDERS).await.unwrap(), table);
+        shop.clusters[0].open_table("orders").unwrap();
+        assert_eq!(tables("orders"), 1);
+        write(&client, table, 1).await.unwrap();
+    });
+}
+
+/// A node that cannot find out whether there is such a table does not say that there is none.
+#[test]
+fn a_new_table_waits_for_the_authority_at_nodes_that_do_not_know_it() {
+    let authority = Arc::<TestAuthority>::default();
+    let shop = Shop::open(&authority);
+    run(async {
+        let client = shop.client(0).await;
+        let table = client.create_table(&ORDERS).await.unwrap();
+        authority.turn(Fate::QuestionLost);
+        let mut left = Vec::new();
+        for key in 0..ROWS {
+            match write(&client, table, key).await {
+                Ok(()) => {}
+                Err(CallError::Failed(Failure::Conflict(_))) => left.push(key),
+                Err(error) => panic!("row {key}: {error}"),
+            }
+        }
+        assert!(!left.is_empty(), "some rows belong to the other process");
+        authority.turn(Fate::Answered);
+        for key in left {
+            while let Err(error) = write(&client, table, key).await {
+                let again = matches!(error, CallError::Failed(Failure::Conflict(_)));
+                assert!(again, "row {key}: {error}");
+            }
+        }
+    });
+}
+
+/// Numbers of no table cost the authority few reads, and do not keep others from new tables.
+#[test]
+fn numbers_of_no_table_are_refused_and_looked_for_at_intervals() {
+    let authority = Arc::<TestAuthority>::default();
+    let shop = Shop::open(&authority);
+    let looks = Arc::new(AtomicU64::new(0));
+    run(async {
+        let (one, other) = (shop.client(0).await, shop.client(1).await);
+        let table = one.create_table(&ORDERS).await.unwrap();
+        let counted = Arc::clone(&looks);
+        authority.follow(move |question, _| {
+            if matches!(question, Question::Read { key: "tables" }) {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            Fate::Answered
+        });
+        #[expect(clippy::disallowed_methods, reason = "it compares real rates")]
+        let begun = Instant::now();
+        let guesses = (0..8_u16).map(|task| {
+            let client = other.clone();
+            tokio::spawn(async move {
+                for guess in 0..10 {
+                    let unknown = TableId(1_000 + 10 * task + guess);
+                    let refused = write(&client, unknown, guess.into()).await.unwrap_err();
+                    let said = refused.to_string();
+                    let expected = format!("there is no table {}", unknown.0);
+                    assert!(said == expected || said.contains("no room"), "{said}");
+                }
+            })
+        });
+        let guesses: Vec<_> = guesses.collect();
+        for key in 0..ROWS {
+            while let Err(error) = write(&one, table, key).await {
+                assert!(matches!(error, CallError::Failed(Failure::Busy(_))), "{error:?}");
+            }
+        }
+        for guess in guesses {
+            guess.await.unwrap();
+        }
+        let intervals = begun.elapsed().as_millis() as u64 / 100 + 1;
+        let looks = looks.load(Ordering::Relaxed);
+        // Two processes.
+        assert!((1..=2 * intervals).contains(&looks), "{looks} looks in {intervals} intervals");
+    });
+}
