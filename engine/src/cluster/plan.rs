@@ -127,6 +127,7 @@ impl Plan {
             region: self.region,
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
+            process: machines.outside().begin_counting(),
             rows_loaded: AtomicU64::new(0),
             peers,
             nodes: Nodes::new(nodes),

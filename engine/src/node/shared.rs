@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
+    /// Number that tells this process from others, and from earlier ones.
+    pub(crate) process: u64,
     /// Number of rows that this process has loaded.
     pub(crate) rows_loaded: AtomicU64,
     /// All compute nodes.
