@@ -1,8 +1,8 @@
 //! Client library: transactions from another process.
 //!
 //! # What it is
-//! [`Client`], with which an application calls stored transactions by name and runs interactive
-//! ones, over one connection to each compute node. Both ends speak `lotus-protocol`.
+//! [`Client`], with which an application calls stored transactions by name, runs interactive ones
+//! and scans tables, over one connection to each compute node. Both ends speak `lotus-protocol`.
 //!
 //! # What it is not
 //! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
@@ -26,6 +26,7 @@ mod connection;
 mod error;
 mod map;
 mod retry;
+mod scan;
 mod transaction;
 
 pub use client::{Call, Client};
@@ -34,6 +35,7 @@ pub use error::{CallError, ConnectError, Rejection};
 pub use lotus_fabric::ids::TableId;
 pub use lotus_mvcc::PrimaryKey;
 pub use lotus_protocol::effect::Effect;
-pub use lotus_protocol::messages::{CallId, Failure, Kind};
+pub use lotus_protocol::messages::{CallId, Failure, Kind, Table};
 pub use lotus_security::{Key, Security, WeakKey};
+pub use scan::{Rows, Scan};
 pub use transaction::{Item, Transaction};

@@ -76,11 +76,17 @@ impl From<ReadError> for ScanError {
 /// Rows that a scan has read together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScanPage {
-    /// Primary keys and values: 128 KiB at most, and a row. A page may be empty where a large table
-    /// has few rows.
+    /// Primary keys and values, of [`ScanPage::MAX_BYTES`] at most. A page may be empty where a
+    /// large table has few rows.
     pub rows: Vec<(PrimaryKey, Vec<u8>)>,
     /// The cursor behind these rows; `None` if they are the last.
     pub next: Option<ScanCursor>,
+}
+
+impl ScanPage {
+    /// Most bytes that the keys and values of a page take: it ends with the stretch of buckets that
+    /// fills half of it.
+    pub const MAX_BYTES: usize = 2 * PAGE_BYTES;
 }
 
 /// Rows of a page, with their size.
@@ -153,6 +159,11 @@ impl SessionScan<'_> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Goes back to the first page.
+    pub fn restart(&mut self) {
+        self.next = Some(Place::START);
     }
 
     /// Goes on at another cursor of this scan.

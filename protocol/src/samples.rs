@@ -36,7 +36,10 @@ impl Failure {
             Self::TooLarge { excess: Excess::Rows, .. } => {
                 Self::TooLarge { excess: Excess::AnswerBytes, limit: 1 }
             }
-            Self::TooLarge { excess: Excess::AnswerBytes, .. } => return None,
+            Self::TooLarge { excess: Excess::AnswerBytes, .. } => Self::UnknownTable { table: 1 },
+            Self::UnknownTable { .. } => Self::SnapshotTooOld,
+            Self::SnapshotTooOld => Self::ScanTooLong { limit_ms: 1, pause_ms: 1 },
+            Self::ScanTooLong { .. } => return None,
         })
     }
 }

@@ -55,7 +55,7 @@ fn scanned(cluster: &Cluster, table: TableId) -> Result<(BTreeMap<u64, u64>, usi
     let (mut rows, mut pages) = (BTreeMap::new(), 0);
     while let Some(page) = scan.next_page()? {
         let bytes = page.rows.iter().map(|(key, value)| key.byte_count() + value.len());
-        assert!(bytes.sum::<usize>() <= (128 << 10) + 1_008);
+        assert!(bytes.sum::<usize>() <= ScanPage::MAX_BYTES);
         take(&mut rows, &page);
         pages += 1;
     }

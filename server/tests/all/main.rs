@@ -11,4 +11,5 @@ mod local;
 mod losses;
 mod metrics;
 mod parts;
+mod scans;
 mod tls;
