@@ -38,8 +38,8 @@ use crate::node::coordinator::Coordinator;
 use crate::txn::session::Session;
 use crate::txn::submit::Submitted;
 use held::Held;
-use place::Place;
 pub use place::ScanCursor;
+use place::ScanPlace;
 use reader::{ReadError, Reader, RowSink, row_patience};
 
 /// Bytes of keys and values after which a page ends.
@@ -115,7 +115,7 @@ pub struct SessionScan<'s> {
     held: Held,
     table: Arc<TableDef>,
     /// Place of the next page; `None` at the end.
-    next: Option<Place>,
+    next: Option<ScanPlace>,
 }
 
 impl SessionScan<'_> {
@@ -163,7 +163,7 @@ impl SessionScan<'_> {
 
     /// Goes back to the first page.
     pub fn restart(&mut self) {
-        self.next = Some(Place::START);
+        self.next = Some(ScanPlace::START);
     }
 
     /// Goes on at another cursor of this scan.
@@ -192,7 +192,7 @@ impl Session {
     pub async fn scan(&mut self, table: TableId) -> Result<SessionScan<'_>, ScanError> {
         let table = known(self.coordinator(), table)?;
         let held = Held::draw(self.slot()).await?;
-        Ok(SessionScan { session: self, held, table, next: Some(Place::START) })
+        Ok(SessionScan { session: self, held, table, next: Some(ScanPlace::START) })
     }
 
     /// Goes on with a scan behind a page that it has returned, at the same snapshot.

@@ -66,8 +66,8 @@ pub enum Op<'a> {
     },
     /// Asks for the directory. Answered by `Directory`.
     Directory,
-    /// Asks for the next page of a scan. Answered by `Page` or `Failed`; after a failure the scan is
-    /// over, and after the last page it is to be abandoned.
+    /// Asks for the next page of a scan. Answered by `Page` or `Failed`; after a failure the scan
+    /// is over, and after the last page it is to be abandoned.
     #[serde(borrow)]
     Scan(Scan<'a>),
 }
@@ -88,7 +88,7 @@ pub struct Scan<'a> {
 }
 
 /// A row: its primary key and its value.
-pub type Row<'a> = (Bytes<'a>, Bytes<'a>);
+pub type PageRow<'a> = (Bytes<'a>, Bytes<'a>);
 
 /// A call of a stored transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -215,7 +215,7 @@ pub enum Answer<'a> {
     Page {
         /// The rows.
         #[serde(borrow)]
-        rows: Vec<Row<'a>>,
+        rows: Vec<PageRow<'a>>,
         /// The cursor behind them; `None` if they are the last.
         cursor: Option<Bytes<'a>>,
     },

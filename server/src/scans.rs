@@ -1,17 +1,17 @@
 //! A scan for a client: a job that stays in one coroutine slot, and holds the scan's snapshot, from
 //! the first page to the last.
 //!
-//! It ends when the client says so, with a failure, one of its limits ([`Limits::scan`] for all of it,
-//! [`Limits::scan_pause`] for the client between two pages) or the client's connection; then the
-//! snapshot is released. Each request names the cursor of the page before, so one whose answer was
-//! lost may be repeated. Pages are small, and reading one gives way to the coordinator's other work
-//! at every batch.
+//! It ends when the client says so, with a failure, with one of its limits ([`Limits::scan`] for
+//! all of it, [`Limits::scan_pause`] for the client between two pages) or with the client's
+//! connection; then the snapshot is released. Each request names the cursor of the page before, so
+//! one whose answer was lost may be repeated. Pages are small, and reading one gives way to the
+//! coordinator's other work at every batch.
 
 use std::sync::Arc;
 
 use lotus::{Nanos, ScanCursor, ScanError, ScanPage, Seat, Session, SessionScan, TableId};
 use lotus_protocol::messages::{
-    Answer, Bytes, Failure, Op, RESULT_BYTES, ROW_BYTES, Row, Scan, decode,
+    Answer, Bytes, Failure, Op, PageRow, RESULT_BYTES, ROW_BYTES, Scan, decode,
 };
 
 use crate::config::Limits;
@@ -111,7 +111,7 @@ async fn answer(scan: &mut SessionScan<'_>, ticket: Ticket) -> bool {
         }
     };
     let cursor = page.next.map(|cursor| cursor.encode());
-    let rows: Vec<Row<'_>> =
+    let rows: Vec<PageRow<'_>> =
         page.rows.iter().map(|(key, value)| (Bytes(key.as_bytes()), Bytes(value))).collect();
     let bytes = cursor.as_ref().map(|cursor| Bytes(cursor));
     ticket.answer(&Answer::Page { rows, cursor: bytes });

@@ -17,7 +17,7 @@ pub(crate) const AT_ONCE: usize = 64;
 
 /// Place between two rows of a table, in the order of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ScanPlace {
     /// The replica group.
     pub(crate) group: u16,
     /// Number of the stretch's first home bucket, in the group.
@@ -26,7 +26,7 @@ pub(crate) struct Place {
     pub(crate) level: u32,
 }
 
-impl Place {
+impl ScanPlace {
     /// The beginning of every table.
     pub(crate) const START: Self = Self { group: 0, bucket: 0, level: 0 };
 
@@ -94,7 +94,7 @@ pub struct ScanCursor {
     pub(crate) process: u64,
     pub(crate) table: TableId,
     pub(crate) snapshot: Timestamp,
-    pub(crate) place: Place,
+    pub(crate) place: ScanPlace,
 }
 
 impl ScanCursor {
@@ -135,7 +135,7 @@ impl ScanCursor {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let level = word(24) as u32;
-        let place = Place { group: half(28), bucket: word(16), level };
+        let place = ScanPlace { group: half(28), bucket: word(16), level };
         let snapshot = Timestamp::new(word(8))?;
         Some(Self { process: word(0), table: TableId(half(30)), snapshot, place })
     }
@@ -175,10 +175,11 @@ mod tests {
     proptest! {
         #[test]
         fn cursors_survive_their_encoding(
-            process: u64, table: u16, snapshot in 0..1_u64 << 63, group: u16, bucket: u64, level: u32,
+            words: (u64, u64, u32), halves: (u16, u16), snapshot in 0..1_u64 << 63,
         ) {
             let snapshot = Timestamp::new(snapshot).expect("63 bits");
-            let place = Place { group, bucket, level };
+            let ((process, bucket, level), (table, group)) = (words, halves);
+            let place = ScanPlace { group, bucket, level };
             let cursor = ScanCursor { process, table: TableId(table), snapshot, place };
             prop_assert_eq!(ScanCursor::decode(&cursor.encode()), Some(cursor));
         }

@@ -1,9 +1,9 @@
 //! Reading the rows of a table as of one timestamp, page by page, while transactions run.
 //!
 //! # What it is
-//! The rows of the index's buckets, in the order of [`Place`], at the primaries, and of each row
-//! the newest version up to the snapshot. A page depends on its place and the snapshot alone, so
-//! one that failed is read again.
+//! The rows of the index's buckets, in the order of [`ScanPlace`], at the primaries, and of each
+//! row the newest version up to the snapshot. A page depends on its place and the snapshot alone,
+//! so one that failed is read again.
 //!
 //! # Why no row is missed
 //! A row that the snapshot shows was inserted before the snapshot was drawn, so its CVT was
@@ -45,7 +45,7 @@ use zerocopy::IntoBytes;
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::scan::held::Held;
-use crate::scan::place::{AT_ONCE, Homes, Place, stretch};
+use crate::scan::place::{AT_ONCE, Homes, ScanPlace, stretch};
 use crate::txn::session::Session;
 use crate::txn::transaction::Transaction;
 
@@ -206,10 +206,10 @@ impl<'a> Reader<'a> {
     /// rows that `rows` got do not count.
     pub(crate) async fn read_page(
         &mut self,
-        from: Place,
+        from: ScanPlace,
         enough: usize,
         rows: &mut impl RowSink,
-    ) -> Result<Option<Place>, ReadError> {
+    ) -> Result<Option<ScanPlace>, ReadError> {
         let groups = self.coordinator().shared.placement.group_count();
         let stretch = stretch(&self.table, enough);
         let mut place = from;
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
     async fn buckets_at(
         &mut self,
         homes: &Homes,
-        place: Place,
+        place: ScanPlace,
         count: u64,
     ) -> Result<Buckets, ReadError> {
         let mut buckets = self.home_buckets(homes, place.bucket, count).await?;

@@ -17,7 +17,7 @@ use super::format::{ROWS_BYTES, push_row};
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::scan::held::Held;
-use crate::scan::place::Place;
+use crate::scan::place::ScanPlace;
 use crate::scan::reader::{Reader, RowSink};
 use crate::txn::session::Session;
 
@@ -51,7 +51,7 @@ pub(crate) async fn read_all(
     for table in coordinator.shared.all_tables() {
         send(&out, Piece::Table(table.spec().clone())).await?;
         let mut reader = Reader::new(&mut session, &held, table);
-        let mut next = Some(Place::START);
+        let mut next = Some(ScanPlace::START);
         while let Some(place) = next {
             let mut rows = Rows::default();
             next = reader.read_page(place, ROWS_BYTES, &mut rows).await?;

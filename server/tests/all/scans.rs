@@ -1,4 +1,4 @@
-//! Scans for clients: all pages of one show one snapshot, and none is kept for a client that is gone.
+//! Scans for clients: all pages of one show one snapshot, which is released when the client goes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
