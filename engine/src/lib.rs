@@ -14,6 +14,7 @@
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
 //! * [`Session`], [`Transaction`]: the interface of a job on a coordinator.
 //! * [`path`]: finding rows by something other than their primary key.
+//! * [`Cluster::scan`], [`Session::scan`]: all rows of a table as of one moment.
 //! * [`audit`]: invariants that hold when nothing runs.
 //!
 //! # Floors

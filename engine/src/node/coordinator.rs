@@ -181,7 +181,9 @@ impl Coordinator {
     /// Place of the snapshot that the job in a slot holds, among [`Self::snapshots`]: behind those
     /// of the slots' transactions and of the coordinator's own.
     pub(crate) fn place_of_held(&self, slot: usize) -> usize {
-        self.shared.config.coroutines + 1 + slot
+        let coroutines = self.shared.config.coroutines;
+        debug_assert!(slot < coroutines, "I151: what a job holds has a place of its own");
+        coroutines + 1 + slot
     }
 
     /// Group that stores a shard.
