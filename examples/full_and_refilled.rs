@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     cluster.settle()?;
     let mut rows = 0;
-    cluster.scan(documents, &mut |_, _, _| rows += 1)?;
+    cluster.audit_scan(documents, &mut |_, _, _| rows += 1)?;
     assert_eq!(rows, filled - half + again, "rows came or went");
     assert!(cluster.audit()?.iter().all(|finding| finding.passed), "the audit failed");
     println!("{rows} rows, and the audit is clean");

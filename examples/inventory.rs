@@ -146,12 +146,12 @@ impl Tables {
 /// Checks that every piece is on a shelf or in an order, and that every order is its customer's.
 fn check(cluster: &Cluster, tables: Tables) -> Result<(), Box<dyn std::error::Error>> {
     let (mut shelved, mut sold, mut orders, mut linked) = (0, 0, Vec::new(), Vec::new());
-    cluster.scan(tables.stock, &mut |_, pieces, _| shelved += count(Some(pieces)))?;
-    cluster.scan(tables.orders, &mut |order, value, _| {
+    cluster.audit_scan(tables.stock, &mut |_, pieces, _| shelved += count(Some(pieces)))?;
+    cluster.audit_scan(tables.orders, &mut |order, value, _| {
         sold += ordered(value).1;
         orders.push(*order);
     })?;
-    cluster.scan(tables.orders_by_customer, &mut |customer, group, _| {
+    cluster.audit_scan(tables.orders_by_customer, &mut |customer, group, _| {
         let group = Group::read(Some(group)).expect("only groups are in this table");
         for Entry { key, .. } in group.iter() {
             assert_eq!(number(key.as_bytes()) % CUSTOMERS, number(customer.as_bytes()));

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     cluster.settle()?;
     let mut total = 0;
-    cluster.scan(accounts, &mut |_, balance, _| total += decode(balance))?;
+    cluster.audit_scan(accounts, &mut |_, balance, _| total += decode(balance))?;
     println!("{spent} changed hands, {total} are in the accounts");
     assert_eq!(total, CUSTOMERS * OPENING_BALANCE, "money came or went");
     for finding in cluster.audit()? {

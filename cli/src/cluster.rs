@@ -1,14 +1,17 @@
 //! Commands over clusters of processes, from their arguments to the rooms that carry them out:
-//! `lotus cluster`, `shards` and `chaos`, and the nodes themselves, `lotus mn` and `cn`
-//! (docs/operations.md).
+//! `lotus cluster`, `shards` and `chaos`; `lotus tables`, `get`, `put`, `del` and `scan`; and the
+//! nodes themselves, `lotus mn` and `cn` (docs/operations.md).
 
 use std::time::Duration;
 
 use crate::apps::loaded::Loaded;
-use crate::args::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
+use crate::args::{
+    ChaosArgs, ClusterArgs, ClusterTask, DelArgs, GetArgs, OnOff, PutArgs, ScanArgs, ShardsArgs,
+    ShardsTask, TablesArgs,
+};
 use crate::chaos;
 use crate::config::{self, load::Load};
-use crate::operate::{commands, ranges, shards, status};
+use crate::operate::{commands, ranges, rows, shards, status};
 use crate::show::Verdict;
 use lotus_node::Node;
 use lotus_node::agree::seat::Silent;
@@ -81,6 +84,46 @@ pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
         Some(ShardsTask::Balance { switch: OnOff::On }) => shards::balance(&file, Switch::On),
         Some(ShardsTask::Balance { switch: OnOff::Off }) => shards::balance(&file, Switch::Paused),
     }
+}
+
+/// `lotus tables`.
+///
+/// # Errors
+/// A sentence.
+pub fn tables(args: &TablesArgs) -> Result<Verdict, String> {
+    rows::tables(&read(&args.place)?, args.json)
+}
+
+/// `lotus get`.
+///
+/// # Errors
+/// A sentence.
+pub fn get(args: &GetArgs) -> Result<Verdict, String> {
+    rows::get(&read(&args.place)?, args)
+}
+
+/// `lotus put`.
+///
+/// # Errors
+/// A sentence.
+pub fn put(args: &PutArgs) -> Result<Verdict, String> {
+    rows::put(&read(&args.place)?, args)
+}
+
+/// `lotus del`.
+///
+/// # Errors
+/// A sentence.
+pub fn del(args: &DelArgs) -> Result<Verdict, String> {
+    rows::del(&read(&args.place)?, args)
+}
+
+/// `lotus scan`.
+///
+/// # Errors
+/// A sentence.
+pub fn scan(args: &ScanArgs) -> Result<Verdict, String> {
+    rows::scan(&read(&args.place)?, args)
 }
 
 /// `lotus mn` and `lotus cn`.

@@ -2,9 +2,10 @@
 //!
 //! It is a library so that the files that it reads can be fuzzed; the program is only [`main`].
 //!
-//! Exit codes: 0 when all is well; 1 when an audit failed, a history has a violation or a cluster
-//! is not healthy; 2 when the command could not do what it was asked: then one sentence on the
-//! standard error says why, and no file has been touched.
+//! Exit codes: 0 when all is well; 1 when an audit failed, a history has a violation, a cluster is
+//! not healthy, or a row is not there or could not be read or written; 2 when the command could not
+//! do what it was asked: then one sentence on the standard error says why, and no file has been
+//! touched.
 //!
 //! # Floors
 //! A room imports only from rooms on lower floors:
@@ -12,7 +13,7 @@
 //!   targets;
 //! * `figures`;
 //! * `bench`, `chaos`, `check`, `sim`: the commands that run load, or judge it;
-//! * `operate`: an operator's commands for a cluster of processes;
+//! * `operate`: an operator's commands for a cluster of processes, and for its data;
 //! * `apps`: the workloads of `lotus bench` as an application of such a cluster, and its clients;
 //! * `host`: sockets of this host, and what its processes use;
 //! * `config`: the description of a cluster;
@@ -70,6 +71,16 @@ pub fn main() -> ExitCode {
         Command::Chaos(args) => cluster::chaos(args),
         #[cfg(feature = "tcp")]
         Command::Shards(args) => cluster::shards(args),
+        #[cfg(feature = "tcp")]
+        Command::Tables(args) => cluster::tables(args),
+        #[cfg(feature = "tcp")]
+        Command::Get(args) => cluster::get(args),
+        #[cfg(feature = "tcp")]
+        Command::Put(args) => cluster::put(args),
+        #[cfg(feature = "tcp")]
+        Command::Del(args) => cluster::del(args),
+        #[cfg(feature = "tcp")]
+        Command::Scan(args) => cluster::scan(args),
         #[cfg(feature = "tcp")]
         Command::Node(command) => cluster::serve(command).map(|()| Verdict::Sound),
         Command::Host(args) => bench::memory_nodes::serve(args).map(|()| Verdict::Sound),

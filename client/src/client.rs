@@ -20,9 +20,12 @@ use crate::connection::{Connection, Unanswered};
 use crate::error::{CallError, ConnectError, Rejection};
 use crate::map::{Choice, Map, Route};
 use crate::retry::{Next, Repetition, Tried, Tries};
+use crate::scan::Scan;
 use crate::transaction::Transaction;
 use lotus_protocol::frame;
-use lotus_protocol::messages::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, decode};
+use lotus_protocol::messages::{
+    self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, Table, decode,
+};
 use lotus_protocol::table_shape::TableShape;
 
 /// Least time that a call waits for an answer beyond its time-out before its outcome counts as
@@ -94,6 +97,11 @@ impl Client {
     /// The table of this name, if the directory that was last fetched has one.
     pub fn table(&self, name: &str) -> Option<TableId> {
         self.shared.map().table(name)
+    }
+
+    /// All tables that the directory that was last fetched has, by name.
+    pub fn tables(&self) -> Vec<Table> {
+        self.shared.map().tables()
     }
 
     /// Number of the table of this name; asks a server if the directory that was last fetched has
@@ -204,6 +212,12 @@ impl Client {
     /// before its first execution or its commit.
     pub fn transaction(&self, kind: Kind) -> Transaction {
         Transaction::new(Arc::clone(&self.shared), kind)
+    }
+
+    /// A scan of a table: every row that exists at one moment, once, while transactions go on.
+    /// Nothing is sent before its first page is asked for.
+    pub fn scan(&self, table: TableId) -> Scan {
+        Scan::new(Arc::clone(&self.shared), table)
     }
 }
 
@@ -324,6 +338,19 @@ impl ClientState {
         timeout: Duration,
         op: impl Fn(Option<u16>, u32) -> Op<'a>,
     ) -> Result<(Arc<Connection>, Vec<u8>), CallError> {
+        self.carry_out_near(None, map, target, repetition, timeout, op).await
+    }
+
+    /// The same; a request that no owner is asked for goes to node `near` first, if there is one.
+    pub(crate) async fn carry_out_near<'a>(
+        &self,
+        near: Option<usize>,
+        map: &Map,
+        target: Target,
+        repetition: Repetition,
+        timeout: Duration,
+        op: impl Fn(Option<u16>, u32) -> Op<'a>,
+    ) -> Result<(Arc<Connection>, Vec<u8>), CallError> {
         let mut route = Route::default();
         let mut tries = Tries::of(repetition);
         let mut pauses = 0;
@@ -337,7 +364,8 @@ impl ClientState {
             }
             let shard = target.shard.filter(|_| target.kind != Kind::ReadOnly);
             let owner = shard.and_then(|shard| map.owner(shard));
-            let preferred = owner.unwrap_or_else(|| self.random(self.nodes.len() as u64) as usize);
+            let any = || self.random(self.nodes.len() as u64) as usize;
+            let preferred = owner.or(near).unwrap_or_else(any);
             let Some(Choice { node, preferred }) = route.choose(preferred, self.nodes.len()) else {
                 route.forgive();
                 self.pause(&mut pauses).await;
@@ -381,7 +409,15 @@ impl ClientState {
         }
     }
 
-    /// Sends the next step of an interactive transaction on its connection.
+    /// Index of the node at the other end of a connection, unless there is a newer one.
+    pub(crate) fn node_of(&self, connection: &Arc<Connection>) -> Option<usize> {
+        let is_it = |node: &NodeConnection| {
+            lock(&node.connection).as_ref().is_some_and(|known| Arc::ptr_eq(known, connection))
+        };
+        self.nodes.iter().position(is_it)
+    }
+
+    /// Sends the next step of an interactive transaction, or request of a scan, on its connection.
     pub(crate) async fn ask(
         &self,
         connection: &Connection,

@@ -2,7 +2,8 @@
 //!
 //! # What it is
 //! [`Client`], with which an application calls stored transactions by name, runs interactive ones,
-//! and creates tables, over one connection to each compute node. Both ends speak `lotus-protocol`.
+//! scans and creates tables, over one connection to each compute node. Both ends speak
+//! `lotus-protocol`.
 //!
 //! # What it is not
 //! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
@@ -27,6 +28,7 @@ mod connection;
 mod error;
 mod map;
 mod retry;
+mod scan;
 mod transaction;
 
 pub use client::{Call, Client};
@@ -35,6 +37,7 @@ pub use error::{CallError, ConnectError, Rejection};
 pub use lotus_fabric::ids::TableId;
 pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec};
 pub use lotus_protocol::effect::Effect;
-pub use lotus_protocol::messages::{CallId, Failure, Kind};
+pub use lotus_protocol::messages::{CallId, Failure, Kind, Table};
 pub use lotus_security::{Key, Security, WeakKey};
+pub use scan::{Rows, Scan};
 pub use transaction::{Item, Transaction};

@@ -60,6 +60,13 @@ impl Map {
         tables.find(|table| table.name == name).map(|table| TableId(table.id))
     }
 
+    /// All tables, by name.
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        let mut tables: Vec<Table> = self.tables.values().cloned().collect();
+        tables.sort_by(|one, other| one.name.cmp(&other.name));
+        tables
+    }
+
     /// Isolation of a stored transaction, and whether it may write; `None` if the name is unknown.
     pub(crate) fn kind(&self, procedure: &str) -> Option<Kind> {
         self.procedures.get(procedure).copied()

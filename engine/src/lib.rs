@@ -14,6 +14,7 @@
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
 //! * [`Session`], [`Transaction`]: the interface of a job on a coordinator.
 //! * [`path`]: finding rows by something other than their primary key.
+//! * [`Cluster::scan`], [`Session::scan`]: all rows of a table as of one moment.
 //! * [`audit`]: invariants that hold when nothing runs.
 //!
 //! # Floors
@@ -21,7 +22,8 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `snapshot` | snapshot files: scanning, format, restoring |
+//! | `snapshot` | snapshot files: writing, format, restoring |
+//! | `scan` | scans of tables at a snapshot |
 //! | `checks` | the audit, and inspection while transactions run |
 //! | `cluster` | starting processes and coordinators, the catalogue, loading, figures |
 //! | `upkeep` | purges of deleted rows, trims of old versions |
@@ -43,6 +45,7 @@ pub mod fuzzing;
 mod membership;
 mod memory_nodes;
 mod node;
+mod scan;
 mod shards;
 mod snapshot;
 mod space;
@@ -77,6 +80,7 @@ pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::table::SpecError;
 pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Intent, ShardEpoch};
+pub use scan::{Scan, ScanCursor, ScanError, ScanPage, SessionScan};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,
     read_snapshot, read_snapshot_head,

@@ -60,7 +60,7 @@ pub enum Op<'a> {
     /// `Failed`; after the last two the transaction is over.
     #[serde(borrow)]
     Step(Step<'a>),
-    /// Gives up an interactive transaction. Not answered.
+    /// Gives up an interactive transaction or a scan. Not answered.
     Abandon {
         /// The client's number for it.
         txn: u32,
@@ -76,7 +76,29 @@ pub enum Op<'a> {
         /// Time that the server may take, in microseconds.
         timeout_us: u32,
     },
+    /// Asks for the next page of a scan. Answered by `Page` or `Failed`; after a failure the scan
+    /// is over, and after the last page it is to be abandoned.
+    #[serde(borrow)]
+    Scan(Scan<'a>),
 }
+
+/// A request for a page of a scan. One that comes twice gets the same page twice.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Scan<'a> {
+    /// The client's number for the scan, unique among the scans and interactive transactions that
+    /// are open on the connection.
+    pub scan: u32,
+    /// Begins the scan: with a new snapshot, or with that of the cursor.
+    pub begin: bool,
+    /// The table.
+    pub table: u16,
+    /// Cursor of the page before; empty for the first page.
+    #[serde(borrow)]
+    pub cursor: Bytes<'a>,
+}
+
+/// A row: its primary key and its value.
+pub type PageRow<'a> = (Bytes<'a>, Bytes<'a>);
 
 /// A call of a stored transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -201,6 +223,14 @@ pub enum Answer<'a> {
     Directory(Box<Directory>),
     /// The table exists, under this number.
     TableCreated(u16),
+    /// Rows of a scan.
+    Page {
+        /// The rows.
+        #[serde(borrow)]
+        rows: Vec<PageRow<'a>>,
+        /// The cursor behind them; `None` if they are the last.
+        cursor: Option<Bytes<'a>>,
+    },
 }
 
 /// Failure of a request. [`Failure::effect`] says what the request has changed: nothing, except for
@@ -295,6 +325,25 @@ pub enum Failure {
     /// The authority, which keeps the list of tables, does not answer. No table was created.
     #[error("the authority does not answer")]
     NoAuthority,
+    /// There is no such table, or it is the server's own.
+    #[error("there is no table {table}")]
+    UnknownTable {
+        /// Its number.
+        table: u16,
+    },
+    /// The snapshot of the scan is not readable any more, or was one of another node. Begin a new
+    /// scan.
+    #[error("the snapshot of the scan is too old")]
+    SnapshotTooOld,
+    /// The scan took too long, or its client did between two pages, and its snapshot was given up.
+    /// It can go on at its cursor while the snapshot is readable all the same.
+    #[error("the scan was ended: it may take {limit_ms} ms, and {pause_ms} ms between two pages")]
+    ScanTooLong {
+        /// The limit for all of it.
+        limit_ms: u32,
+        /// The limit for the client between two pages.
+        pause_ms: u32,
+    },
 }
 
 impl Failure {
@@ -323,7 +372,10 @@ impl Failure {
             | Self::InvalidTable(_)
             | Self::TableDiffers(_)
             | Self::NoRoomForTable(_)
-            | Self::NoAuthority => Effect::Nothing,
+            | Self::NoAuthority
+            | Self::UnknownTable { .. }
+            | Self::SnapshotTooOld
+            | Self::ScanTooLong { .. } => Effect::Nothing,
         }
     }
 }
@@ -525,7 +577,8 @@ mod tests {
         let outcome = Op::Outcome { id: CallId::from(9), timeout_us: 5 };
         static STOCK: TableSpec = TableSpec::new("stock").record_bytes(320).capacity(1 << 20);
         let create = Op::CreateTable { table: TableShape::of(&STOCK), timeout_us: 5 };
-        vec![Op::Call(call), outcome, step(), Op::Abandon { txn: 1 }, Op::Directory, create]
+        let scan = Op::Scan(Scan { scan: 4, begin: true, table: 1, cursor: Bytes(b"cursor") });
+        vec![Op::Call(call), outcome, step(), Op::Abandon { txn: 1 }, Op::Directory, create, scan]
     }
 
     #[test]
@@ -551,7 +604,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_decode_or_do_not_and_nothing_else(
-            which in 0..6_usize, at in any::<prop::sample::Index>(), byte: u8,
+            which in 0..7_usize, at in any::<prop::sample::Index>(), byte: u8,
         ) {
             let mut sent = Vec::new();
             crate::frame::write(&mut sent, &ops()[which]);

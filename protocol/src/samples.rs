@@ -42,7 +42,10 @@ impl Failure {
             Self::InvalidTable(_) => Self::TableDiffers(words()),
             Self::TableDiffers(_) => Self::NoRoomForTable(words()),
             Self::NoRoomForTable(_) => Self::NoAuthority,
-            Self::NoAuthority => return None,
+            Self::NoAuthority => Self::UnknownTable { table: 1 },
+            Self::UnknownTable { .. } => Self::SnapshotTooOld,
+            Self::SnapshotTooOld => Self::ScanTooLong { limit_ms: 1, pause_ms: 1 },
+            Self::ScanTooLong { .. } => return None,
         })
     }
 }

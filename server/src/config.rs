@@ -79,6 +79,10 @@ pub struct Limits {
     pub longest_call: Duration,
     /// Time limit of an interactive transaction, and so of its locks; 1 s.
     pub hold: Duration,
+    /// Time limit of a scan, and so of its snapshot; 60 s.
+    pub scan: Duration,
+    /// Longest time between a page of a scan and the request for the next; 5 s.
+    pub scan_pause: Duration,
     /// Longest wait for requests in flight when the server stops; 5 s.
     pub drain: Duration,
 }
@@ -98,6 +102,8 @@ impl Default for Limits {
             progress_bytes: Patience::BYTES,
             longest_call: Duration::from_secs(60),
             hold: Duration::from_secs(1),
+            scan: Duration::from_secs(60),
+            scan_pause: Duration::from_secs(5),
             drain: Duration::from_secs(5),
         }
     }

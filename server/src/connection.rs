@@ -21,7 +21,7 @@ use lotus_fabric::exec::{Handle, Socket};
 use lotus_protocol::frame::Incoming;
 use lotus_protocol::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
 use lotus_protocol::link::{self, Bounds, End, Patience, Receiver, Wire};
-use lotus_protocol::messages::{self, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
+use lotus_protocol::messages::{self, Bytes, Call, Failure, Garbage, Op, Room, Scan, Step, decode};
 use lotus_protocol::stream::Stream;
 use lotus_protocol::table_shape::TableShape;
 use lotus_security::{Key, NO_TLS};
@@ -31,6 +31,7 @@ use crate::calls;
 use crate::interactive::{self, Open};
 use crate::node::NodeServer;
 use crate::numbered::Numbered;
+use crate::scans;
 use crate::ticket::{Peer, Ticket};
 use crate::worker::{Errand, Identity, Request, Work};
 
@@ -266,7 +267,7 @@ struct Desk<'n> {
     /// The coordinator that got the last request in turn.
     next: usize,
     origin: Origin,
-    /// Interactive transactions, by the client's numbers.
+    /// Interactive transactions and scans, by the client's numbers.
     open: Numbered<Open>,
 }
 
@@ -292,6 +293,7 @@ impl Receiver for Desk<'_> {
                 self.queued[thread].push(Errand::Tell { ticket, client });
             }
             Op::CreateTable { table, timeout_us } => self.create_table(ticket, &table, timeout_us),
+            Op::Scan(scan) => self.scan(ticket, &scan, message),
             Op::Abandon { .. } => {}
         }
         Ok(())
@@ -357,10 +359,9 @@ impl Desk<'_> {
     }
 
     fn step(&mut self, ticket: Ticket, step: &Step<'_>, message: &[u8]) {
-        let hold_ms = self.node.limits.hold.as_millis() as u32;
         let Some(begin) = step.begin else {
             match self.open.get(step.txn) {
-                Some(open) => open.step(ticket, message, hold_ms),
+                Some(open) => open.step(ticket, message),
                 None => ticket.fail(Failure::NoTransaction),
             }
             return;
@@ -372,9 +373,29 @@ impl Desk<'_> {
             return ticket.fail(Failure::Busy(Room::Transactions));
         };
         let open = interactive::begin(self.node, place, begin.kind);
-        open.step(ticket, message, hold_ms);
+        open.step(ticket, message);
         // If the number is in use, the transaction that had it ends.
         self.open.begin(step.txn, open, Open::standing);
+    }
+
+    /// Hands a request for a page to its scan, which it may begin.
+    fn scan(&mut self, ticket: Ticket, scan: &Scan<'_>, message: &[u8]) {
+        if !scan.begin {
+            match self.open.get(scan.scan) {
+                Some(open) => open.step(ticket, message),
+                None => ticket.fail(Failure::NoTransaction),
+            }
+            return;
+        }
+        if let Err(failure) = self.node.check(None) {
+            return ticket.fail(failure);
+        }
+        let Some(place) = self.node.take_place(self.home) else {
+            return ticket.fail(Failure::Busy(Room::Transactions));
+        };
+        let open = scans::begin(self.node, place);
+        open.step(ticket, message);
+        self.open.begin(scan.scan, open, Open::standing);
     }
 
     /// The coordinator of the next request: `home`, where a hand-over costs nothing, while workers

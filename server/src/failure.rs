@@ -1,6 +1,6 @@
 //! The engine's errors, as clients get them.
 
-use lotus::TxnError;
+use lotus::{ScanError, TxnError};
 use lotus_protocol::messages::Failure;
 
 /// Failure that a caller gets for an attempt's last error.
@@ -21,6 +21,16 @@ pub(crate) fn of_commit(error: TxnError) -> Failure {
     match error {
         TxnError::Fenced | TxnError::Panicked => Failure::Unknown,
         error => of(error),
+    }
+}
+
+/// The same for an error of a scan.
+pub(crate) fn of_scan(error: ScanError) -> Failure {
+    match error {
+        ScanError::SnapshotTooOld => Failure::SnapshotTooOld,
+        ScanError::UnknownTable(table) => Failure::UnknownTable { table: table.0 },
+        ScanError::Txn(error) => of(error),
+        error => Failure::Refused(error.to_string()),
     }
 }
 

@@ -20,34 +20,57 @@ use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, within};
 use crate::worker;
 
-/// A step on its way to its transaction.
+/// A step on its way to its transaction, or a request for a page on its way to its scan.
 pub(crate) struct Message {
-    ticket: Ticket,
-    /// An [`Op::Step`], encoded.
-    step: Box<[u8]>,
+    pub(crate) ticket: Ticket,
+    /// An [`Op`], encoded.
+    pub(crate) step: Box<[u8]>,
 }
 
-/// An open transaction, as its connection sees it.
+/// An open transaction or scan, as its connection sees it.
 pub(crate) struct Open {
     steps: Sender<Message>,
+    over: Over,
+}
+
+/// State of a transaction or scan that is over.
+#[derive(Clone)]
+struct Over {
     expired: Arc<AtomicBool>,
+    /// Failure of steps after its time has run out.
+    too_late: Failure,
+}
+
+impl Over {
+    /// Answers a step that comes too late.
+    fn answer(&self, step: Message) {
+        step.ticket.fail(match self.expired.load(Ordering::Relaxed) {
+            true => self.too_late.clone(),
+            false => Failure::NoTransaction,
+        });
+    }
 }
 
 impl Open {
+    /// Makes one that takes a step at a time, and the inbox of its job. Once its time has run out
+    /// steps fail with `too_late`.
+    pub(crate) fn new(too_late: Failure) -> (Self, Inbox) {
+        // One step at a time: a client that sends more does not wait for answers.
+        let (steps, inbox) = async_channel::bounded(1);
+        let over = Over { expired: Arc::new(AtomicBool::new(false)), too_late };
+        (Self { steps, over: over.clone() }, Inbox { steps: inbox, over })
+    }
+
     /// Hands a step over; the ticket is answered in any case.
-    pub(crate) fn step(&self, ticket: Ticket, step: &[u8], hold_ms: u32) {
+    pub(crate) fn step(&self, ticket: Ticket, step: &[u8]) {
         if let Err(refused) = self.steps.try_send(Message { ticket, step: step.into() }) {
-            let is_expired = self.expired.load(Ordering::Relaxed);
-            refused.into_inner().ticket.fail(match is_expired {
-                true => Failure::HeldTooLong { limit_ms: hold_ms },
-                false => Failure::NoTransaction,
-            });
+            self.over.answer(refused.into_inner());
         }
     }
 
     /// Whether it goes on, and if not, whether it has expired.
     pub(crate) fn standing(&self) -> Standing {
-        match (self.steps.is_closed(), self.expired.load(Ordering::Relaxed)) {
+        match (self.steps.is_closed(), self.over.expired.load(Ordering::Relaxed)) {
             (false, _) => Standing::Open,
             (true, true) => Standing::Expired,
             (true, false) => Standing::Over,
@@ -55,18 +78,44 @@ impl Open {
     }
 }
 
+/// Steps on their way to a job. When the job ends, those that it has not taken are answered.
+pub(crate) struct Inbox {
+    steps: Receiver<Message>,
+    over: Over,
+}
+
+impl Inbox {
+    /// The next step by `deadline`; `None` when that has passed, which later steps are told, or the
+    /// client has gone away or changed its mind.
+    pub(crate) async fn next(&self, alarm: &mut Alarm, deadline: Nanos) -> Option<Message> {
+        let Ok(message) = within(alarm, deadline, self.steps.recv()).await else {
+            self.over.expired.store(true, Ordering::Relaxed);
+            return None;
+        };
+        message.ok()
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.steps.close();
+        while let Ok(step) = self.steps.try_recv() {
+            self.over.answer(step);
+        }
+    }
+}
+
 /// Begins a transaction of this kind in `place`; its first step is to follow.
 pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace, kind: Kind) -> Open {
-    // One step at a time: a client that sends more does not wait for answers.
-    let (steps, inbox) = async_channel::bounded(1);
-    let expired = Arc::new(AtomicBool::new(false));
+    let limit_ms = node.limits.hold.as_millis() as u32;
+    let (open, inbox) = Open::new(Failure::HeldTooLong { limit_ms });
     let seat = Seat { compute_node: node.index, thread: place.thread };
-    let (shared, flag) = (Arc::clone(node), Arc::clone(&expired));
+    let shared = Arc::clone(node);
     let arrived = node.env.now();
     let job = move |session| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(async move {
             let thread = place.thread;
-            let held = Held { inbox, expired: flag, deadline: arrived.after(shared.limits.hold) };
+            let held = Held { inbox, deadline: arrived.after(shared.limits.hold) };
             let ending = held.serve(&shared, session, kind).await;
             let latency = shared.env.now().since(arrived);
             shared.counters[thread].end(ending, latency, None);
@@ -74,12 +123,11 @@ pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace, kind: Kind)
         })
     };
     node.host().submit(seat, Box::new(job));
-    Open { steps, expired }
+    open
 }
 
 struct Held {
-    inbox: Receiver<Message>,
-    expired: Arc<AtomicBool>,
+    inbox: Inbox,
     deadline: Nanos,
 }
 
@@ -97,13 +145,8 @@ impl Held {
         let mut open = None;
         let mut items = Vec::new();
         loop {
-            let Ok(message) = within(&mut alarm, self.deadline, self.inbox.recv()).await else {
-                // The next step, if one comes, learns why.
-                self.expired.store(true, Ordering::Relaxed);
-                return Ending::Failed;
-            };
-            // The client has gone away, or changed its mind.
-            let Ok(Message { mut ticket, step }) = message else { return Ending::Failed };
+            let message = self.inbox.next(&mut alarm, self.deadline).await;
+            let Some(Message { mut ticket, step }) = message else { return Ending::Failed };
             let Ok(Op::Step(step)) = decode(&step) else { return Ending::Failed };
             let stepped = async {
                 let mut txn = match open.take() {

@@ -36,6 +36,7 @@ mod node;
 mod numbered;
 mod queue;
 mod registry;
+mod scans;
 mod server;
 mod shown;
 mod sparing;

@@ -275,7 +275,7 @@ impl<M: Machines> Deployment for Embedded<M> {
     }
 
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {
-        self.cluster.scan(table, visit).map_err(failed)
+        self.cluster.audit_scan(table, visit).map_err(failed)
     }
 
     fn scan_ordered(

@@ -6,6 +6,8 @@
 #[cfg(feature = "tcp")]
 mod cluster;
 pub mod common;
+#[cfg(feature = "tcp")]
+mod rows;
 mod values;
 mod workload;
 
@@ -21,6 +23,8 @@ pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, Shards
 pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
+#[cfg(feature = "tcp")]
+pub use rows::{DelArgs, Format, FormatArgs, GetArgs, PutArgs, ScanArgs, TablesArgs};
 use values::count;
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs, YcsbArgs};
 
@@ -83,6 +87,26 @@ pub enum Command {
     /// Shows which compute node of a running cluster owns which shards, and moves them.
     #[cfg(feature = "tcp")]
     Shards(ShardsArgs),
+    /// Lists the tables of a running cluster.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Tables(TablesArgs),
+    /// Shows the value of a row of a running cluster.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Get(GetArgs),
+    /// Writes a row of a running cluster, whether it exists or not.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Put(PutArgs),
+    /// Deletes a row of a running cluster.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Del(DelArgs),
+    /// Shows the rows of a table of a running cluster, all as of one moment.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Scan(ScanArgs),
     /// Kills and pauses nodes of a cluster of processes under load, and audits the data afterwards.
     #[cfg(feature = "tcp")]
     #[command(arg_required_else_help = true)]

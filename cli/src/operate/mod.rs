@@ -1,12 +1,16 @@
-//! An operator's commands: `lotus cluster` and `lotus shards`. Imports `host` and `show`.
+//! An operator's commands: `lotus cluster` and `lotus shards`, and those for its data. Imports
+//! `apps`, `args`, `host` and `show`.
 //!
 //! * `commands`: starting, ending and saving the nodes of a host; `status`: the state of all nodes
 //!   of the cluster;
-//! * `shards`: showing and moving shards; `ranges`: compact text for sets of them.
+//! * `shards`: showing and moving shards; `ranges`: compact text for sets of them;
+//! * `rows`: tables and rows; `bytes`: their keys and values as text.
 //!
 //! Not here: the nodes' side of a request (the crate `lotus-node`).
 
+mod bytes;
 pub mod commands;
 pub mod ranges;
+pub mod rows;
 pub mod shards;
 pub mod status;

@@ -40,6 +40,14 @@ pub fn say(what: &str) -> Result<Verdict, String> {
     Ok(Verdict::Sound)
 }
 
+/// Says on the standard error why a command has failed, in one sentence.
+#[cfg(feature = "tcp")]
+pub fn complain(why: &str) -> Verdict {
+    // A closed standard error is ignored.
+    let _ = writeln!(io::stderr(), "error: {why}");
+    Verdict::Unsound
+}
+
 #[cfg(feature = "tcp")]
 pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)

@@ -5,6 +5,7 @@
 pub enum Verdict {
     /// No fault was found.
     Sound,
-    /// An audit failed, a history has a violation, or a node of a cluster does not serve.
+    /// An audit failed, a history has a violation, a node of a cluster does not serve, or a row is
+    /// not there.
     Unsound,
 }

@@ -18,6 +18,7 @@ const FLOORS: [(&str, &[&str]); 6] = [
         &[
             "fuzzing",
             "snapshot",
+            "scan",
             "checks",
             "cluster",
             "upkeep",

@@ -88,11 +88,17 @@ impl<M: Machines> Cluster<M> {
         Ok(findings)
     }
 
-    /// Visits every existing row of a table. Let the cluster [settle](Cluster::settle) first.
+    /// Visits the newest version of every existing row of a table, for an audit, when nothing runs:
+    /// beside writers it shows some of their rows before and some after the write. Let the cluster
+    /// [settle](Cluster::settle) first. [`Cluster::scan`] is for all other purposes.
     ///
     /// # Errors
     /// An unknown table, or memory nodes that cannot be read.
-    pub fn scan(&self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), ClusterError> {
+    pub fn audit_scan(
+        &self,
+        table: TableId,
+        visit: &mut RowVisitor<'_>,
+    ) -> Result<(), ClusterError> {
         let shared = &*self.shared;
         let table = shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
         let placement = &shared.surviving();

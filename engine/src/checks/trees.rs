@@ -51,7 +51,7 @@ impl<M: Machines> Cluster<M> {
     /// All nodes of an ordered table, by their numbers.
     fn nodes(&self, table: TableId) -> Result<BTreeMap<u64, Vec<u8>>, ClusterError> {
         let mut nodes = BTreeMap::new();
-        self.scan(table, &mut |key, bytes, _| {
+        self.audit_scan(table, &mut |key, bytes, _| {
             let id = key.as_bytes().try_into().map_or(u64::MAX, u64::from_be_bytes);
             nodes.insert(id, bytes.to_vec());
         })?;

@@ -131,6 +131,7 @@ impl Plan {
             tables: RwLock::default(),
             spare_indexes: SpareIndexes::default(),
             looks: Looks::default(),
+            process: machines.outside().begin_counting(),
             rows_loaded: AtomicU64::new(0),
             peers,
             nodes: Nodes::new(nodes),

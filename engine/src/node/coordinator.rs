@@ -58,7 +58,7 @@ pub(crate) struct Coordinator {
     pub(crate) asks: Asks,
     /// Slots of displaced versions that snapshots may still need.
     pub(crate) retired: RefCell<Retired>,
-    /// Snapshots that its slots read from.
+    /// Snapshots that its slots read from, and then those that jobs in them hold.
     pub(crate) snapshots: RefCell<Snapshots>,
     /// Rows that its transactions have deleted, to be purged.
     pub(crate) tombstones: Tombstones,
@@ -130,7 +130,7 @@ impl Coordinator {
             timestamps,
             slabs: RefCell::new(SlabAllocator::new(groups)),
             retired: RefCell::new(Retired::new(groups)),
-            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 2)),
+            snapshots: RefCell::new(Snapshots::new(2 * shared.config.coroutines + 1)),
             tombstones: Tombstones::default(),
             trims: Trims::default(),
             asks: Asks::default(),
@@ -180,6 +180,14 @@ impl Coordinator {
     /// Whether requests for locks wait in queues.
     pub(crate) fn waits_for_locks(&self) -> bool {
         matches!(self.locks, Locks::Lotus(_)) && self.shared.config.lock_wait == LockWait::Ordered
+    }
+
+    /// Place of the snapshot that the job in a slot holds, among [`Self::snapshots`]: behind those
+    /// of the slots' transactions and of the coordinator's own.
+    pub(crate) fn place_of_held(&self, slot: usize) -> usize {
+        let coroutines = self.shared.config.coroutines;
+        debug_assert!(slot < coroutines, "I151: what a job holds has a place of its own");
+        coroutines + 1 + slot
     }
 
     /// Group that stores a shard.

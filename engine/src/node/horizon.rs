@@ -53,6 +53,11 @@ impl NodeHorizon {
         self.floors[thread].store(floor.raw(), Ordering::Relaxed);
     }
 
+    /// Floor that the coordinator has published last; zero before it has published one.
+    pub(crate) fn floor(&self, thread: usize) -> Timestamp {
+        Timestamp::new(self.floors[thread].load(Ordering::Relaxed)).unwrap_or(Timestamp::ZERO)
+    }
+
     fn node_floor(&self) -> Timestamp {
         horizon(self.floors.iter().map(|floor| floor.load(Ordering::Relaxed)))
     }

@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) spare_indexes: SpareIndexes,
     /// Looks into the catalogue for tables of other processes.
     pub(crate) looks: Looks,
+    /// Number that tells this process from others, and from earlier ones.
+    pub(crate) process: u64,
     /// Number of rows that this process has loaded.
     pub(crate) rows_loaded: AtomicU64,
     /// All compute nodes.

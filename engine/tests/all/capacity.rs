@@ -214,7 +214,7 @@ fn updates_succeed_when_all_memory_is_taken() {
     let mut rows = 0;
     cluster.settle().expect("nothing has failed");
     cluster
-        .scan(table, &mut |_, value, _| {
+        .audit_scan(table, &mut |_, value, _| {
             assert_eq!(value, [3; 8192]);
             rows += 1;
         })

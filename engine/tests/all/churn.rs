@@ -129,7 +129,7 @@ fn come_and_go_in(inline: Inline, row_bytes: u64) {
     lookers.into_iter().for_each(done);
     cluster.settle().expect("nothing has failed");
     let mut rows = 0;
-    cluster.scan(table, &mut |_, _, _| rows += 1).expect("it can be read");
+    cluster.audit_scan(table, &mut |_, _, _| rows += 1).expect("it can be read");
     assert_eq!(rows, 0);
     let unpurged = TIMES * CAPACITY * row_bytes;
     let used = cluster.memory_use().expect("it can be read").replica_bytes;

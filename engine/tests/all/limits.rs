@@ -106,7 +106,7 @@ fn tables_that_cannot_be_are_refused_and_take_nothing() {
     assert!(matches!(huge, ClusterError::OutOfMemory { .. }), "{huge}");
     assert_eq!(cluster.memory_use().expect("all nodes can be reached"), before);
     assert_eq!((cluster.table("numbers"), cluster.table("other")), (Some(table), None));
-    let unknown = cluster.scan(TableId(5), &mut |_, _, _| {}).expect_err("there is none");
+    let unknown = cluster.audit_scan(TableId(5), &mut |_, _, _| {}).expect_err("there is none");
     assert!(matches!(unknown, ClusterError::UnknownTable(TableId(5))));
     cluster.create_table(good()).expect("nothing stands in its way");
     stop_clean(cluster);

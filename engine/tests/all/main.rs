@@ -19,6 +19,7 @@ mod processes;
 mod recovery;
 mod returns;
 mod row_counts;
+mod scans;
 mod snapshots;
 mod verb_counts;
 mod version_tables;

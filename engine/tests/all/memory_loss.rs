@@ -79,7 +79,7 @@ fn transactions_go_on_with_every_copy_that_is_left() {
         rows += 1;
         sum += if *key < PrimaryKey::from(ROWS) { number(value) } else { 0 };
     };
-    cluster.scan(table, &mut visit).expect("the last memory node answers");
+    cluster.audit_scan(table, &mut visit).expect("the last memory node answers");
     assert!(sum >= counted, "{counted} were reported, and {sum} are there");
     assert_eq!(rows, ROWS + inserted);
     assert_eq!(cluster.memory_status().expect("it answers").copies, [1, 1, 1]);

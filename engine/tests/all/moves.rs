@@ -52,7 +52,9 @@ fn shards_move_there_and_back_while_their_rows_are_written() {
     });
     cluster.settle().expect("nobody fails");
     let mut sum = 0;
-    cluster.scan(table, &mut |_, value, _| sum += number(value)).expect("the memory nodes answer");
+    cluster
+        .audit_scan(table, &mut |_, value, _| sum += number(value))
+        .expect("the memory nodes answer");
     assert_eq!(sum, 3 * ROWS);
     for finding in cluster.audit().expect("the memory nodes answer") {
         assert!(finding.passed, "{finding:?}");

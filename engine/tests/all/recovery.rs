@@ -45,7 +45,9 @@ fn a_killed_node_s_rows_are_served_by_the_others() {
     }
     cluster.settle().expect("the survivors do not fail");
     let mut sum = 0;
-    cluster.scan(table, &mut |_, value, _| sum += number(value)).expect("the memory nodes answer");
+    cluster
+        .audit_scan(table, &mut |_, value, _| sum += number(value))
+        .expect("the memory nodes answer");
     assert!(sum >= counted, "{counted} were reported, and {sum} are there");
     for finding in cluster.audit().expect("the memory nodes answer") {
         assert!(finding.passed, "{finding:?}");

@@ -35,7 +35,9 @@ fn restart(cluster: &Cluster, compute_node: usize) {
 
 fn sum(cluster: &Cluster, table: TableId) -> u64 {
     let mut sum = 0;
-    cluster.scan(table, &mut |_, value, _| sum += number(value)).expect("the memory nodes answer");
+    cluster
+        .audit_scan(table, &mut |_, value, _| sum += number(value))
+        .expect("the memory nodes answer");
     sum
 }
 

@@ -11,5 +11,6 @@ mod local;
 mod losses;
 mod metrics;
 mod parts;
+mod scans;
 mod tables;
 mod tls;

@@ -2,6 +2,7 @@
 
 mod benchmarks;
 mod described;
+mod rows;
 mod tables;
 mod told;
 mod walkthrough;

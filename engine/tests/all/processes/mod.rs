@@ -172,7 +172,7 @@ fn sound_total<M: Machines>(cluster: &Cluster<M>, table: TableId) -> u64 {
     assert_sound(cluster);
     let mut total = 0;
     cluster
-        .scan(table, &mut |_, value, _| {
+        .audit_scan(table, &mut |_, value, _| {
             total += u64::from_le_bytes(value.try_into().expect("eight bytes"));
         })
         .expect("memory nodes answer");

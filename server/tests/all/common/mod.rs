@@ -67,7 +67,7 @@ impl Bank {
         }
         let mut sum = 0;
         self.cluster
-            .scan(self.table, &mut |_, value, _| {
+            .audit_scan(self.table, &mut |_, value, _| {
                 sum += u64::from_le_bytes(value.try_into().unwrap());
             })
             .unwrap();

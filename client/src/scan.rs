@@ -1,0 +1,124 @@
+//! A scan of a table, page by page: one exchange for each page.
+//!
+//! It holds a coroutine slot of one compute node, and there its snapshot, on one connection. The
+//! server releases both when the connection is lost or the scan takes too long. Each request names
+//! the cursor of the page before, so a request may be repeated, on another connection as well, and
+//! no row is shown twice or left out.
+
+use std::sync::Arc;
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+
+use crate::client::{ClientState, Target};
+use crate::connection::{Connection, Unanswered};
+use crate::error::CallError;
+use crate::retry::Repetition;
+use lotus_protocol::messages::{self, Answer, Bytes, Failure, Kind, Op, decode};
+
+/// Scan of a table at one snapshot, in no particular order. Dropping it ends it.
+///
+/// After an error it can go on: the next call of [`Scan::next_page`] asks for the same page again,
+/// at the same snapshot. If that is not readable any more, the error is
+/// [`Failure::SnapshotTooOld`], again and again; begin a new scan then.
+#[must_use = "nothing is sent before the first page is asked for"]
+pub struct Scan {
+    shared: Arc<ClientState>,
+    table: TableId,
+    /// The client's number for it.
+    number: u32,
+    /// Connection on which it is open.
+    seat: Option<Arc<Connection>>,
+    /// Node that holds its snapshot, or has held it.
+    node: Option<usize>,
+    /// Cursor of the last page; empty before the first.
+    cursor: Vec<u8>,
+    ended: bool,
+}
+
+/// Primary keys and values of rows.
+pub type Rows = Vec<(PrimaryKey, Vec<u8>)>;
+
+impl Scan {
+    pub(crate) fn new(shared: Arc<ClientState>, table: TableId) -> Self {
+        let number = shared.next_number();
+        let (cursor, ended) = (Vec::new(), false);
+        Self { shared, table, number, seat: None, node: None, cursor, ended }
+    }
+
+    /// Fetches the next page, of 128 KiB at most; `None` after the last. A page may be empty where
+    /// a large table has few rows. If the future is dropped, the next call fetches the same page.
+    ///
+    /// # Errors
+    /// [`CallError`], which has no effect. [`Failure::ScanTooLong`] and [`CallError::Unreachable`]
+    /// leave it open whether the snapshot is still readable: ask again.
+    pub async fn next_page(&mut self) -> Result<Option<Rows>, CallError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let asked = match self.seat.clone() {
+            Some(connection) => self.go_on(&connection).await,
+            None => self.begin().await,
+        };
+        let answer = asked.inspect_err(|_| self.abandon())?;
+        let page = decode(&answer).map_err(|_| CallError::Protocol);
+        let Ok(Answer::Page { rows, cursor }) = page else {
+            self.abandon();
+            return Err(CallError::Protocol);
+        };
+        let key =
+            |Bytes(key): Bytes<'_>| PrimaryKey::try_from(key).map_err(|_| CallError::Protocol);
+        let row = |(k, Bytes(value))| Ok((key(k)?, Vec::from(value)));
+        let rows = rows.into_iter().map(row).collect::<Result<Rows, CallError>>()?;
+        match cursor {
+            Some(Bytes(cursor)) => self.cursor = cursor.into(),
+            None => {
+                self.ended = true;
+                self.abandon();
+            }
+        }
+        Ok(Some(rows))
+    }
+
+    /// Begins the scan, or goes on with it, where its snapshot was held before if it was.
+    async fn begin(&mut self) -> Result<Vec<u8>, CallError> {
+        let (shared, map) = (&self.shared, self.shared.map());
+        let target = Target { kind: Kind::ReadOnly, shard: None };
+        let op = |_, _| self.request(true);
+        let (timeout, near) = (shared.timeout(), self.node);
+        let asked = shared.carry_out_near(near, &map, target, Repetition::Effectless, timeout, op);
+        let (connection, answer) = asked.await?;
+        self.node = shared.node_of(&connection).or(self.node);
+        self.seat = Some(connection);
+        Ok(answer)
+    }
+
+    async fn go_on(&self, connection: &Connection) -> Result<Vec<u8>, CallError> {
+        let answer = self.shared.ask(connection, &self.request(false)).await;
+        let answer = answer.map_err(|error| match error {
+            Unanswered::Late => CallError::Failed(Failure::Timeout),
+            _ => CallError::Unreachable("the connection was lost".to_owned()),
+        })?;
+        match decode(&answer) {
+            Ok(Answer::Failed(failure)) => Err(CallError::Failed(failure)),
+            _ => Ok(answer),
+        }
+    }
+
+    fn request(&self, begin: bool) -> Op<'_> {
+        let (scan, table, cursor) = (self.number, self.table.0, Bytes(&self.cursor));
+        Op::Scan(messages::Scan { scan, begin, table, cursor })
+    }
+
+    fn abandon(&mut self) {
+        if let Some(connection) = self.seat.take() {
+            connection.tell(&Op::Abandon { txn: self.number });
+        }
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}

@@ -1,0 +1,321 @@
+//! Scans: all rows of a table as of one moment, while transactions run.
+//!
+//! # What it is
+//! A scan draws a snapshot and shows every row that it has exactly once, page by page, in no
+//! particular order. Rows that are written, inserted or deleted meanwhile stay as the snapshot
+//! shows them ([`reader`]). From plain threads it is a [`Scan`], a job in a coroutine slot of some
+//! coordinator; in a job of one's own it is a [`SessionScan`].
+//!
+//! # How long the snapshot lasts
+//! The scan holds it ([`held`]): deleted rows are not purged and old versions are not trimmed until
+//! it ends or is dropped, on no compute node. Versions that writers displace are kept within
+//! bounds, so with many writes a slow scan may become too old; it never shows a wrong row. Each
+//! page has a cursor, from which a later scan goes on at the same snapshot, while that is readable:
+//! nothing waits for a snapshot that no scan holds.
+//!
+//! # What it is not
+//! A transaction: it takes no locks and is not checked against later writes. Nor the audit's
+//! reading ([`Cluster::audit_scan`]), which shows the newest versions and must have no writers
+//! beside it.
+
+pub(crate) mod held;
+pub(crate) mod place;
+pub(crate) mod reader;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use async_channel::{Receiver, Sender};
+use lotus_fabric::ids::TableId;
+use lotus_fabric::machines::Machines;
+use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+
+use crate::api::error::TxnError;
+use crate::cluster::handle::Cluster;
+use crate::node::coordinator::Coordinator;
+use crate::txn::session::Session;
+use crate::txn::submit::Submitted;
+use held::Held;
+pub use place::ScanCursor;
+use place::ScanPlace;
+use reader::{ReadError, Reader, RowSink, row_patience};
+
+/// Bytes of keys and values after which a page ends.
+const PAGE_BYTES: usize = 64 << 10;
+
+/// Error of a scan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScanError {
+    /// The snapshot is not readable any more: versions or rows that it shows are gone, or the
+    /// cursor comes from another process. Begin a new scan, which has a new snapshot.
+    #[error("the snapshot of the scan is too old")]
+    SnapshotTooOld,
+    /// There is no such table.
+    #[error("there is no table {}", .0.0)]
+    UnknownTable(TableId),
+    /// The rows could not be read, even when tried again for a while. The last cursor is still
+    /// good.
+    #[error(transparent)]
+    Txn(#[from] TxnError),
+}
+
+impl From<ReadError> for ScanError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::TooOld | ReadError::Txn(TxnError::SnapshotTooOld { .. }) => {
+                Self::SnapshotTooOld
+            }
+            ReadError::Txn(error) => Self::Txn(error),
+        }
+    }
+}
+
+/// Rows that a scan has read together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScanPage {
+    /// Primary keys and values, of [`ScanPage::MAX_BYTES`] at most. A page may be empty where a
+    /// large table has few rows.
+    pub rows: Vec<(PrimaryKey, Vec<u8>)>,
+    /// The cursor behind these rows; `None` if they are the last.
+    pub next: Option<ScanCursor>,
+}
+
+impl ScanPage {
+    /// Most bytes that the keys and values of a page take: it ends with the stretch of buckets that
+    /// fills half of it.
+    pub const MAX_BYTES: usize = 2 * PAGE_BYTES;
+}
+
+/// Rows of a page, with their size.
+#[derive(Default)]
+struct Rows {
+    rows: Vec<(PrimaryKey, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl RowSink for Rows {
+    fn push(&mut self, key: &PrimaryKey, value: &[u8]) {
+        self.rows.push((*key, value.to_vec()));
+        self.bytes += key.byte_count() + value.len();
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Scan in the coroutine slot of a job. Dropping it releases its snapshot.
+///
+/// It has one page in memory at a time, which it returns.
+pub struct SessionScan<'s> {
+    session: &'s mut Session,
+    held: Held,
+    table: Arc<TableDef>,
+    /// Place of the next page; `None` at the end.
+    next: Option<ScanPlace>,
+}
+
+impl SessionScan<'_> {
+    /// Returns the snapshot: the scan shows exactly the transactions committed by then.
+    pub fn snapshot(&self) -> Timestamp {
+        self.held.snapshot()
+    }
+
+    /// Returns the cursor of the next page; `None` at the end.
+    pub fn cursor(&self) -> Option<ScanCursor> {
+        let place = self.next?;
+        let process = self.session.coordinator().shared.process;
+        let snapshot = self.held.snapshot();
+        Some(ScanCursor { process, table: self.table.id(), snapshot, place })
+    }
+
+    /// Reads the next page; `None` after the last. Waits for rows that are being written, and tries
+    /// again while nodes do not answer, for as long as a commit may take. A page that fails, or
+    /// whose future is dropped, is read again by the next call.
+    ///
+    /// # Errors
+    /// `SnapshotTooOld`, or `Txn`.
+    pub async fn next_page(&mut self) -> Result<Option<ScanPage>, ScanError> {
+        let Some(place) = self.next else { return Ok(None) };
+        let deadline = self.session.now().after(row_patience(self.session.coordinator()));
+        let mut attempts = 0;
+        loop {
+            let mut rows = Rows::default();
+            let mut reader = Reader::new(self.session, &self.held, Arc::clone(&self.table));
+            match reader.read_page(place, PAGE_BYTES, &mut rows).await.map_err(ScanError::from) {
+                Ok(next) => {
+                    self.next = next;
+                    return Ok(Some(ScanPage { rows: rows.rows, next: self.cursor() }));
+                }
+                Err(ScanError::Txn(error))
+                    if error.is_retryable() && self.session.now() < deadline =>
+                {
+                    self.session.back_off(attempts).await;
+                    attempts += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Goes back to the first page.
+    pub fn restart(&mut self) {
+        self.next = Some(ScanPlace::START);
+    }
+
+    /// Goes on at another cursor of this scan.
+    ///
+    /// # Errors
+    /// `SnapshotTooOld` if the cursor is not one of this scan's snapshot and table.
+    pub fn go_to(&mut self, cursor: &ScanCursor) -> Result<(), ScanError> {
+        let is_ours = cursor.process == self.session.coordinator().shared.process
+            && cursor.table == self.table.id()
+            && cursor.snapshot == self.held.snapshot();
+        if !is_ours {
+            return Err(ScanError::SnapshotTooOld);
+        }
+        self.next = Some(cursor.place);
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Begins a scan of a table, at a snapshot drawn now. Takes some 16 horizon intervals: all
+    /// compute nodes learn first that old versions will be needed. No transaction of this slot may
+    /// be alive meanwhile.
+    ///
+    /// # Errors
+    /// `UnknownTable`; `Txn` if no timestamp can be drawn or the node takes no part any more.
+    pub async fn scan(&mut self, table: TableId) -> Result<SessionScan<'_>, ScanError> {
+        let table = known(self.coordinator(), table)?;
+        let held = Held::draw(self.slot()).await?;
+        Ok(SessionScan { session: self, held, table, next: Some(ScanPlace::START) })
+    }
+
+    /// Goes on with a scan behind a page that it has returned, at the same snapshot.
+    ///
+    /// # Errors
+    /// As [`Session::scan`], and `SnapshotTooOld`, which may also come with a later page.
+    pub async fn resume_scan(&mut self, cursor: &ScanCursor) -> Result<SessionScan<'_>, ScanError> {
+        if cursor.process != self.coordinator().shared.process {
+            return Err(ScanError::SnapshotTooOld);
+        }
+        let table = known(self.coordinator(), cursor.table)?;
+        let held = Held::again(self.slot(), cursor.snapshot).await?;
+        let held = held.ok_or(ScanError::SnapshotTooOld)?;
+        Ok(SessionScan { session: self, held, table, next: Some(cursor.place) })
+    }
+}
+
+fn known(coordinator: &Coordinator, table: TableId) -> Result<Arc<TableDef>, ScanError> {
+    coordinator.shared.table(table).ok_or(ScanError::UnknownTable(table))
+}
+
+/// Scan of a table from a plain thread: an iterator of rows, or of pages
+/// ([`Scan::next_page`]).
+///
+/// At most four pages are in memory: one that is read, two on their way, one that is taken out. The
+/// scan occupies a coroutine slot, and holds its snapshot, until it has returned its last page or
+/// an error, or is dropped; then both are released soon. A thread that keeps as many unfinished
+/// scans as a coordinator has slots may wait for ever for the next one.
+///
+/// ```
+/// # use lotus::{Cluster, TableSpec};
+/// # let cluster = Cluster::embedded().memory_nodes(2).replicas(2).start()?;
+/// # let table = cluster.create_table(TableSpec::new("rows").record_bytes(8).capacity(100))?;
+/// let mut bytes = 0;
+/// for row in cluster.scan(table) {
+///     let (_key, value) = row?;
+///     bytes += value.len();
+/// }
+/// # cluster.stop()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a scan that is dropped reads nothing"]
+pub struct Scan<'c, M: Machines> {
+    cluster: &'c Cluster<M>,
+    pages: Receiver<ScanPage>,
+    /// `None` once the end, or the error, was returned.
+    ended: Option<Submitted<Result<(), ScanError>>>,
+    /// Rows of the last page that the iterator has not returned.
+    rows: VecDeque<(PrimaryKey, Vec<u8>)>,
+}
+
+impl<M: Machines> Scan<'_, M> {
+    /// Returns the next page; `None` after the last, or after an error. Rows of an earlier page
+    /// that the iterator has not returned are left out.
+    ///
+    /// # Errors
+    /// [`ScanError`]; the scan is over then, and the cursor of the last page is where it ended.
+    pub fn next_page(&mut self) -> Result<Option<ScanPage>, ScanError> {
+        self.rows.clear();
+        if self.ended.is_none() {
+            return Ok(None);
+        }
+        if let Some(page) = self.cluster.machines().wait(&self.pages) {
+            return Ok(Some(page));
+        }
+        let Some(ended) = self.ended.take() else { return Ok(None) };
+        self.cluster.wait(ended)??;
+        Ok(None)
+    }
+}
+
+impl<M: Machines> Iterator for Scan<'_, M> {
+    type Item = Result<(PrimaryKey, Vec<u8>), ScanError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.rows.is_empty() {
+            match self.next_page() {
+                Ok(page) => self.rows = page?.rows.into(),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        self.rows.pop_front().map(Ok)
+    }
+}
+
+impl<M: Machines> Cluster<M> {
+    /// Begins a scan of a table: every row that exists at one moment, once, while transactions go
+    /// on. An unknown table is an error of the first page.
+    pub fn scan(&self, table: TableId) -> Scan<'_, M> {
+        self.start_scan(move |mut session, pages| async move {
+            let scan = session.scan(table).await?;
+            send_pages(scan, pages).await
+        })
+    }
+
+    /// Goes on with a scan behind a page that it has returned, at the same snapshot: with
+    /// [`ScanError::SnapshotTooOld`] unless all that it shows is still readable.
+    pub fn resume_scan(&self, cursor: &ScanCursor) -> Scan<'_, M> {
+        let cursor = *cursor;
+        self.start_scan(move |mut session, pages| async move {
+            let scan = session.resume_scan(&cursor).await?;
+            send_pages(scan, pages).await
+        })
+    }
+
+    fn start_scan<F, Fut>(&self, job: F) -> Scan<'_, M>
+    where
+        F: FnOnce(Session, Sender<ScanPage>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), ScanError>> + 'static,
+    {
+        let (out, pages) = async_channel::bounded(1);
+        let scanned = |session| async move { Ok(job(session, out).await) };
+        let ended = Some(self.submit(self.any_seat(), scanned));
+        Scan { cluster: self, pages, ended, rows: VecDeque::new() }
+    }
+}
+
+/// Sends all pages, unless the receiver is dropped.
+async fn send_pages(mut scan: SessionScan<'_>, pages: Sender<ScanPage>) -> Result<(), ScanError> {
+    while let Some(page) = scan.next_page().await? {
+        if pages.send(page).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

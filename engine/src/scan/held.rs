@@ -1,0 +1,86 @@
+//! A snapshot that is kept readable while it is in use: purges and trims wait for it.
+//!
+//! Its slot has a place for it among the coordinator's snapshots, beside the one of the slot's
+//! transactions. While it is held, all compute nodes keep more displaced versions
+//! ([`crate::membership::floors`]).
+
+use std::rc::Rc;
+
+use lotus_mvcc::Timestamp;
+use lotus_sabotage::{Rule, broken};
+
+use crate::api::error::TxnError;
+use crate::txn::slot::Slot;
+
+/// Snapshot that is read from until this is dropped. A slot holds one at a time.
+pub(crate) struct Held {
+    slot: Rc<Slot>,
+    snapshot: Timestamp,
+}
+
+impl Held {
+    /// Draws a snapshot, once all compute nodes keep displaced versions for it.
+    pub(crate) async fn draw(slot: &Rc<Slot>) -> Result<Self, TxnError> {
+        let coordinator = &*slot.coordinator;
+        let mut held = Self::begin(slot);
+        coordinator.executor.sleep(coordinator.notice()).await;
+        coordinator.node.check_standing()?;
+        let issued = coordinator.timestamps.issued();
+        coordinator.snapshots.borrow_mut().register(held.place(), issued);
+        held.snapshot = coordinator.timestamps.snapshot().await?;
+        coordinator.snapshots.borrow_mut().activate(held.place(), held.snapshot);
+        Ok(held)
+    }
+
+    /// Reads from a snapshot that was held before; `None` if none of this time can have been drawn.
+    ///
+    /// If the coordinator's floor has passed it meanwhile, nothing waits for it any more, and it is
+    /// readable only as long as nothing that it needs is gone. Readers notice: a replaced version
+    /// shows in its CVT, a purged row in the purge time (H13).
+    pub(crate) async fn again(
+        slot: &Rc<Slot>,
+        snapshot: Timestamp,
+    ) -> Result<Option<Self>, TxnError> {
+        let coordinator = &*slot.coordinator;
+        coordinator.node.check_standing()?;
+        if coordinator.timestamps.snapshot().await? < snapshot {
+            return Ok(None);
+        }
+        let mut held = Self::begin(slot);
+        held.snapshot = snapshot;
+        // Every node's horizon is at most this floor, so the snapshot was protected all the time.
+        if coordinator.node.horizon.floor(coordinator.thread) <= snapshot {
+            coordinator.snapshots.borrow_mut().activate(held.place(), snapshot);
+        }
+        Ok(Some(held))
+    }
+
+    /// Has more displaced versions kept from now on; dropping `self` undoes all of it.
+    fn begin(slot: &Rc<Slot>) -> Self {
+        slot.coordinator.node.horizon.begin_reading_all();
+        Self { slot: Rc::clone(slot), snapshot: Timestamp::ZERO }
+    }
+
+    /// Returns the snapshot.
+    pub(crate) fn snapshot(&self) -> Timestamp {
+        self.snapshot
+    }
+
+    /// Returns the timestamp to read rows at.
+    pub(crate) fn at(&self) -> Timestamp {
+        if broken(Rule::CopiesAreOfOneTime) { Timestamp::MAX } else { self.snapshot }
+    }
+
+    /// The slot's place for it among the coordinator's snapshots.
+    fn place(&self) -> usize {
+        self.slot.coordinator.place_of_held(self.slot.index)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let coordinator = &*self.slot.coordinator;
+        coordinator.snapshots.borrow_mut().finish(self.place());
+        coordinator.node.horizon.end_reading_all();
+    }
+}

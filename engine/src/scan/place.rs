@@ -1,0 +1,193 @@
+//! Place of a scan between two rows of a table: small, and good for as long as its snapshot is.
+//!
+//! A table's home buckets are read in *stretches* of a few buckets each. Behind each stretch come
+//! the overflow buckets of its chains, *level* by level: first all that a home bucket names, then
+//! all that these name. A bucket never leaves its chain and a row's CVT never moves (H13), on no
+//! replica, so a place names the same rows of a snapshot whenever it is returned to.
+
+use lotus_fabric::ids::{ShardId, TableId};
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::BUCKET_SLOTS;
+use lotus_mvcc::{TableDef, Timestamp};
+use lotus_router::GroupId;
+
+/// Most rows that one batch reads.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// Place between two rows of a table, in the order of a scan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ScanPlace {
+    /// The replica group.
+    pub(crate) group: u16,
+    /// Number of the stretch's first home bucket, in the group.
+    pub(crate) bucket: u64,
+    /// Level of the chains: 0 for the home buckets.
+    pub(crate) level: u32,
+}
+
+impl ScanPlace {
+    /// The beginning of every table.
+    pub(crate) const START: Self = Self { group: 0, bucket: 0, level: 0 };
+
+    /// The first place of the next group.
+    pub(crate) const fn next_group(self) -> Self {
+        Self { group: self.group + 1, bucket: 0, level: 0 }
+    }
+
+    /// The next place in the group, which is among the stretch's overflow buckets if it has some.
+    pub(crate) const fn next(self, stretch: u64, is_linked: bool) -> Self {
+        match is_linked {
+            true => Self { level: self.level + 1, ..self },
+            false => Self { bucket: self.bucket + stretch, level: 0, ..self },
+        }
+    }
+}
+
+/// Home buckets of a table in one group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Homes {
+    base: u64,
+    bucket_bytes: u64,
+    /// Number of home buckets.
+    pub(crate) count: u64,
+}
+
+impl Homes {
+    pub(crate) fn of(table: &TableDef, group: GroupId) -> Self {
+        let geometry = table.geometry();
+        let bucket_bytes = (table.bucket_words() * WORD_BYTES) as u64;
+        let bytes = geometry.shape().index_bytes(usize::from(group.0));
+        // The group's first shard has the group's own number.
+        let first = ShardId::from_low_bits(u64::from(group.0));
+        let base = if bytes == 0 { 0 } else { geometry.shard_base(first) };
+        Self { base, bucket_bytes, count: bytes / bucket_bytes }
+    }
+
+    /// Offset of the home bucket with this number.
+    pub(crate) const fn offset(&self, bucket: u64) -> u64 {
+        self.base + bucket * self.bucket_bytes
+    }
+
+    /// Number of buckets from this one on that one READ brings.
+    pub(crate) fn in_one_read(&self, bucket: u64) -> u64 {
+        (MAX_VERB_BYTES as u64 / self.bucket_bytes).min(self.count - bucket)
+    }
+}
+
+/// Number of home buckets in a stretch of a table, whose rows take at most `room` bytes or are
+/// those of one bucket.
+pub(crate) fn stretch(table: &TableDef, room: usize) -> u64 {
+    let row = table.spec().record_bytes as usize + table.spec().key_bytes as usize;
+    let rows = (room / row).clamp(1, AT_ONCE);
+    let in_one_read = MAX_VERB_BYTES / (table.bucket_words() * WORD_BYTES);
+    (rows / BUCKET_SLOTS).clamp(1, in_one_read) as u64
+}
+
+/// Cursor of a scan: the snapshot and the place from which it goes on.
+///
+/// It holds nothing: what keeps the snapshot readable is the scan. It counts in the process that
+/// made it, for as long as that runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScanCursor {
+    /// Number of the process that made it.
+    pub(crate) process: u64,
+    pub(crate) table: TableId,
+    pub(crate) snapshot: Timestamp,
+    pub(crate) place: ScanPlace,
+}
+
+impl ScanCursor {
+    /// Length of its encoding.
+    pub const BYTES: usize = 32;
+
+    /// Returns the table.
+    pub const fn table(&self) -> TableId {
+        self.table
+    }
+
+    /// Returns the snapshot.
+    pub const fn snapshot(&self) -> Timestamp {
+        self.snapshot
+    }
+
+    /// Encodes it.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let Self { process, table, snapshot, place } = self;
+        let mut bytes = [0; Self::BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&process.to_le_bytes());
+        put(&snapshot.raw().to_le_bytes());
+        put(&place.bucket.to_le_bytes());
+        put(&place.level.to_le_bytes());
+        put(&place.group.to_le_bytes());
+        put(&table.0.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes what [`ScanCursor::encode`] has made; `None` for any other bytes that are noticed.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let level = word(24) as u32;
+        let place = ScanPlace { group: half(28), bucket: word(16), level };
+        let snapshot = Timestamp::new(word(8))?;
+        Some(Self { process: word(0), table: TableId(half(30)), snapshot, place })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_mvcc::TableSpec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table(record_bytes: u32, capacity: u64) -> TableDef {
+        let spec = TableSpec::new("rows").record_bytes(record_bytes).capacity(capacity);
+        TableDef::new(TableId(1), spec, vec![4096; 3]).expect("it is sound")
+    }
+
+    #[test]
+    fn a_stretch_has_as_many_rows_as_there_is_room_for_and_one_bucket_at_least() {
+        for (record_bytes, room, expected) in
+            [(8, 1 << 16, 9), (8, 0, 1), (1000, 1 << 15, 4), (8192, 1 << 16, 1), (8192, 1, 1)]
+        {
+            assert_eq!(stretch(&table(record_bytes, 100), room), expected, "{record_bytes} {room}");
+        }
+    }
+
+    #[test]
+    fn home_buckets_are_read_to_their_end() {
+        let table = table(200, 100_000);
+        let homes = Homes::of(&table, GroupId(2));
+        assert!(homes.count > 32, "{homes:?}");
+        assert_eq!(homes.in_one_read(0), 32, "16 KiB of 512 bytes each");
+        assert_eq!(homes.in_one_read(homes.count - 5), 5);
+        assert_eq!(homes.offset(3), 4096 + 3 * 512);
+    }
+
+    proptest! {
+        #[test]
+        fn cursors_survive_their_encoding(
+            words: (u64, u64, u32), halves: (u16, u16), snapshot in 0..1_u64 << 63,
+        ) {
+            let snapshot = Timestamp::new(snapshot).expect("63 bits");
+            let ((process, bucket, level), (table, group)) = (words, halves);
+            let place = ScanPlace { group, bucket, level };
+            let cursor = ScanCursor { process, table: TableId(table), snapshot, place };
+            prop_assert_eq!(ScanCursor::decode(&cursor.encode()), Some(cursor));
+        }
+
+        #[test]
+        fn other_bytes_are_cursors_or_are_not(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let decoded = ScanCursor::decode(&bytes);
+            prop_assert!(decoded.is_none_or(|cursor| cursor.encode()[..] == bytes[..]));
+        }
+    }
+}

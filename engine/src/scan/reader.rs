@@ -1,0 +1,546 @@
+//! Reading the rows of a table as of one timestamp, page by page, while transactions run.
+//!
+//! # What it is
+//! The rows of the index's buckets, in the order of [`ScanPlace`], at the primaries, and of each
+//! row the newest version up to the snapshot. A page depends on its place and the snapshot alone,
+//! so one that failed is read again.
+//!
+//! # Why no row is missed
+//! A row that the snapshot shows was inserted before the snapshot was drawn, so its CVT was
+//! complete, in a bucket of its chain, before the first READ; and it is not purged while the
+//! horizon is no later than the snapshot, because it was deleted later or not at all. So a slot
+//! that is free, or in which an insert is landing, has nothing to show. Should rows have been
+//! purged beyond the snapshot all the same, the purge time says so, and the page fails.
+//!
+//! # Two ways to read a row
+//! Most rows have one version that counts. Its record is read, and then the CVT again: if that has
+//! not changed, a transaction would have accepted the two as well ([`lotus_mvcc::acceptance`]). All
+//! other cases (a writer is at work, the version has left the CVT) are read by a transaction at
+//! this snapshot, which applies all the rules; the row's primary key comes from any of its records.
+//! The transaction follows the row's records back without the limit of others: its snapshot stays,
+//! however often the row is written meanwhile.
+//!
+//! # What it is not
+//! Sure to succeed. Versions that writers displace are kept for it, more than for other snapshots
+//! ([`crate::membership::floors`]); where they are still more, or memory is full, it becomes too
+//! old.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::ids::Key;
+use lotus_fabric::lane::{Batch, Completed};
+use lotus_fabric::verbs::Buffer;
+use lotus_mvcc::acceptance::{Expected, accept_record};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::Bucket;
+use lotus_mvcc::layout::cvt::{Cvt, Slot as CvtSlot, Version};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
+use lotus_mvcc::visibility::{Candidate, Visible, visible_at};
+use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+use lotus_router::GroupId;
+use zerocopy::IntoBytes;
+
+use crate::api::error::TxnError;
+use crate::node::coordinator::Coordinator;
+use crate::scan::held::Held;
+use crate::scan::place::{AT_ONCE, Homes, ScanPlace, stretch};
+use crate::txn::session::Session;
+use crate::txn::transaction::Transaction;
+
+/// Rows that one transaction reads.
+const BY_TRANSACTION: usize = 64;
+/// Most READs of a row's CVT that shows no whole record.
+const MOST_LOOKS: u32 = 1 << 12;
+/// Most stretches of buckets that a page covers, so that it ends soon where rows are few.
+const MOST_STEPS: u32 = 1 << 10;
+
+/// Error of reading a page.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The snapshot is too old, for a row with no record left to name it by, or a purged one.
+    TooOld,
+    /// The engine's error; `SnapshotTooOld` among them.
+    Txn(TxnError),
+}
+
+impl From<TxnError> for ReadError {
+    fn from(error: TxnError) -> Self {
+        Self::Txn(error)
+    }
+}
+
+impl From<ReadError> for TxnError {
+    /// A snapshot that is too old without a row to name is retried like any that is too old.
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::TooOld => Self::Timeout,
+            ReadError::Txn(error) => error,
+        }
+    }
+}
+
+/// Taker of the rows of a page.
+pub(crate) trait RowSink {
+    /// Takes a row.
+    fn push(&mut self, key: &PrimaryKey, value: &[u8]);
+
+    /// Bytes that the rows so far take.
+    fn bytes(&self) -> usize;
+}
+
+/// Reader of the rows of one table at one snapshot.
+pub(crate) struct Reader<'a> {
+    session: &'a mut Session,
+    held: &'a Held,
+    table: Arc<TableDef>,
+    /// Group that is being read.
+    group: GroupId,
+    /// Buckets that were read and not looked at yet: the number of the first, and their words.
+    ahead: (u64, Vec<u64>),
+}
+
+/// Buckets that are looked at together: offset and words of each.
+type Buckets = Vec<(u64, Vec<u64>)>;
+
+/// CVT of a row, as read with its index block.
+struct RowsSeen<'a> {
+    key: Key,
+    /// Offset of the CVT.
+    offset: u64,
+    cvt: Cvt<'a>,
+}
+
+/// First READ for a row.
+#[derive(Clone, Copy)]
+enum Aim {
+    /// The record of the version that counts.
+    Version(Candidate),
+    /// No READ: the row is absent, unless the CVT changes meanwhile.
+    Absent,
+    /// The record in this slot, to learn the primary key; a transaction reads the row.
+    Key(u64),
+    /// No READ: the snapshot is too old for the row, which has no record left.
+    TooOld,
+    /// No READ: the CVT shows no record at this moment.
+    Again,
+}
+
+/// Outcome of the READs of a row.
+enum Found<'a> {
+    Row(PrimaryKey, &'a [u8]),
+    Nothing,
+    /// A transaction must read the row.
+    Unclear(PrimaryKey),
+    /// The snapshot is too old for the row.
+    TooOld,
+    /// The CVT must be read again.
+    Again,
+}
+
+fn aim(cvt: Cvt<'_>, snapshot: Timestamp) -> Aim {
+    match visible_at(cvt, snapshot) {
+        // A deletion in full memory has no record; it is accepted like an absence.
+        Visible::Version(candidate) if candidate.record == 0 => Aim::Absent,
+        Visible::Version(candidate) => Aim::Version(candidate),
+        Visible::NotFound => Aim::Absent,
+        // A deletion without a record, and a trim has taken the version before it.
+        Visible::TooOld => any_record(cvt).map_or(Aim::TooOld, Aim::Key),
+        _ => any_record(cvt).map_or(Aim::Again, Aim::Key),
+    }
+}
+
+/// Returns the slot of a record of the row, preferably the newest one's, which is not about to be
+/// overwritten.
+fn any_record(cvt: Cvt<'_>) -> Option<u64> {
+    let cells = cvt.cells().flatten().filter(|cell| cell.record != 0);
+    let rank = |version| match version {
+        Version::Committed(time) => time,
+        _ => Timestamp::ZERO,
+    };
+    cells.max_by_key(|cell| rank(cell.version)).map(|cell| cell.record)
+}
+
+/// Judges a row by the words read: its record's, then its CVT's.
+fn judge<'a>(
+    table: &TableDef,
+    seen: &RowsSeen<'_>,
+    aim: Aim,
+    record: Option<&'a [u64]>,
+    cvt: &[u64],
+) -> Found<'a> {
+    let unchanged = seen.cvt.words() == cvt;
+    let Some(words) = record else {
+        return match aim {
+            Aim::Absent if unchanged => Found::Nothing,
+            Aim::TooOld if unchanged => Found::TooOld,
+            _ => Found::Again,
+        };
+    };
+    let Ok(found) = Record::decode(seen.key, words) else { return Found::Again };
+    let Ok(primary_key) = found.primary_key() else { return Found::Again };
+    let expected = Expected { table: table.id(), key: seen.key, primary_key: &primary_key };
+    match aim {
+        Aim::Version(candidate) if unchanged => match accept_record(&expected, candidate, words) {
+            Ok(record) => record
+                .value_range()
+                .map_or(Found::Nothing, |value| Found::Row(primary_key, &words.as_bytes()[value])),
+            Err(_) => Found::Unclear(primary_key),
+        },
+        _ => Found::Unclear(primary_key),
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(session: &'a mut Session, held: &'a Held, table: Arc<TableDef>) -> Self {
+        Self { session, held, table, group: GroupId(0), ahead: (0, Vec::new()) }
+    }
+
+    fn coordinator(&self) -> &Coordinator {
+        self.session.coordinator()
+    }
+
+    /// Reads rows from a place on, until they take `enough` bytes, and a few more, or there are
+    /// none for long; returns the place behind them, `None` at the table's end. After an error the
+    /// rows that `rows` got do not count.
+    pub(crate) async fn read_page(
+        &mut self,
+        from: ScanPlace,
+        enough: usize,
+        rows: &mut impl RowSink,
+    ) -> Result<Option<ScanPlace>, ReadError> {
+        let groups = self.coordinator().shared.placement.group_count();
+        let stretch = stretch(&self.table, enough);
+        let mut place = from;
+        // Read anew: these words would be as old as the last page.
+        self.ahead.1.clear();
+        let mut linked = None;
+        for _ in 0..MOST_STEPS {
+            if usize::from(place.group) >= groups {
+                return Ok(None);
+            }
+            self.group = GroupId(place.group as u8);
+            let homes = Homes::of(&self.table, self.group);
+            if place.bucket >= homes.count {
+                self.check_purges().await?;
+                self.ahead.1.clear();
+                place = place.next_group();
+                continue;
+            }
+            let count = stretch.min(homes.count - place.bucket);
+            let buckets = match linked.take() {
+                Some(linked) => linked,
+                None => self.buckets_at(&homes, place, count).await?,
+            };
+            self.read_buckets(&buckets, rows).await?;
+            let links = self.links(&buckets);
+            place = place.next(count, !links.is_empty());
+            if rows.bytes() >= enough {
+                break;
+            }
+            if !links.is_empty() {
+                linked = Some(self.linked(&links).await?);
+            }
+        }
+        self.check_purges().await?;
+        Ok(Some(place))
+    }
+
+    /// Reads the buckets of a stretch at the place's level.
+    async fn buckets_at(
+        &mut self,
+        homes: &Homes,
+        place: ScanPlace,
+        count: u64,
+    ) -> Result<Buckets, ReadError> {
+        let mut buckets = self.home_buckets(homes, place.bucket, count).await?;
+        for _ in 0..place.level {
+            let links = self.links(&buckets);
+            if links.is_empty() {
+                return Ok(Vec::new());
+            }
+            buckets = self.linked(&links).await?;
+        }
+        Ok(buckets)
+    }
+
+    async fn home_buckets(
+        &mut self,
+        homes: &Homes,
+        first: u64,
+        count: u64,
+    ) -> Result<Buckets, ReadError> {
+        let words = self.table.bucket_words();
+        let (ahead, read) = &self.ahead;
+        let end = ahead + (read.len() / words) as u64;
+        if first < *ahead || first + count > end {
+            let bytes = homes.in_one_read(first) as usize * words * WORD_BYTES;
+            let read = self.read_words(&[(homes.offset(first), bytes)]).await?.remove(0);
+            self.ahead = (first, read);
+        }
+        let (ahead, read) = &self.ahead;
+        let skipped = (first - ahead) as usize;
+        let all = read.chunks_exact(words).skip(skipped).take(count as usize);
+        Ok((first..).zip(all).map(|(bucket, words)| (homes.offset(bucket), words.into())).collect())
+    }
+
+    /// Reads overflow buckets.
+    async fn linked(&self, links: &[u64]) -> Result<Buckets, ReadError> {
+        let bytes = self.table.bucket_words() * WORD_BYTES;
+        let reads: Vec<_> = links.iter().map(|offset| (*offset, bytes)).collect();
+        Ok(links.iter().copied().zip(self.read_words(&reads).await?).collect())
+    }
+
+    /// Offsets of the next buckets of the chains.
+    fn links(&self, buckets: &Buckets) -> Vec<u64> {
+        let of = |words| Bucket::new(words, self.table.cvt()).overflow();
+        buckets.iter().filter_map(|(_, words)| of(words)).collect()
+    }
+
+    /// Reads words at the primary, by offset and length in bytes.
+    async fn read_words(&self, reads: &[(u64, usize)]) -> Result<Vec<Vec<u64>>, TxnError> {
+        let coordinator = self.coordinator();
+        coordinator.node.check_standing()?;
+        let primary = coordinator.primary(self.group);
+        let mut batch = coordinator.lane.batch();
+        let read = |(offset, bytes): &(u64, usize)| batch.read(primary.at(*offset), *bytes);
+        let buffers: Vec<Buffer> = reads.iter().map(read).collect();
+        let done = self.post(batch).await?;
+        Ok(buffers.into_iter().map(|buffer| done.words(buffer).to_vec()).collect())
+    }
+
+    /// Reads the rows of some buckets.
+    async fn read_buckets(
+        &mut self,
+        buckets: &Buckets,
+        rows: &mut impl RowSink,
+    ) -> Result<(), ReadError> {
+        let table = Arc::clone(&self.table);
+        let cvt_bytes = (table.cvt_words() * WORD_BYTES) as u64;
+        let mut seen = Vec::new();
+        for (begin, words) in buckets {
+            for (slot, cvt) in (0..).zip(Bucket::new(words, table.cvt()).cvts()) {
+                let CvtSlot::Used(header) = cvt.slot() else { continue };
+                seen.push(RowsSeen { key: header.key, offset: begin + slot * cvt_bytes, cvt });
+            }
+        }
+        for some in seen.chunks(AT_ONCE) {
+            self.read_rows(some, rows).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_rows(
+        &mut self,
+        rows: &[RowsSeen<'_>],
+        out: &mut impl RowSink,
+    ) -> Result<(), ReadError> {
+        let snapshot = self.held.at();
+        let (mut unclear, mut again) = (Vec::new(), Vec::new());
+        let aims: Vec<Aim> = rows.iter().map(|row| aim(row.cvt, snapshot)).collect();
+        let mut batch = self.coordinator().lane.batch();
+        let buffers: Vec<_> = rows
+            .iter()
+            .zip(&aims)
+            .map(|(row, aim)| self.add_reads(&mut batch, row, *aim))
+            .collect();
+        let done = self.post(batch).await?;
+        for ((row, aim), (record, cvt)) in rows.iter().zip(aims).zip(buffers) {
+            let record = record.map(|buffer| done.words(buffer));
+            match judge(&self.table, row, aim, record, done.words(cvt)) {
+                Found::Row(key, value) => out.push(&key, value),
+                Found::Nothing => {}
+                Found::Unclear(key) => unclear.push(key),
+                Found::TooOld => return Err(ReadError::TooOld),
+                Found::Again => again.push((row.key, row.offset)),
+            }
+        }
+        drop(done);
+        for (key, offset) in again {
+            unclear.extend(self.primary_key(key, offset).await?);
+        }
+        for some in unclear.chunks(BY_TRANSACTION) {
+            self.read_by_transaction(some, out).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds the READs of a record, if there is one to read, and then of the CVT.
+    fn add_reads(
+        &self,
+        batch: &mut Batch,
+        row: &RowsSeen<'_>,
+        aim: Aim,
+    ) -> (Option<Buffer>, Buffer) {
+        let primary = self.coordinator().primary(self.group);
+        let record = match aim {
+            Aim::Version(version) => {
+                let bytes = self.table.record_words(version.contents) * WORD_BYTES;
+                Some(batch.read(primary.at(version.record), bytes))
+            }
+            Aim::Key(slot) => Some(batch.read(primary.at(slot), self.table.whole_record_bytes())),
+            Aim::Absent | Aim::TooOld | Aim::Again => None,
+        };
+        (record, batch.read(primary.at(row.offset), row.cvt.words().len() * WORD_BYTES))
+    }
+
+    async fn post(&self, batch: Batch) -> Result<Completed, TxnError> {
+        let coordinator = self.coordinator();
+        let epoch = coordinator.configuration.enter_epoch()?;
+        match batch.post().await {
+            Ok(done) => coordinator.configuration.check_epoch(epoch).map(|()| done),
+            Err(error) => Err(coordinator.after_failure(error).await),
+        }
+    }
+
+    /// Returns the primary key of the row with its CVT at `offset`; `None` if the row is not there
+    /// any more, or has become absent.
+    async fn primary_key(&self, key: Key, offset: u64) -> Result<Option<PrimaryKey>, ReadError> {
+        let primary = self.coordinator().primary(self.group);
+        let mut before: Option<Vec<u64>> = None;
+        for _ in 0..MOST_LOOKS {
+            let mut batch = self.coordinator().lane.batch();
+            let cvt = batch.read(primary.at(offset), self.table.cvt_words() * WORD_BYTES);
+            let done = self.post(batch).await?;
+            let cvt = Cvt::new(done.words(cvt), self.table.cvt());
+            if !matches!(cvt.slot(), CvtSlot::Used(header) if header.key == key) {
+                return Ok(None);
+            }
+            // Without a record to vouch for it, an answer takes two equal READs.
+            let unchanged = before.as_deref() == Some(cvt.words());
+            match aim(cvt, self.held.at()) {
+                Aim::Absent if unchanged => return Ok(None),
+                Aim::TooOld if unchanged => return Err(ReadError::TooOld),
+                _ => before = Some(cvt.words().to_vec()),
+            }
+            let slot = any_record(cvt);
+            drop(done);
+            if let Some(slot) = slot {
+                let mut batch = self.coordinator().lane.batch();
+                let record = batch.read(primary.at(slot), self.table.whole_record_bytes());
+                let done = self.post(batch).await?;
+                let found = Record::decode(key, done.words(record));
+                if let Some(key) = found.ok().and_then(|found| found.primary_key().ok()) {
+                    return Ok(Some(key));
+                }
+            }
+            self.coordinator().executor.yield_now().await;
+        }
+        Err(TxnError::Timeout.into())
+    }
+
+    /// Reads rows in a transaction at the snapshot, and retries while other transactions conflict.
+    async fn read_by_transaction(
+        &mut self,
+        keys: &[PrimaryKey],
+        out: &mut impl RowSink,
+    ) -> Result<(), TxnError> {
+        let patience = row_patience(self.coordinator());
+        let deadline = self.session.now().after(patience);
+        let mut attempts = 0;
+        loop {
+            match self.attempt(keys, out).await {
+                Err(error @ TxnError::SnapshotTooOld { .. }) => return Err(error),
+                Err(error) if error.is_retryable() && self.session.now() < deadline => {
+                    self.session.back_off(attempts).await;
+                    attempts += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn attempt(
+        &mut self,
+        keys: &[PrimaryKey],
+        out: &mut impl RowSink,
+    ) -> Result<(), TxnError> {
+        let mut txn = Transaction::begin_at(self.session.slot(), self.held.at()).await?;
+        let mut items = Vec::with_capacity(keys.len());
+        for key in keys {
+            items.push(txn.add_ro(self.table.id(), *key)?);
+        }
+        txn.execute().await?;
+        for (key, item) in keys.iter().zip(items) {
+            if let Some(value) = txn.value(item) {
+                out.push(key, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if the group was purged beyond the snapshot: rows that it shows may be missing then.
+    async fn check_purges(&self) -> Result<(), ReadError> {
+        let purged = self.read_words(&[(PURGE_TIME_OFFSET, WORD_BYTES)]).await?[0][0];
+        if purged > self.held.snapshot().raw() { Err(ReadError::TooOld) } else { Ok(()) }
+    }
+}
+
+/// Time to wait for rows that are being written, or left by dead writers.
+pub(crate) fn row_patience(coordinator: &Coordinator) -> Duration {
+    let config = &coordinator.shared.config;
+    config.commit_timeout + config.lock_timeout + 5 * config.lease.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_fabric::ids::TableId;
+    use lotus_mvcc::TableSpec;
+    use lotus_mvcc::layout::cvt::{Cell, CellState, CvtHeader, CvtShape};
+
+    use super::*;
+
+    const SHAPE: CvtShape = CvtShape::new(2, 0);
+
+    fn time(raw: u64) -> Timestamp {
+        Timestamp::new(raw).expect("63 bits")
+    }
+
+    /// A row that was deleted in full memory has a tombstone without a record. Its record was read
+    /// at offset 0, where none is, again and again, until the snapshot failed.
+    #[test]
+    fn a_deletion_without_a_record_is_taken_for_an_absence_and_nothing_is_read() {
+        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
+        let deleted = Cell {
+            version: Version::Committed(time(21)),
+            state: CellState::Tombstone,
+            record: 0,
+            length: 0,
+            writes: 1,
+        };
+        let words: Vec<u64> =
+            [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
+        assert!(matches!(aim(Cvt::new(&words, SHAPE), time(30)), Aim::Absent));
+        let value = Cell { state: CellState::Valid, record: 4096, length: 16, ..deleted };
+        let words: Vec<u64> = [header.encode(), value.encode(), Cell::NEVER_USED.encode()].concat();
+        let aimed = aim(Cvt::new(&words, SHAPE), time(30));
+        assert!(matches!(aimed, Aim::Version(one) if one.record == 4096));
+    }
+
+    /// The snapshot needed the version before that deletion, which has been trimmed. The reader
+    /// looked for a record of the row, which has none, until the limit of its looks.
+    #[test]
+    fn a_snapshot_too_old_for_a_row_without_any_record_ends() {
+        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
+        let deleted = Cell {
+            version: Version::Committed(time(21)),
+            state: CellState::Tombstone,
+            record: 0,
+            length: 0,
+            writes: 1,
+        };
+        let words: Vec<u64> =
+            [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
+        let row = RowsSeen { key: Key(1), offset: 4096, cvt: Cvt::new(&words, SHAPE) };
+        let aimed = aim(row.cvt, time(20));
+        assert!(matches!(aimed, Aim::TooOld));
+        let spec = TableSpec::new("rows").record_bytes(16).capacity(100);
+        let table = TableDef::new(TableId(1), spec, vec![4096]).expect("it is sound");
+        let found = judge(&table, &row, aimed, None, &words);
+        assert!(matches!(found, Found::TooOld));
+        // If the row has changed meanwhile, it is read again.
+        let found = judge(&table, &row, aimed, None, &[0; 8]);
+        assert!(matches!(found, Found::Again));
+    }
+}
