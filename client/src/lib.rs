@@ -14,6 +14,7 @@
 //! sends.
 //!
 //! # Outcomes
+//! A body given to [`Client::run`] commits by returning `Ok`, and is run again after conflicts.
 //! Every error says what the request has changed ([`CallError::effect`]): nothing, everything, or
 //! unknown which. A call with an id ([`Call::idempotent`]) can be repeated in any case, and
 //! [`Client::outcome`] finds out for good whether it committed (H21).
@@ -26,6 +27,7 @@ mod connection;
 mod error;
 mod map;
 mod retry;
+mod run;
 mod transaction;
 
 pub use client::{Call, Client};
@@ -36,4 +38,5 @@ pub use lotus_mvcc::PrimaryKey;
 pub use lotus_protocol::effect::Effect;
 pub use lotus_protocol::messages::{CallId, Failure, Kind};
 pub use lotus_security::{Key, Security, WeakKey};
+pub use run::Committed;
 pub use transaction::{Item, Transaction};

@@ -12,7 +12,9 @@
 //!
 //! # Where to look
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
-//! * [`Session`], [`Transaction`]: the interface of a job on a coordinator.
+//! * [`Cluster::run`]: the contract of a transaction's body; [`Abort`]: an error type for bodies.
+//! * [`Session`], [`Transaction`]: the interface of a job on a coordinator, which drives
+//!   transactions by hand.
 //! * [`path`]: finding rows by something other than their primary key.
 //! * [`audit`]: invariants that hold when nothing runs.
 //!
@@ -49,6 +51,7 @@ mod space;
 mod txn;
 mod upkeep;
 
+pub use api::abort::Abort;
 pub use api::cache_counters::{CacheCounters, Hits};
 pub use api::config::{
     Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
@@ -85,5 +88,5 @@ pub use txn::body::{Item, Receipt};
 pub use txn::may;
 pub use txn::path;
 pub use txn::session::{Session, SessionView};
-pub use txn::submit::Submitted;
+pub use txn::submit::{Committed, Submitted};
 pub use txn::transaction::Transaction;

@@ -193,7 +193,8 @@ fn act(
         items.get(item as usize).copied().ok_or_else(foreign)
     };
     for action in &step.actions {
-        let adds = !matches!(action, Action::Put { .. } | Action::Delete { .. });
+        let adds =
+            !matches!(action, Action::Put { .. } | Action::Delete { .. } | Action::Upsert { .. });
         if adds && items.len() >= node.limits.rows {
             return Err(Failure::TooLarge { excess: Excess::Rows, limit: node.limits.rows as u32 });
         }
@@ -207,6 +208,9 @@ fn act(
                 txn.put(known(items, item)?, value).map(|()| None)
             }
             Action::Delete { item } => txn.delete(known(items, item)?).map(|()| None),
+            Action::Upsert { item, value: Bytes(value) } => {
+                txn.upsert(known(items, item)?, value).map(|()| None)
+            }
         };
         items.extend(added.map_err(failure::of)?);
     }

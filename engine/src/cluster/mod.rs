@@ -14,5 +14,6 @@ pub(crate) mod part;
 pub(crate) mod plan;
 pub(crate) mod rejoin;
 pub(crate) mod row_counts;
+pub(crate) mod run;
 pub(crate) mod shards;
 pub(crate) mod threads;
