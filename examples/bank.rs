@@ -33,12 +33,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<(), TxnError> {
     for number in 0..1_000 {
         let (from, to) = ((teller * 7919 + number * 31) % ACCOUNTS, (number * 17 + 1) % ACCOUNTS);
-        let transfer = move |mut txn: Transaction| async move {
+        let transfer = async move |txn: &mut Transaction| {
             let (payer, payee) = (txn.add_rw(accounts, from)?, txn.add_rw(accounts, to)?);
             txn.execute().await?;
-            txn.put(payer, &(balance(&txn, payer) - 5).to_le_bytes())?;
-            txn.put(payee, &(balance(&txn, payee) + 5).to_le_bytes())?;
-            txn.commit().await
+            txn.put(payer, &(balance(txn, payer) - 5).to_le_bytes())?;
+            txn.put(payee, &(balance(txn, payee) + 5).to_le_bytes())?;
+            Ok::<(), TxnError>(())
         };
         cluster.run_at(accounts, from, Isolation::Serializable, transfer)?.wait()?;
     }
@@ -47,12 +47,12 @@ fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<(), TxnErro
 
 /// Returns the sum of all accounts, at one moment.
 fn total(cluster: &Cluster, accounts: TableId) -> Result<i64, TxnError> {
-    let add_up = move |mut txn: Transaction| async move {
+    let add_up = async move |txn: &mut Transaction| {
         let all: Result<Vec<_>, _> = (0..ACCOUNTS).map(|row| txn.add_ro(accounts, row)).collect();
         txn.execute().await?;
-        Ok(all?.into_iter().map(|account| balance(&txn, account)).sum())
+        Ok(all?.into_iter().map(|account| balance(txn, account)).sum())
     };
-    cluster.run_read_only(add_up).wait()
+    cluster.run_read_only(add_up).wait().map(|read| read.value)
 }
 
 fn balance(txn: &Transaction, account: Item) -> i64 {

@@ -54,12 +54,12 @@ fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<u64, TxnErr
 }
 
 fn transfer(cluster: &Cluster, accounts: TableId, from: u64, to: u64) -> Result<(), TxnError> {
-    let body = move |mut txn: Transaction| async move {
+    let body = async move |txn: &mut Transaction| {
         let (payer, payee) = (txn.add_rw(accounts, from)?, txn.add_rw(accounts, to)?);
         txn.execute().await?;
-        txn.put(payer, &(balance(&txn, payer) - 5).to_le_bytes())?;
-        txn.put(payee, &(balance(&txn, payee) + 5).to_le_bytes())?;
-        txn.commit().await
+        txn.put(payer, &(balance(txn, payer) - 5).to_le_bytes())?;
+        txn.put(payee, &(balance(txn, payee) + 5).to_le_bytes())?;
+        Ok::<(), TxnError>(())
     };
     let wanted = || cluster.run_at(accounts, from, Isolation::Serializable, body)?.wait();
     loop {
@@ -72,12 +72,12 @@ fn transfer(cluster: &Cluster, accounts: TableId, from: u64, to: u64) -> Result<
 }
 
 fn total(cluster: &Cluster, accounts: TableId) -> Result<i64, TxnError> {
-    let add_up = move |mut txn: Transaction| async move {
+    let add_up = async move |txn: &mut Transaction| {
         let all: Result<Vec<_>, _> = (0..ACCOUNTS).map(|row| txn.add_ro(accounts, row)).collect();
         txn.execute().await?;
-        Ok(all?.into_iter().map(|account| balance(&txn, account)).sum())
+        Ok(all?.into_iter().map(|account| balance(txn, account)).sum())
     };
-    cluster.run_read_only(add_up).wait()
+    cluster.run_read_only(add_up).wait().map(|read| read.value)
 }
 
 fn balance(txn: &Transaction, account: Item) -> i64 {

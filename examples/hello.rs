@@ -2,32 +2,33 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
-use lotus::{Cluster, Isolation, TableSpec};
+use lotus::{Cluster, Isolation, TableSpec, Transaction, TxnError};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cluster = Cluster::embedded().memory_nodes(3).compute_nodes(2).replicas(3).start()?;
     let greetings =
         cluster.create_table(TableSpec::new("greetings").record_bytes(32).capacity(1_000))?;
 
-    let receipt = cluster
-        .run(Isolation::Serializable, move |mut txn| async move {
+    // A body that returns `Ok` commits, one that returns an error has changed nothing.
+    let written = cluster
+        .run(Isolation::Serializable, async move |txn: &mut Transaction| {
             txn.insert(greetings, 42, b"hello, disaggregated world")?;
-            txn.commit().await
+            Ok::<(), TxnError>(())
         })
         .wait()?;
 
-    let text = cluster
-        .run_read_only(move |mut txn| async move {
+    let read = cluster
+        .run_read_only(async move |txn: &mut Transaction| {
             let item = txn.add_ro(greetings, 42)?;
             txn.execute().await?;
             let text = txn.value(item).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-            txn.commit().await?;
-            Ok(text)
+            Ok::<_, TxnError>(text)
         })
         .wait()?;
 
-    let commit_ts = receipt.commit_ts.map_or(0, |timestamp| timestamp.raw());
-    println!("{} (committed at {commit_ts})", text.as_deref().unwrap_or("nothing there"));
+    let text = read.value.as_deref().unwrap_or("nothing there");
+    let commit_ts = written.receipt.commit_ts.map_or(0, |timestamp| timestamp.raw());
+    println!("{text} (committed at {commit_ts})");
     cluster.stop()?;
     Ok(())
 }

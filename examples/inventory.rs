@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
 use lotus::path::{self, Entry, Group};
-use lotus::{Cluster, Isolation, PrimaryKey, TableId, TableSpec, Transaction, TxnError};
+use lotus::{Abort, Cluster, Isolation, PrimaryKey, TableId, TableSpec, Transaction, TxnError};
 
 const PRODUCTS: [&str; 3] = ["anvil", "bellows", "crucible"];
 const WAREHOUSES: u32 = 4;
@@ -11,6 +11,9 @@ const IN_EACH: u64 = 25;
 const CUSTOMERS: u64 = 5;
 const ORDERS: u64 = 120;
 const AT_ONCE: usize = 8;
+
+/// Refusal of an order: the warehouses together have too few pieces.
+struct SoldOut;
 
 #[derive(Clone, Copy)]
 struct Tables {
@@ -36,27 +39,34 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         orders_by_customer: table("orders by customer", 1_000)?,
     };
     let serializable = Isolation::Serializable;
-    cluster.run(serializable, move |txn| open(txn, tables)).wait()?;
+    let open = async move |txn: &mut Transaction| open(txn, tables).await;
+    cluster.run(serializable, open).wait()?;
 
     // Several at once; an order that conflicts with another at the same shelf is run again.
     let place = |order: u64| {
         let name = PRODUCTS[order as usize % PRODUCTS.len()];
-        let place = move |txn| tables.place(txn, order, order % CUSTOMERS, name, 1 + order % 7);
-        cluster.run(serializable, place)
+        let (customer, pieces) = (order % CUSTOMERS, 1 + order % 7);
+        cluster.run(serializable, async move |txn: &mut Transaction| {
+            tables.place(txn, order, customer, name, pieces).await
+        })
     };
     let mut accepted = 0;
     for first in (0..ORDERS).step_by(AT_ONCE) {
         let placed: Vec<_> = (first..ORDERS).take(AT_ONCE).map(place).collect();
         for order in placed {
-            accepted += u64::from(order.wait()?);
+            match order.wait() {
+                Ok(_) => accepted += 1,
+                Err(Abort::Application(SoldOut)) => {}
+                Err(Abort::Engine(error)) => return Err(error.into()),
+            }
         }
     }
     println!("{accepted} of {ORDERS} orders accepted, {} sold out", ORDERS - accepted);
     assert!(accepted > 0 && accepted < ORDERS, "there is less than they want");
 
     for customer in 0..CUSTOMERS {
-        let cancel = move |txn| tables.cancel_last(txn, customer);
-        if let Some(order) = cluster.run(serializable, cancel).wait()? {
+        let cancel = async move |txn: &mut Transaction| tables.cancel_last(txn, customer).await;
+        if let Some(order) = cluster.run(serializable, cancel).wait()?.value {
             println!("customer {customer} cancelled order {order}");
         }
     }
@@ -68,26 +78,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Fills the shelves.
-async fn open(mut txn: Transaction, tables: Tables) -> Result<(), TxnError> {
+async fn open(txn: &mut Transaction, tables: Tables) -> Result<(), TxnError> {
     for (product, name) in (0..).zip(PRODUCTS) {
         txn.insert(tables.product_by_name, name_key(name), PrimaryKey::from(product).as_bytes())?;
         for warehouse in 0..WAREHOUSES {
             txn.insert(tables.stock, (product as u32, warehouse), &IN_EACH.to_le_bytes())?;
         }
     }
-    txn.commit().await.map(drop)
+    Ok(())
 }
 
 impl Tables {
-    /// Takes an order if the warehouses together have enough. Returns whether they do.
+    /// Takes an order if the warehouses together have enough.
     async fn place(
         self,
-        mut txn: Transaction,
+        txn: &mut Transaction,
         order: u64,
         customer: u64,
-        name: &'static str,
+        name: &str,
         pieces: u64,
-    ) -> Result<bool, TxnError> {
+    ) -> Result<(), Abort<SoldOut>> {
         // First the rows with known keys, then the rows that they lead to.
         let by_name = txn.add_ro(self.product_by_name, name_key(name))?;
         let by_customer = txn.add_rw(self.orders_by_customer, customer)?;
@@ -109,19 +119,18 @@ impl Tables {
             missing -= taken;
         }
         if missing > 0 {
-            // Dropping the transaction aborts it.
-            return Ok(false);
+            // The pieces that were taken are on their shelves again.
+            return Err(Abort::Application(SoldOut));
         }
         txn.insert(self.orders, order, &[product.to_le_bytes(), pieces.to_le_bytes()].concat())?;
         txn.link(by_customer, &Entry::by_key(order))?;
-        txn.commit().await?;
-        Ok(true)
+        Ok(())
     }
 
     /// Cancels the last order of a customer. Returns its number, if there was one.
     async fn cancel_last(
         self,
-        mut txn: Transaction,
+        txn: &mut Transaction,
         customer: u64,
     ) -> Result<Option<u64>, TxnError> {
         let by_customer = txn.add_rw(self.orders_by_customer, customer)?;
@@ -138,7 +147,6 @@ impl Tables {
         txn.put(shelf, &(there + pieces).to_le_bytes())?;
         txn.delete(order)?;
         txn.unlink(by_customer, &Entry::by_key(key))?;
-        txn.commit().await?;
         Ok(Some(number(key.as_bytes())))
     }
 }

@@ -51,8 +51,8 @@ fn shop(cluster: &Cluster, accounts: TableId, me: u64) -> Result<u64, TxnError> 
     for _ in 0..PAYMENTS {
         let price = rng.random_range(0..=left / 2);
         let to = (me + rng.random_range(1..CUSTOMERS)) % CUSTOMERS;
-        let payment = move |txn| pay(txn, accounts, me, to, price);
-        left = wait(cluster.run_at(accounts, me, Isolation::Serializable, payment)?)?;
+        let payment = async move |txn: &mut Transaction| pay(txn, accounts, me, to, price).await;
+        left = wait(cluster.run_at(accounts, me, Isolation::Serializable, payment)?)?.value;
         spent += price;
     }
     Ok(spent)
@@ -61,7 +61,7 @@ fn shop(cluster: &Cluster, accounts: TableId, me: u64) -> Result<u64, TxnError> 
 /// Moves `price` between two accounts and returns the payer's balance. Only the payer spends, and
 /// never more than the balance, so no account is overdrawn.
 async fn pay(
-    mut txn: Transaction,
+    txn: &mut Transaction,
     accounts: TableId,
     from: u64,
     to: u64,
@@ -69,10 +69,9 @@ async fn pay(
 ) -> Result<u64, TxnError> {
     let (payer, payee) = (txn.add_rw(accounts, from)?, txn.add_rw(accounts, to)?);
     txn.execute().await?;
-    let left = balance(&txn, payer) - price;
+    let left = balance(txn, payer) - price;
     txn.put(payer, &left.to_le_bytes())?;
-    txn.put(payee, &(balance(&txn, payee) + price).to_le_bytes())?;
-    txn.commit().await?;
+    txn.put(payee, &(balance(txn, payee) + price).to_le_bytes())?;
     Ok(left)
 }
 

@@ -95,14 +95,17 @@ async fn application(address: String) -> Result<(), Box<dyn std::error::Error>> 
         println!("refused: {:?}", rejection.decode::<Overdrawn>());
     }
 
-    // Interactive transaction: one exchange for the reads and one for the commit.
-    let mut txn = client.transaction(Kind::Serializable);
-    let (one, two) = (txn.add_rw(accounts, 1), txn.add_ro(accounts, 2));
-    txn.execute().await?;
-    let sum = [one, two].map(|item| txn.value(item).map(<[u8]>::to_vec));
-    txn.put(one, 0_u64.to_le_bytes());
-    txn.commit().await?;
-    println!("accounts 1 and 2 had {sum:?}; now 1 has {}", balance(&client, 1).await?);
+    // Interactive transaction: one exchange for the reads and one for the commit. It commits since
+    // its body returns `Ok`, and after a conflict its body is run again.
+    let emptied = client.run(Kind::Serializable, async |txn: &mut lotus_client::Transaction| {
+        let (one, two) = (txn.add_rw(accounts, 1), txn.add_ro(accounts, 2));
+        txn.execute().await?;
+        let both = [one, two].map(|item| txn.value(item).map(<[u8]>::to_vec));
+        txn.put(one, 0_u64.to_le_bytes());
+        Ok::<_, CallError>(both)
+    });
+    let had = emptied.await?.value;
+    println!("accounts 1 and 2 had {had:?}; now 1 has {}", balance(&client, 1).await?);
     Ok(())
 }
 

@@ -42,7 +42,7 @@ const USUAL_BYTES: usize = 64;
 /// each compute node, which are made when they are needed. Must be used within a `tokio` runtime.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<ClientState>,
+    pub(crate) shared: Arc<ClientState>,
 }
 
 pub(crate) struct ClientState {
@@ -210,8 +210,12 @@ impl Client {
 
     /// An interactive transaction: its steps are taken here, one exchange for each. Nothing is sent
     /// before its first execution or its commit.
+    ///
+    /// A step that meets a conflict is not retried, since only the application can take the earlier
+    /// steps again: its error says so ([`CallError::is_retryable`]). [`Client::run`] takes all of
+    /// them again by itself.
     pub fn transaction(&self, kind: Kind) -> Transaction {
-        Transaction::new(Arc::clone(&self.shared), kind)
+        Transaction::new(Arc::clone(&self.shared), kind, self.shared.timeout())
     }
 
     /// A scan of a table: every row that exists at one moment, once, while transactions go on.
@@ -316,6 +320,10 @@ pub(crate) struct Target {
 impl ClientState {
     pub(crate) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.env.now()
     }
 
     /// Time limit of calls that set none of their own.
@@ -466,7 +474,7 @@ impl ClientState {
     }
 
     /// Waits a random time, with a bound that grows with the number of pauses.
-    async fn pause(&self, pauses: &mut u32) {
+    pub(crate) async fn pause(&self, pauses: &mut u32) {
         let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
         *pauses += 1;
         let pause = self.random(longest.as_nanos() as u64);

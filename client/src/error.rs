@@ -8,7 +8,7 @@ use lotus_protocol::messages::Failure;
 
 /// Failure of a call or of an interactive transaction. [`CallError::effect`] says what it has
 /// changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The transaction's own code gave up, with an error that the application decodes.
@@ -48,6 +48,23 @@ impl CallError {
             Self::Rejected(_) | Self::Unreachable(_) | Self::Request(_) => Effect::Nothing,
             Self::Result(_) => Effect::Committed,
             Self::Unknown | Self::Protocol | Self::Unsettled(_) => Effect::Unknown,
+        }
+    }
+
+    /// Whether the request certainly had no effect, and the same request may succeed as a new one:
+    /// after a conflict, or where a node was out of reach, or had no room. Calls and
+    /// [`Client::run`](crate::Client::run) have tried again by themselves while there was time; the
+    /// steps of [`Client::transaction`](crate::Client::transaction) have not.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Failed(failure) => failure.is_retryable(),
+            Self::Unreachable(_) => true,
+            Self::Rejected(_)
+            | Self::Unknown
+            | Self::Request(_)
+            | Self::Result(_)
+            | Self::Protocol
+            | Self::Unsettled(_) => false,
         }
     }
 }
@@ -132,6 +149,7 @@ mod tests {
                 CallError::Failed(_) => Effect::Nothing,
             };
             assert_eq!(error.effect(), expected, "{error:?}");
+            assert!(!error.is_retryable() || expected == Effect::Nothing, "{error:?}");
         }
     }
 }

@@ -16,6 +16,7 @@
 //! sends.
 //!
 //! # Outcomes
+//! A body given to [`Client::run`] commits by returning `Ok`, and is run again after conflicts.
 //! Every error says what the request has changed ([`CallError::effect`]): nothing, everything, or
 //! unknown which. A call with an id ([`Call::idempotent`]) can be repeated in any case, and
 //! [`Client::outcome`] finds out for good whether it committed (H21).
@@ -28,6 +29,7 @@ mod connection;
 mod error;
 mod map;
 mod retry;
+mod run;
 mod scan;
 mod transaction;
 
@@ -39,5 +41,6 @@ pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec};
 pub use lotus_protocol::effect::Effect;
 pub use lotus_protocol::messages::{CallId, Failure, Kind, Table};
 pub use lotus_security::{Key, Security, WeakKey};
+pub use run::Committed;
 pub use scan::{Rows, Scan};
 pub use transaction::{Item, Transaction};

@@ -5,6 +5,7 @@
 //! the connection is lost or it takes too long, so a client that vanishes leaves no lock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
@@ -29,6 +30,7 @@ enum Planned {
     Insert(TableId, PrimaryKey, Vec<u8>),
     Put(Item, Vec<u8>),
     Delete(Item),
+    Upsert(Item, Vec<u8>),
 }
 
 impl Planned {
@@ -42,6 +44,7 @@ impl Planned {
             }
             Self::Put(item, value) => Action::Put { item: item.0, value: Bytes(value) },
             Self::Delete(item) => Action::Delete { item: item.0 },
+            Self::Upsert(item, value) => Action::Upsert { item: item.0, value: Bytes(value) },
         }
     }
 
@@ -51,7 +54,7 @@ impl Planned {
             Self::Read(table, key) | Self::Write(table, key) | Self::Insert(table, key, _) => {
                 Some((*table, *key))
             }
-            Self::Put(..) | Self::Delete(_) => None,
+            Self::Put(..) | Self::Delete(_) | Self::Upsert(..) => None,
         }
     }
 }
@@ -73,6 +76,10 @@ pub struct Transaction {
     shared: Arc<ClientState>,
     kind: Kind,
     seat: Seat,
+    /// Time limit of the first step.
+    timeout: Duration,
+    /// Error that has ended it.
+    ended_by: Option<CallError>,
     planned: Vec<Planned>,
     /// Values read, by item; shorter than the items while some are not executed.
     values: Vec<Option<Box<[u8]>>>,
@@ -80,11 +87,13 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) const fn new(shared: Arc<ClientState>, kind: Kind) -> Self {
+    pub(crate) const fn new(shared: Arc<ClientState>, kind: Kind, timeout: Duration) -> Self {
         Self {
             shared,
             kind,
             seat: Seat::Nowhere,
+            timeout,
+            ended_by: None,
             planned: Vec::new(),
             values: Vec::new(),
             items: 0,
@@ -116,6 +125,13 @@ impl Transaction {
         self.planned.push(Planned::Put(item, value.into()));
     }
 
+    /// Sets the value that the commit will write, and inserts the row if it does not exist. The
+    /// item must have been added for writing and executed: only the execution finds out whether the
+    /// row exists. Otherwise the next step ends the transaction with [`Failure::Refused`].
+    pub fn upsert(&mut self, item: Item, value: impl Into<Vec<u8>>) {
+        self.planned.push(Planned::Upsert(item, value.into()));
+    }
+
     /// Deletes the row when the transaction commits.
     pub fn delete(&mut self, item: Item) {
         self.planned.push(Planned::Delete(item));
@@ -129,8 +145,9 @@ impl Transaction {
     /// Locks and reads the rows added since the last execution. May be called repeatedly.
     ///
     /// # Errors
-    /// [`CallError`]; the transaction is then over and had no effect. After
-    /// [`Failure::Conflict`] begin anew.
+    /// [`CallError`]; the transaction is then over and had no effect. If the error is
+    /// [retryable](CallError::is_retryable), as [`Failure::Conflict`] is, begin anew;
+    /// [`Client::run`](crate::Client::run) does so by itself.
     pub async fn execute(&mut self) -> Result<(), CallError> {
         let answer = self.step(StepEnd::Execute).await?;
         let Ok(Answer::Executed(values)) = decode(&answer) else { return self.over() };
@@ -171,13 +188,9 @@ impl Transaction {
                 self.go_on(&connection, &op, end).await
             }
             Seat::Nowhere => self.begin(&planned, end).await,
-            Seat::Over => Err(CallError::Failed(Failure::NoTransaction)),
+            Seat::Over => return Err(CallError::Failed(Failure::NoTransaction)),
         };
-        if stepped.is_err() {
-            // The server has ended it, or does so when it notices the lost connection.
-            self.abandon();
-        }
-        stepped
+        stepped.map_err(|error| self.ended(error))
     }
 
     /// Takes the first step, on the node that owns the first row's lock.
@@ -197,8 +210,7 @@ impl Transaction {
             StepEnd::Execute => Repetition::Effectless,
             StepEnd::Commit => Repetition::Harmful,
         };
-        let timeout = self.shared.timeout();
-        let begun = self.shared.carry_out(&map, target, repetition, timeout, op).await;
+        let begun = self.shared.carry_out(&map, target, repetition, self.timeout, op).await;
         let (connection, answer) = begun?;
         self.seat = Seat::At(connection, number);
         Ok(answer)
@@ -226,8 +238,20 @@ impl Transaction {
 
     /// Ends the transaction after an answer that does not fit the request.
     fn over<T>(&mut self) -> Result<T, CallError> {
+        Err(self.ended(CallError::Protocol))
+    }
+
+    /// Ends the transaction. Its server has ended it as well, or does so when it notices the lost
+    /// connection.
+    fn ended(&mut self, error: CallError) -> CallError {
         self.abandon();
-        Err(CallError::Protocol)
+        self.ended_by = Some(error.clone());
+        error
+    }
+
+    /// Error of the step that has ended it, if one has.
+    pub(crate) fn ended_by(&self) -> Option<CallError> {
+        self.ended_by.clone()
     }
 
     fn abandon(&mut self) {

@@ -12,7 +12,9 @@
 //!
 //! # Where to look
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
-//! * [`Session`], [`Transaction`]: the interface of a job on a coordinator.
+//! * [`Cluster::run`]: the contract of a transaction's body; [`Abort`]: an error type for bodies.
+//! * [`Session`], [`Transaction`]: the interface of a job on a coordinator, which drives
+//!   transactions by hand.
 //! * [`path`]: finding rows by something other than their primary key.
 //! * [`Cluster::scan`], [`Session::scan`]: all rows of a table as of one moment.
 //! * [`audit`]: invariants that hold when nothing runs.
@@ -52,6 +54,7 @@ mod space;
 mod txn;
 mod upkeep;
 
+pub use api::abort::Abort;
 pub use api::cache_counters::{CacheCounters, Hits};
 pub use api::config::{
     Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
@@ -89,6 +92,6 @@ pub use txn::body::{Item, Receipt};
 #[cfg(feature = "may")]
 pub use txn::may;
 pub use txn::session::{Session, SessionView};
-pub use txn::submit::Submitted;
+pub use txn::submit::{Committed, Submitted};
 pub use txn::transaction::Transaction;
 pub use txn::{ordered, path};

@@ -199,6 +199,13 @@ pub enum Action<'a> {
         /// The item.
         item: u32,
     },
+    /// A new value for an executed item, whose row is inserted if it does not exist.
+    Upsert {
+        /// The item.
+        item: u32,
+        /// The value.
+        value: Bytes<'a>,
+    },
 }
 
 /// An answer of a server.
@@ -266,9 +273,10 @@ pub enum Failure {
     /// Time ran out before the commit began.
     #[error("time ran out")]
     Timeout,
-    /// Time ran out, and the last attempt had met another transaction's lock or write, or a node
-    /// that did not answer. The sentence names it.
-    #[error("gave up retrying: {0}")]
+    /// The last attempt met another transaction's lock or write, or a node that did not answer. The
+    /// sentence names it. A call was retried until its time ran out; a step of an interactive
+    /// transaction is not retried.
+    #[error("{0}; a new attempt may succeed")]
     Conflict(String),
     /// The transaction may or may not have committed. Ask with the call's id, if it has one.
     #[error("the outcome is unknown")]
@@ -376,6 +384,42 @@ impl Failure {
             | Self::UnknownTable { .. }
             | Self::SnapshotTooOld
             | Self::ScanTooLong { .. } => Effect::Nothing,
+        }
+    }
+}
+
+impl Failure {
+    /// Whether the request certainly had no effect, and the same request may succeed as a new one.
+    /// Not so for a transaction that was held too long: its application is likely to take as long
+    /// again, with the same locks.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::WrongOwner { .. }
+            | Self::Leaving
+            | Self::Busy(_)
+            | Self::Timeout
+            | Self::Conflict(_)
+            | Self::NoAuthority
+            | Self::NoTransaction => true,
+            Self::UnknownProcedure
+            | Self::Arguments(_)
+            | Self::Result(_)
+            | Self::Unknown
+            | Self::IdTaken
+            | Self::GivenUp
+            | Self::HeldTooLong { .. }
+            | Self::NotFound(_)
+            | Self::AlreadyExists(_)
+            | Self::Refused(_)
+            | Self::Panicked
+            | Self::TooLarge { .. }
+            | Self::MayNotCreate
+            | Self::InvalidTable(_)
+            | Self::TableDiffers(_)
+            | Self::NoRoomForTable(_)
+            | Self::UnknownTable { .. }
+            | Self::SnapshotTooOld
+            | Self::ScanTooLong { .. } => false,
         }
     }
 }
@@ -561,6 +605,7 @@ mod tests {
                 Action::Insert { table: 2, key, value },
                 Action::Put { item: 7, value },
                 Action::Delete { item: 8 },
+                Action::Upsert { item: 9, value },
             ],
             end: StepEnd::Commit,
         })

@@ -277,7 +277,8 @@ fn act_once(
         let foreign = || Failure::Refused("the item belongs to another transaction".to_owned());
         items.get(item as usize).copied().ok_or_else(|| ActionError::Other(foreign()))
     };
-    let adds = !matches!(action, Action::Put { .. } | Action::Delete { .. });
+    let adds =
+        !matches!(action, Action::Put { .. } | Action::Delete { .. } | Action::Upsert { .. });
     if adds && items.len() >= node.limits.rows {
         let limit = node.limits.rows as u32;
         return Err(ActionError::Other(Failure::TooLarge { excess: Excess::Rows, limit }));
@@ -294,6 +295,10 @@ fn act_once(
         }
         Action::Delete { item } => {
             txn.delete(known(item)?)?;
+            None
+        }
+        Action::Upsert { item, value: Bytes(value) } => {
+            txn.upsert(known(item)?, value)?;
             None
         }
     })

@@ -46,8 +46,9 @@ mod worker;
 
 pub use config::{CallRecords, Config, Limits, LocalDoor, StartError};
 pub use exposition::Gauge;
+pub use lotus::Abort;
 pub use lotus_protocol::messages::Kind;
 pub use lotus_security::{Key, Security};
-pub use registry::{Abort, Registry};
+pub use registry::Registry;
 pub use server::Server;
 pub use shown::Metrics;

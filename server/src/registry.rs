@@ -7,26 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use ahash::AHasher;
-use lotus::{Transaction, TxnError};
+use lotus::{Abort, Transaction, TxnError};
 use lotus_protocol::frame;
 use lotus_protocol::messages::Kind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-/// Reason for a stored transaction not to commit. `E` is its author's own error, for the caller.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Abort<E = ()> {
-    /// An error of the engine; the transaction is tried again where that may help.
-    Engine(TxnError),
-    /// An error by the transaction's own rules.
-    Application(E),
-}
-
-impl<E> From<TxnError> for Abort<E> {
-    fn from(error: TxnError) -> Self {
-        Self::Engine(error)
-    }
-}
 
 /// End of a procedure's run without a result.
 #[derive(Debug)]
@@ -98,9 +83,13 @@ impl Registry {
 
     /// Registers a serializable transaction.
     ///
-    /// The function adds rows, executes, reads, puts; it does not commit. Once it has returned
-    /// `Ok` the server does, and sends the result. It runs anew for every attempt, on a
-    /// coordinator's thread, which it must not block.
+    /// The function is a body as [`Cluster::run`](lotus::Cluster::run) takes it, and may be one and
+    /// the same: it adds rows, executes, reads, puts. If it returns `Ok`, its changes are committed
+    /// and the caller gets the result; if it returns `Err`, none of them ever becomes visible. It
+    /// runs anew for every attempt, on a coordinator's thread, which it must not block.
+    ///
+    /// A retryable error of the engine that ends an attempt leads to a new one, whatever the
+    /// function has made of it; an attempt that any error has ended is not committed.
     ///
     /// # Panics
     /// If the name is taken.

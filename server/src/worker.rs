@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus::{Isolation, Nanos, Receipt, Session, SessionView, TableId, Transaction, TxnError};
+use lotus::{
+    Abort, Isolation, Nanos, Receipt, Session, SessionView, TableId, Transaction, TxnError,
+};
 use lotus_protocol::messages::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
 
 use crate::calls::{self, Entry, Full, Memory};
@@ -298,7 +300,8 @@ async fn prepare(
     }
 }
 
-/// Runs a transaction's own code. A result that does not fit in an answer is an error.
+/// Runs a transaction's own code, and judges its end by the rule that embedded transactions have. A
+/// result that does not fit in an answer is an error.
 async fn run(
     stored: &Stored,
     txn: &mut Transaction,
@@ -311,12 +314,14 @@ async fn run(
             "{what} has {bytes} bytes, and an answer has room for {RESULT_BYTES}"
         ))),
     };
-    match stored.procedure.run(txn, arguments, result).await {
+    let returned = stored.procedure.run(txn, arguments, result).await;
+    match Abort::judge(returned, txn.ended_by()) {
         Ok(()) => fits("it", result.len()),
-        Err(Stop::Rejected(error)) => {
+        Err(Abort::Engine(error)) => Err(Stop::Engine(error)),
+        Err(Abort::Application(Stop::Rejected(error))) => {
             fits("its error", error.len()).and(Err(Stop::Rejected(error)))
         }
-        Err(stop) => Err(stop),
+        Err(Abort::Application(stop)) => Err(stop),
     }
 }
 

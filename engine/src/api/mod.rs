@@ -2,6 +2,7 @@
 //!
 //! The lowest floor: imports nothing of this crate.
 
+pub(crate) mod abort;
 pub(crate) mod cache_counters;
 pub(crate) mod config;
 pub(crate) mod error;

@@ -26,7 +26,6 @@ use lotus_router::Intent;
 use crate::api::cache_counters::CacheCounters;
 use crate::api::config::Config;
 use crate::api::error::{ClusterError, TxnError, unreachable_nodes};
-use crate::api::isolation::Isolation;
 use crate::api::seat::Seat;
 use crate::cluster::builder::ClusterBuilder;
 use crate::cluster::load::{Loader, RowSource};
@@ -38,8 +37,7 @@ use crate::cluster::trees;
 use crate::membership::members;
 use crate::node::shared::{ComputeNode, Shared};
 use crate::txn::session::{Job, Session};
-use crate::txn::submit::{Submitted, TxnKind, catch_panics, retry};
-use crate::txn::transaction::Transaction;
+use crate::txn::submit::{Submitted, catch_panics};
 
 /// Handle of a cluster; see the module docs. Dropping it stops the cluster.
 pub struct Cluster<M: Machines = Threads> {
@@ -197,7 +195,8 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Runs `job` in one of the coroutine slots of the coordinator at `seat`. The job occupies the
-    /// slot until it ends.
+    /// slot until it ends, and drives its transactions by hand; [`Cluster::run`] does that for a
+    /// transaction's body.
     ///
     /// # Panics
     /// If there is no such coordinator in this process.
@@ -207,14 +206,24 @@ impl<M: Machines> Cluster<M> {
         F: FnOnce(Session) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, TxnError>> + 'static,
     {
+        self.assign(seat, job)
+    }
+
+    /// As [`Cluster::submit`], with any type of error.
+    pub(crate) fn assign<T, E, F, Fut>(&self, seat: Seat, job: F) -> Submitted<T, E>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+        F: FnOnce(Session) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + 'static,
+    {
         let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
         let coordinator = coordinators.iter().find(|known| known.seat == seat);
         let coordinator = coordinator.expect("the seat is one of this process's");
         let (reply, submitted) = Submitted::channel();
         let job: Job = Box::new(move |session| {
             Box::pin(async move {
-                let outcome = catch_panics(move || job(session)).await;
-                reply.send(outcome);
+                reply.send(catch_panics(move || job(session)).await);
             })
         });
         // A failed coordinator takes no jobs; the dropped reply then tells the caller.
@@ -245,62 +254,12 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Returns this seat, or its thread's seat on the next node here that has not failed.
-    fn serving(&self, seat: Seat) -> Seat {
+    pub(crate) fn serving(&self, seat: Seat) -> Seat {
         let nodes: Vec<_> = self.shared.nodes.iter().collect();
         let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);
         let mut turn = (0..nodes.len()).map(|step| &nodes[(first + step) % nodes.len()]);
         let serving = turn.find(|node| !node.has_failed()).unwrap_or(&nodes[first]);
         Seat { compute_node: serving.index, ..seat }
-    }
-
-    /// Runs a read-write transaction on some coordinator, and repeats it while it fails for a
-    /// reason that a retry may cure.
-    ///
-    /// The closure gets the transaction and must commit it; it is called anew for each attempt.
-    /// Await the result or call [`Submitted::wait`].
-    pub fn run<T, F, Fut>(&self, isolation: Isolation, body: F) -> Submitted<T>
-    where
-        T: Send + 'static,
-        F: Fn(Transaction) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, TxnError>> + 'static,
-    {
-        self.submit(self.any_seat(), move |session| retry(session, TxnKind::Write(isolation), body))
-    }
-
-    /// Like [`Cluster::run`], on the compute node that owns the locks of a row, where they cost no
-    /// message (LOTUS §4.3).
-    ///
-    /// # Errors
-    /// `UnknownTable`.
-    pub fn run_at<T, F, Fut>(
-        &self,
-        table: TableId,
-        key: impl Into<PrimaryKey>,
-        isolation: Isolation,
-        body: F,
-    ) -> Result<Submitted<T>, TxnError>
-    where
-        T: Send + 'static,
-        F: Fn(Transaction) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, TxnError>> + 'static,
-    {
-        let def = self.shared.table(table).ok_or(TxnError::UnknownTable(table))?;
-        let first = def.key(&key.into()).shard();
-        let intent = Intent::ReadWrite { first };
-        let node = self.shared.router.route(intent, self.random());
-        let compute_node = self.shared.index_of(node).unwrap_or(0);
-        let seat = self.serving(Seat { compute_node, ..self.any_seat() });
-        Ok(self.submit(seat, move |session| retry(session, TxnKind::Write(isolation), body)))
-    }
-
-    /// Like [`Cluster::run`], for a read-only transaction: one snapshot, no locks.
-    pub fn run_read_only<T, F, Fut>(&self, body: F) -> Submitted<T>
-    where
-        T: Send + 'static,
-        F: Fn(Transaction) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, TxnError>> + 'static,
-    {
-        self.submit(self.any_seat(), move |session| retry(session, TxnKind::Read, body))
     }
 
     /// Place of the compute node that the router chooses for a transaction.
@@ -368,7 +327,7 @@ impl<M: Machines> Cluster<M> {
     ///
     /// # Errors
     /// As [`Submitted::wait`].
-    pub fn wait<T>(&self, submitted: Submitted<T>) -> Result<T, TxnError> {
+    pub fn wait<T, E: From<TxnError>>(&self, submitted: Submitted<T, E>) -> Result<T, E> {
         submitted.wait_on(&self.machines)
     }
 
@@ -391,7 +350,7 @@ impl<M: Machines> Cluster<M> {
         self.serving(seat)
     }
 
-    fn random(&self) -> u64 {
+    pub(crate) fn random(&self) -> u64 {
         // Weyl's sequence: even enough for routing, and its only state is a counter.
         self.next.load(Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }

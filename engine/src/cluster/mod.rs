@@ -14,6 +14,7 @@ pub(crate) mod part;
 pub(crate) mod plan;
 pub(crate) mod rejoin;
 pub(crate) mod row_counts;
+pub(crate) mod run;
 pub(crate) mod shards;
 pub(crate) mod tables;
 pub(crate) mod threads;

@@ -12,9 +12,11 @@ use lotus_recovery::membership;
 use super::format::{Writer, push_row};
 use super::*;
 use crate::api::config::TimestampKind;
+use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
 use crate::cluster::rejoin;
 use crate::node::shared::ComputeNode;
+use crate::txn::transaction::Transaction;
 
 const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(8).capacity(1000);
 const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
@@ -186,14 +188,14 @@ fn timestamps_go_on_behind_a_snapshot_of_the_future() {
         let cluster = started(timestamps);
         assert_eq!(cluster.restore(&file.0).unwrap(), written);
         let table = cluster.table("numbers").unwrap();
-        let commit = cluster.run(Isolation::Serializable, move |mut txn| async move {
+        let commit = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             let item = txn.add_rw(table, 7)?;
             txn.execute().await?;
             assert_eq!(txn.value(item), Some(&[1; 8][..]));
             txn.put(item, &[2; 8])?;
-            txn.commit().await
+            Ok::<(), TxnError>(())
         });
-        assert!(commit.wait().unwrap().commit_ts > Some(future));
+        assert!(commit.wait().unwrap().receipt.commit_ts > Some(future));
         cluster.stop().unwrap();
     }
 }

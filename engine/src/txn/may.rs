@@ -31,20 +31,20 @@ use ::may::sync::Blocker;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use lotus::{Cluster, Isolation, TableSpec, may::wait};
+/// use lotus::{Cluster, Isolation, TableSpec, Transaction, TxnError, may::wait};
 ///
 /// let cluster = Cluster::embedded().start()?;
 /// let greetings = cluster.create_table(TableSpec::new("greetings").record_bytes(8).capacity(10))?;
-/// let receipt = may::coroutine::scope(|scope| {
+/// let committed = may::coroutine::scope(|scope| {
 ///     let greeter = may::go!(scope, || {
-///         wait(cluster.run(Isolation::Serializable, move |mut txn| async move {
+///         wait(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
 ///             txn.insert(greetings, 42, b"hello")?;
-///             txn.commit().await
+///             Ok::<(), TxnError>(())
 ///         }))
 ///     });
 ///     greeter.join()
 /// })?;
-/// assert!(receipt.commit_ts.is_some());
+/// assert!(committed.receipt.commit_ts.is_some());
 /// # Ok(())
 /// # }
 /// ```
@@ -107,7 +107,7 @@ mod tests {
     use std::future::{poll_fn, ready};
 
     use super::*;
-    use crate::{Cluster, Isolation, TableSpec, TxnError};
+    use crate::{Cluster, Isolation, TableSpec, Transaction, TxnError};
 
     /// Runs `work` in a coroutine and on a thread, with `beside` on this thread meanwhile.
     fn in_both(work: impl Fn() + Clone + Send + 'static, beside: impl Fn()) {
@@ -176,9 +176,9 @@ mod tests {
         let spec = TableSpec::new("rows").record_bytes(8).capacity(1_000);
         let rows = cluster.create_table(spec).expect("the specification is valid");
         let insert = |key: u64| {
-            wait(cluster.run(Isolation::Serializable, move |mut txn| async move {
+            wait(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
                 txn.insert(rows, key, b"value")?;
-                txn.commit().await
+                Ok(())
             }))
         };
         ::may::coroutine::scope(|scope| {

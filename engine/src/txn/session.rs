@@ -50,7 +50,13 @@ impl Session {
         self.slot.refused.queues()
     }
 
-    /// Begins a read-write transaction. Waits until the slot's previous commit has unlocked.
+    /// Begins a read-write transaction, to be driven by hand: [`Transaction::commit`] commits it,
+    /// and dropping it without that aborts it. Retries are the caller's, too. [`Cluster::run`]
+    /// commits and retries by itself.
+    ///
+    /// Waits until the slot's previous commit has unlocked.
+    ///
+    /// [`Cluster::run`]: crate::Cluster::run
     ///
     /// # Errors
     /// `Misuse` if the slot's previous transaction is still alive, `Timeout` or `Fenced`.
@@ -62,7 +68,8 @@ impl Session {
         Transaction::begin(&self.slot, mode).await
     }
 
-    /// Begins a transaction that reads one snapshot, without locks (LOTUS §5.1).
+    /// Begins a transaction that reads one snapshot, without locks (LOTUS §5.1). It may be dropped
+    /// once it has read.
     ///
     /// # Errors
     /// As [`Session::begin`].

@@ -48,8 +48,8 @@ pub(crate) struct Slot {
     errand: Cell<Errand>,
     /// Buffers on their way to the driver ([`Errand::Asked`]) or back ([`Errand::Executed`]).
     handed: Cell<Option<Box<Body>>>,
-    /// Error of an execution that failed ([`Errand::Executed`]).
-    failed: Cell<Option<TxnError>>,
+    /// The last execution that failed, by its transaction, and its error.
+    failed: RefCell<Option<(TxnId, TxnError)>>,
     /// Whether the caller of the execution under way is gone. It ends a wait for locks.
     abandoned: Rc<Cell<bool>>,
     /// The slot's task, once it serves.
@@ -102,7 +102,7 @@ impl Slot {
             spare: RefCell::new(Some(spare)),
             errand: Cell::new(Errand::Idle),
             handed: Cell::default(),
-            failed: Cell::default(),
+            failed: RefCell::default(),
             abandoned,
             task: Cell::new(None),
             refused: Refused::default(),
@@ -225,9 +225,22 @@ impl Slot {
                 return Poll::Pending;
             }
             self.errand.set(Errand::Idle);
-            let failure = || self.failed.take().expect("what was executed has buffers or an error");
+            let failure = || {
+                let failed = self.failed.borrow();
+                let (_, error) =
+                    failed.as_ref().expect("what was executed has buffers or an error");
+                error.clone()
+            };
             Poll::Ready(self.handed.take().ok_or_else(failure))
         })
+    }
+
+    /// Returns the error of the execution that has ended `txn`, if one has. Only the slot's last
+    /// failure is kept.
+    #[cold]
+    pub(crate) fn ended_by(&self, txn: TxnId) -> Option<TxnError> {
+        let failed = self.failed.borrow();
+        failed.as_ref().filter(|(of, _)| *of == txn).map(|(_, error)| error.clone())
     }
 
     /// Ends a requested execution after its transaction was dropped.
@@ -235,7 +248,6 @@ impl Slot {
         match self.errand.get() {
             Errand::Asked(_) | Errand::Executed => {
                 self.errand.set(Errand::Idle);
-                self.failed.set(None);
                 self.handed.take().into_iter().for_each(|body| self.release(body));
             }
             Errand::Idle => {}
@@ -286,14 +298,14 @@ impl Slot {
             Ok(()) if self.attempts.has_yielded(body.held.txn()) => Some(body.given_up()),
             outcome => outcome.err(),
         };
-        let abandoned = self.abandoned.replace(false);
+        let (abandoned, txn) = (self.abandoned.replace(false), body.held.txn());
         if abandoned || failed.is_some() {
             self.release(body);
         } else {
             self.handed.set(Some(body));
         }
         if let Some(error) = failed.filter(|_| !abandoned) {
-            self.failed.set(Some(error));
+            self.failed.replace(Some((txn, error)));
         }
         self.errand.set(if abandoned { Errand::Idle } else { Errand::Executed });
     }

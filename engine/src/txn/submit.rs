@@ -9,8 +9,10 @@ use std::time::Duration;
 use async_channel::{Receiver, Sender};
 use lotus_fabric::machines::Machines;
 
+use crate::api::abort::Abort;
 use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
+use crate::txn::body::Receipt;
 use crate::txn::session::Session;
 use crate::txn::transaction::Transaction;
 
@@ -19,65 +21,86 @@ use crate::txn::transaction::Transaction;
 const MIN_ATTEMPTS: u32 = 256;
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Result of a transaction that has committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Committed<T> {
+    /// Value that the body returned.
+    pub value: T,
+    /// Timestamps of the commit and of what was read.
+    pub receipt: Receipt,
+}
+
 /// Pending outcome of a transaction or job. Await it, or call [`Submitted::wait`]; dropping it does
 /// not affect the job.
 #[must_use = "await it or wait for it to learn the outcome"]
-pub struct Submitted<T> {
-    reply: Receiver<Result<T, TxnError>>,
+pub struct Submitted<T, E = TxnError> {
+    reply: Receiver<Ended<T, E>>,
 }
+
+/// End of a job: its own outcome, or the reason why it has none.
+type Ended<T, E> = Result<Result<T, E>, TxnError>;
 
 /// Sending end of a [`Submitted`].
-pub(crate) struct Reply<T> {
-    sender: Sender<Result<T, TxnError>>,
+pub(crate) struct Reply<T, E> {
+    sender: Sender<Ended<T, E>>,
 }
 
-impl<T> Submitted<T> {
-    pub(crate) fn channel() -> (Reply<T>, Self) {
+impl<T, E> Submitted<T, E> {
+    pub(crate) fn channel() -> (Reply<T, E>, Self) {
         let (sender, reply) = async_channel::bounded(1);
         (Reply { sender }, Self { reply })
-    }
-
-    /// Blocks this thread until the outcome is known.
-    ///
-    /// # Errors
-    /// The transaction's own; `Fenced` if its coordinator has failed.
-    pub fn wait(self) -> Result<T, TxnError> {
-        self.reply.recv_blocking().unwrap_or(Err(TxnError::Fenced))
     }
 
     /// Whether the outcome is known, so that waiting does not block.
     pub fn is_finished(&self) -> bool {
         !self.reply.is_empty() || self.reply.is_closed()
     }
+}
+
+impl<T, E: From<TxnError>> Submitted<T, E> {
+    /// Blocks this thread until the outcome is known.
+    ///
+    /// # Errors
+    /// The job's own, as [`Cluster::run`](crate::Cluster::run) describes for a transaction;
+    /// `Panicked`, converted, if its code panicked; `Fenced`, converted, if its coordinator has
+    /// failed.
+    pub fn wait(self) -> Result<T, E> {
+        outcome(self.reply.recv_blocking().ok())
+    }
 
     /// Waits like [`Submitted::wait`], while `machines` turn the cores.
-    pub(crate) fn wait_on(self, machines: &impl Machines) -> Result<T, TxnError> {
-        machines.wait(&self.reply).unwrap_or(Err(TxnError::Fenced))
+    pub(crate) fn wait_on(self, machines: &impl Machines) -> Result<T, E> {
+        outcome(machines.wait(&self.reply))
     }
 }
 
-impl<T: Send + 'static> IntoFuture for Submitted<T> {
-    type Output = Result<T, TxnError>;
+impl<T: Send + 'static, E: From<TxnError> + Send + 'static> IntoFuture for Submitted<T, E> {
+    type Output = Result<T, E>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.reply.recv().await.unwrap_or(Err(TxnError::Fenced)) })
+        Box::pin(async move { outcome(self.reply.recv().await.ok()) })
     }
 }
 
-impl<T> Reply<T> {
-    pub(crate) fn send(self, outcome: Result<T, TxnError>) {
+/// Outcome of a job that ended so; `None` if its coordinator dropped it.
+fn outcome<T, E: From<TxnError>>(ended: Option<Ended<T, E>>) -> Result<T, E> {
+    let ended = ended.unwrap_or(Err(TxnError::Fenced));
+    ended.unwrap_or_else(|error| Err(error.into()))
+}
+
+impl<T, E> Reply<T, E> {
+    pub(crate) fn send(self, ended: Ended<T, E>) {
         // The receiver may be gone.
-        let _ = self.sender.try_send(outcome);
+        let _ = self.sender.try_send(ended);
     }
 }
 
 /// Runs a job's own code; a panic in it ends only the job, with `Panicked`. (A panic of the
 /// coordinator itself is not caught here: it drops the reply unsent.)
-pub(crate) async fn catch_panics<T, Fut>(job: impl FnOnce() -> Fut) -> Result<T, TxnError>
-where
-    Fut: Future<Output = Result<T, TxnError>>,
-{
+pub(crate) async fn catch_panics<Fut: Future>(
+    job: impl FnOnce() -> Fut,
+) -> Result<Fut::Output, TxnError> {
     let Ok(running) = catch_unwind(AssertUnwindSafe(job)) else { return Err(TxnError::Panicked) };
     let mut running = pin!(running);
     // Beside the call, not its result: that would be moved out of the unwinding frame every time.
@@ -88,7 +111,7 @@ where
             Poll::Pending => {}
         }));
         match polled {
-            Ok(()) => outcome.take().map_or(Poll::Pending, Poll::Ready),
+            Ok(()) => outcome.take().map_or(Poll::Pending, |ended| Poll::Ready(Ok(ended))),
             Err(_) => Poll::Ready(Err(TxnError::Panicked)),
         }
     })
@@ -102,37 +125,51 @@ pub(crate) enum TxnKind {
     Write(Isolation),
 }
 
-/// Runs attempts of a transaction until one ends with anything but a retryable error.
-pub(crate) async fn retry<T, F, Fut>(
+/// Runs attempts of a transaction until one has committed or ends with anything but a retryable
+/// error of the engine.
+pub(crate) async fn retry<T, E, F>(
     mut session: Session,
     kind: TxnKind,
     body: F,
-) -> Result<T, TxnError>
+) -> Result<Committed<T>, E>
 where
-    F: Fn(Transaction) -> Fut,
-    Fut: Future<Output = Result<T, TxnError>>,
+    E: From<TxnError>,
+    F: AsyncFn(&mut Transaction) -> Result<T, E>,
 {
     let mut attempts = 0;
     let patient_until = session.now().after(MIN_PATIENCE);
     loop {
-        let begun = match kind {
-            TxnKind::Read => session.begin_read_only().await,
-            TxnKind::Write(isolation) => session.begin(isolation).await,
+        let error = match attempt(&mut session, kind, &body).await {
+            Ok(committed) => return Ok(committed),
+            Err(Abort::Application(error)) => return Err(error),
+            Err(Abort::Engine(error)) => error,
         };
-        // Beginning may fail too, where timestamps come over the network.
-        let outcome = match begun {
-            Ok(transaction) => body(transaction).await,
-            Err(error) => Err(error),
-        };
-        match outcome {
-            Err(error) if error.is_retryable() => {
-                attempts += 1;
-                if attempts >= MIN_ATTEMPTS && session.now() >= patient_until {
-                    return Err(error);
-                }
-                session.back_off(attempts - 1).await;
-            }
-            outcome => return outcome,
+        attempts += 1;
+        let is_patient = attempts < MIN_ATTEMPTS || session.now() < patient_until;
+        if !(error.is_retryable() && is_patient) {
+            return Err(error.into());
         }
+        session.back_off(attempts - 1).await;
     }
+}
+
+/// Runs a transaction once.
+async fn attempt<T, E, F>(
+    session: &mut Session,
+    kind: TxnKind,
+    body: &F,
+) -> Result<Committed<T>, Abort<E>>
+where
+    F: AsyncFn(&mut Transaction) -> Result<T, E>,
+{
+    // Beginning may fail too, where timestamps come over the network.
+    let mut txn = match kind {
+        TxnKind::Read => session.begin_read_only().await?,
+        TxnKind::Write(isolation) => session.begin(isolation).await?,
+    };
+    let returned = body(&mut txn).await;
+    let value = Abort::judge(returned, txn.ended_by())?;
+    debug_assert!(txn.ended_by().is_none(), "I270: an attempt that has ended is not committed");
+    let receipt = txn.commit().await?;
+    Ok(Committed { value, receipt })
 }

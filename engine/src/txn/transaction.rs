@@ -5,6 +5,9 @@
 //! driver, which locks and reads the rows added since the last call (`crate::txn::read`) or carries
 //! out the commit (`crate::txn::commit`). Dropping a transaction aborts it: its locks are released
 //! at once, remote ones by a message that is repeated until acknowledged.
+//!
+//! The error of a failed execution stays with the slot, by the attempt's id, so that remembering it
+//! takes neither room in the handle nor time where nothing fails.
 
 use lotus_sabotage::any_broken;
 use std::rc::Rc;
@@ -19,7 +22,11 @@ use crate::txn::body::{Access, Body, Change, Item, Mode, Receipt, Row};
 use crate::txn::piece::Piece;
 use crate::txn::slot::Slot;
 
-/// Handle of one attempt at a transaction; see the module's documentation.
+/// Handle of one attempt at a transaction: rows are added, executed, read and written.
+///
+/// A body of [`Cluster::run`](crate::Cluster::run) borrows it and has it committed by returning
+/// `Ok`. A job that has begun it by hand ([`Session::begin`](crate::Session::begin)) calls
+/// [`Transaction::commit`]; dropping it without that aborts it.
 pub struct Transaction {
     pub(crate) slot: Rc<Slot>,
     /// `None` once the attempt has ended, and while it executes.
@@ -81,6 +88,15 @@ impl Transaction {
     /// Returns the id of this attempt; no two attempts share one.
     pub fn id(&self) -> TxnId {
         self.id
+    }
+
+    /// Returns the error of an execution that has ended the attempt; `None` if none has. Nothing
+    /// can be done with the transaction after it, and nothing of it is ever committed. It is
+    /// remembered until another attempt of the same slot fails.
+    #[inline]
+    pub fn ended_by(&self) -> Option<TxnError> {
+        let goes_on = self.body.is_some() || self.lent;
+        if goes_on { None } else { self.slot.ended_by(self.id) }
     }
 
     /// Adds a row to be read. Adding a row again returns the same item.
@@ -199,7 +215,8 @@ impl Transaction {
         Ok(Item::from_index(body.rows.len() as u32 - 1))
     }
 
-    /// Locks and reads the rows added since the last call. Any error ends the attempt.
+    /// Locks and reads the rows added since the last call. Any error ends the attempt, which
+    /// remembers it ([`Transaction::ended_by`]).
     ///
     /// If this future is dropped, the execution goes on; call `execute` again to wait for it.
     ///

@@ -3,11 +3,8 @@
 //! Each test runs on one compute node and on two: in the second shape half of the locks are
 //! remote.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use crate::common::*;
-use lotus::{Isolation, PrimaryKey, TableId, TableSpec, TxnError};
+use lotus::{Isolation, PrimaryKey, TableId, TableSpec, Transaction, TxnError};
 use lotus_fabric::env::Env;
 
 /// Clusters of one and of two compute nodes, each with an empty table.
@@ -122,12 +119,12 @@ fn a_blind_write_to_an_absent_row_is_refused() {
 fn a_blind_write_to_a_row_that_exists_needs_no_execution() {
     for (cluster, table) in shapes() {
         insert_all(&cluster, table, &[(1, 10), (2, 20)]);
-        done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+        done(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             let one = txn.add_rw(table, 1)?;
             txn.put(one, &11u64.to_le_bytes())?;
             let two = txn.add_rw(table, 2)?;
             txn.delete(two)?;
-            txn.commit().await
+            Ok(())
         }));
         assert_eq!(read(&cluster, table, 1), Some(11));
         assert_eq!(read(&cluster, table, 2), None);
@@ -248,23 +245,22 @@ fn values_of_every_length_come_back() {
 fn rows_can_be_added_after_each_execution() {
     for (cluster, table) in shapes() {
         insert_all(&cluster, table, &[(1, 2), (2, 3), (3, 40)]);
-        let total = cluster.run(Isolation::Serializable, move |mut txn| async move {
+        let total = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             // Each row names the next.
             let mut key = 1;
             for _ in 0..2 {
                 let item = txn.add_ro(table, key)?;
                 txn.execute().await?;
-                key = number_of(&txn, item).expect("it was inserted");
+                key = number_of(txn, item).expect("it was inserted");
             }
             let last = txn.add_rw(table, key)?;
             txn.execute().await?;
             txn.execute().await?;
-            let value = number_of(&txn, last).expect("it was inserted");
+            let value = number_of(txn, last).expect("it was inserted");
             txn.put(last, &(value + 2).to_le_bytes())?;
-            txn.commit().await?;
             Ok(value)
         });
-        assert_eq!(done(total), 40);
+        assert_eq!(done(total).value, 40);
         assert_eq!(read(&cluster, table, 3), Some(42));
         stop_clean(cluster);
     }
@@ -301,7 +297,7 @@ fn h7_a_row_that_was_read_can_be_written_after_a_later_execution() {
 fn a_row_added_twice_is_one_item() {
     let (cluster, table) = with_numbers(small());
     insert(&cluster, table, 1, 10);
-    done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+    done(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         let item = txn.add_rw(table, 1)?;
         assert_eq!((txn.add_rw(table, 1)?, txn.add_ro(table, 1)?), (item, item));
         let other = txn.insert(table, 2, &1u64.to_le_bytes())?;
@@ -310,7 +306,7 @@ fn a_row_added_twice_is_one_item() {
         assert_ne!(item, other);
         txn.execute().await?;
         txn.put(item, &11u64.to_le_bytes())?;
-        txn.commit().await
+        Ok(())
     }));
     assert_eq!((read(&cluster, table, 1), read(&cluster, table, 2)), (Some(11), Some(2)));
     stop_clean(cluster);
@@ -392,36 +388,24 @@ fn a_version_names_its_writer_and_no_attempt_is_like_another() {
 }
 
 #[test]
-fn run_repeats_what_a_retry_may_cure_and_nothing_else() {
-    let (cluster, table) = with_numbers(small());
-    let retryable = TxnError::LockTableFull;
-    for (error, attempts) in [(retryable, 4), (not_found(row(table, 1)), 1)] {
-        let tried = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&tried);
-        let outcome = outcome(cluster.run(Isolation::Serializable, move |txn| {
-            let (attempt, error) = (counted.fetch_add(1, Ordering::Relaxed), error.clone());
-            async move { if attempt < 3 { Err(error) } else { txn.commit().await } }
-        }));
-        assert_eq!(outcome.is_ok(), attempts > 1);
-        assert_eq!(tried.load(Ordering::Relaxed), attempts);
-    }
-    stop_clean(cluster);
-}
-
-#[test]
 fn transactions_go_to_the_owner_of_a_row() {
     let (cluster, table) = with_numbers(small().compute_nodes(2));
     for key in 0..20u64 {
-        let insert =
-            cluster.run_at(table, key, Isolation::Serializable, move |mut txn| async move {
+        let insert = cluster.run_at(
+            table,
+            key,
+            Isolation::Serializable,
+            async move |txn: &mut Transaction| {
                 txn.insert(table, key, &key.to_le_bytes())?;
-                txn.commit().await
-            });
+                Ok(())
+            },
+        );
         done(insert.expect("the table exists"));
         assert_eq!(read(&cluster, table, key), Some(key));
     }
     let unknown = TableId(9);
-    let refused = cluster.run_at(unknown, 0, Isolation::Serializable, |txn| txn.commit());
+    let body = async |_: &mut Transaction| Ok::<(), TxnError>(());
+    let refused = cluster.run_at(unknown, 0, Isolation::Serializable, body);
     assert_eq!(refused.err(), Some(TxnError::UnknownTable(unknown)));
     stop_clean(cluster);
 }
@@ -433,19 +417,20 @@ fn any_thread_can_submit_and_wait_either_way() {
     Env::real(0).in_parallel(8, |thread| {
         for step in 0..8 {
             let key = (thread * 100 + step) as u64;
-            let inserted = cluster.run(Isolation::Serializable, move |mut txn| async move {
-                txn.insert(table, key, &key.to_le_bytes())?;
-                txn.commit().await
-            });
+            let inserted =
+                cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
+                    txn.insert(table, key, &key.to_le_bytes())?;
+                    Ok::<(), TxnError>(())
+                });
             let inserted = if step % 2 == 0 { inserted.wait() } else { block_on(inserted) };
             inserted.expect("nobody else inserts this key");
-            let seen = cluster.run_read_only(move |mut txn| async move {
+            let seen = cluster.run_read_only(async move |txn: &mut Transaction| {
                 let item = txn.add_ro(table, key)?;
                 txn.execute().await?;
-                Ok(number_of(&txn, item))
+                Ok::<_, TxnError>(number_of(txn, item))
             });
             let seen = block_on(async move { seen.await });
-            assert_eq!(seen, Ok(Some(key)));
+            assert_eq!(seen.map(|seen| seen.value), Ok(Some(key)));
         }
     });
     assert_eq!(keys_of(&cluster, table).len(), 64);

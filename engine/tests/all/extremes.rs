@@ -4,7 +4,7 @@
 //! A refused operation leaves nothing behind: no lock, no row, and no memory that stays reserved.
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, PrimaryKey, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, Isolation, PrimaryKey, Session, TableId, TableSpec, Transaction, TxnError};
 
 /// Largest number of rows that a transaction of these clusters writes.
 const MOST_WRITES: u64 = 512;
@@ -30,11 +30,11 @@ fn a_transaction_reads_two_thousand_rows_and_writes_as_many_as_the_log_takes() {
         .chain([(3, Isolation::Snapshot)])
     {
         let (cluster, table) = loaded(nodes, READS);
-        done(cluster.run(isolation, move |mut txn| async move {
+        done(cluster.run(isolation, async move |txn: &mut Transaction| {
             let read: Result<Vec<_>, _> = (0..READS).map(|key| txn.add_ro(table, key)).collect();
             txn.execute().await?;
             for (key, item) in (0..).zip(read?) {
-                assert_eq!(number_of(&txn, item), Some(key));
+                assert_eq!(number_of(txn, item), Some(key));
             }
             // Change one third, delete one, insert one.
             for key in 0..MOST_WRITES {
@@ -51,7 +51,7 @@ fn a_transaction_reads_two_thousand_rows_and_writes_as_many_as_the_log_takes() {
                     _ => _ = txn.insert(table, READS + key, &key.to_le_bytes())?,
                 }
             }
-            txn.commit().await
+            Ok(())
         }));
         let deleted = |key: &u64| *key < MOST_WRITES && key % 3 == 1;
         let inserted = (0..MOST_WRITES).filter(|key| key % 3 == 2).map(|key| READS + key);
@@ -76,7 +76,7 @@ fn values_of_many_megabytes_fit_in_one_transaction() {
     let table = cluster.create_table(spec).expect("there is room");
     let value = |key: u64, round: u64| vec![(key * 31 + round) as u8; 8192 - key as usize];
     for round in 0..3 {
-        done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+        done(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             for key in 0..ROWS {
                 if round == 0 {
                     txn.insert(table, key, &value(key, round))?;
@@ -85,9 +85,9 @@ fn values_of_many_megabytes_fit_in_one_transaction() {
                     txn.put(item, &value(key, round))?;
                 }
             }
-            txn.commit().await
+            Ok(())
         }));
-        done(cluster.run_read_only(move |mut txn| async move {
+        done(cluster.run_read_only(async move |txn: &mut Transaction| {
             let items: Result<Vec<_>, _> = (0..ROWS).map(|key| txn.add_ro(table, key)).collect();
             txn.execute().await?;
             for (key, item) in (0..).zip(items?) {
@@ -242,9 +242,9 @@ fn of_many_who_insert_one_row_one_succeeds_and_the_others_are_told() {
         let cluster = &cluster;
         for isolation in ISOLATIONS {
             let key = 50 + isolation as u64;
-            let insert = move |mut txn: lotus::Transaction| async move {
+            let insert = async move |txn: &mut Transaction| {
                 txn.insert(table, key, &key.to_le_bytes())?;
-                txn.commit().await
+                Ok(())
             };
             let all: Vec<_> = (0..12).map(|_| cluster.run(isolation, insert)).collect();
             let (mut inserted, mut told) = (0, 0);
@@ -321,11 +321,11 @@ fn refused_inserts_into_full_chains_take_no_memory() {
     let spec = TableSpec::new("crowded").record_bytes(8).capacity(10).shards(1);
     let table = cluster.create_table(spec).expect("there is room");
     let refuse = |cluster: &Cluster| {
-        let refused = cluster.run(Isolation::Serializable, move |mut txn| async move {
+        let refused = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             for key in 0..MOST_WRITES + 1 {
                 txn.insert(table, key, b"x")?;
             }
-            txn.commit().await
+            Ok(())
         });
         assert_eq!(outcome(refused), Err(TxnError::TooManyWrites { limit: 512 }));
         cluster.memory_use().expect("all nodes can be reached")
@@ -348,11 +348,11 @@ fn a_table_that_fills_up_takes_transactions_whole_or_not_at_all() {
     let spec = TableSpec::new("blobs").record_bytes(8192).capacity(600).shards(8);
     let table = cluster.create_table(spec).expect("there is room");
     let fill = |number: u64| {
-        cluster.run(Isolation::Serializable, move |mut txn| async move {
+        cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             for key in number * AT_ONCE..(number + 1) * AT_ONCE {
                 txn.insert(table, key, &[key as u8; 8192])?;
             }
-            txn.commit().await
+            Ok(())
         })
     };
     let submitted: Vec<_> = (0..200).map(|number| (number, fill(number))).collect();

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::common::*;
 use lotus::{
-    Cluster, ClusterBuilder, ClusterError, CriticalField, Isolation, PrimaryKey, Seat, TableId,
-    TableSpec, TxnError,
+    Abort, Cluster, ClusterBuilder, ClusterError, CriticalField, Isolation, PrimaryKey, Seat,
+    TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 
@@ -137,12 +137,13 @@ fn a_write_set_as_large_as_the_log_commits_and_a_larger_one_changes_nothing() {
     for nodes in [1, 2] {
         let (cluster, table) = with_numbers(small().compute_nodes(nodes));
         for (first, writes) in [(0, 513), (1_000, 512)] {
-            let committed = cluster.run(Isolation::Serializable, move |mut txn| async move {
-                for key in first..first + writes {
-                    txn.insert(table, key, &key.to_le_bytes())?;
-                }
-                txn.commit().await
-            });
+            let committed =
+                cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
+                    for key in first..first + writes {
+                        txn.insert(table, key, &key.to_le_bytes())?;
+                    }
+                    Ok(())
+                });
             match writes {
                 512 => _ = done(committed),
                 _ => assert_eq!(outcome(committed), Err(TxnError::TooManyWrites { limit: 512 })),
@@ -150,13 +151,13 @@ fn a_write_set_as_large_as_the_log_commits_and_a_larger_one_changes_nothing() {
         }
         assert_keys(&cluster, table, 1_000..1_512);
         // Reads do not count.
-        done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+        done(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             for key in 1_000..1_512 {
                 txn.add_rw(table, key)?;
             }
             txn.add_ro(table, 0)?;
             txn.execute().await?;
-            txn.commit().await
+            Ok(())
         }));
         stop_clean(cluster);
     }
@@ -371,11 +372,11 @@ fn h20_index_chains_grow_as_long_as_need_be() {
         let inserts: Vec<_> = (0..ROWS)
             .step_by(at_once)
             .map(|first| {
-                cluster.run(Isolation::Serializable, move |mut txn| async move {
+                cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
                     for key in first..first + at_once as u64 {
                         txn.insert(table, key, &key.to_le_bytes())?;
                     }
-                    txn.commit().await
+                    Ok(())
                 })
             })
             .collect();
@@ -409,11 +410,11 @@ fn h20_inserts_of_one_transaction_never_share_a_slot() {
         let spec = TableSpec::new("crowded").record_bytes(8).capacity(10).shards(shards);
         let table = cluster.create_table(spec).expect("there is room");
         for first in [0, at_once, 2 * at_once] {
-            done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+            done(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
                 for key in first..first + at_once {
                     txn.insert(table, key, &key.to_le_bytes())?;
                 }
-                txn.commit().await
+                Ok(())
             }));
         }
         assert_keys(&cluster, table, 0..3 * at_once);
@@ -428,16 +429,15 @@ fn h20_an_aborted_insert_leaves_its_chain_usable() {
     let spec = TableSpec::new("crowded").record_bytes(8).capacity(10).shards(1);
     let table = cluster.create_table(spec).expect("there is room");
     for commit in [false, true] {
-        done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+        let ended = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
             for key in 0..60u64 {
                 txn.insert(table, key, &key.to_le_bytes())?;
             }
             txn.execute().await?;
-            if commit {
-                txn.commit().await?;
-            }
-            Ok(())
-        }));
+            if commit { Ok(()) } else { Err(Abort::Application(())) }
+        });
+        let ended = block_on(ended).map(|committed| committed.value);
+        assert_eq!(ended, if commit { Ok(()) } else { Err(Abort::Application(())) });
     }
     assert_keys(&cluster, table, 0..60);
     stop_clean(cluster);

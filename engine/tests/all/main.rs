@@ -1,6 +1,7 @@
 //! The engine's integration tests, as one program; `no_alloc` needs an allocator of its own.
 
 mod api;
+mod bodies;
 mod capacity;
 mod churn;
 mod common;

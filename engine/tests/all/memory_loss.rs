@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Cluster, ClusterError, Isolation, MemoryStanding, PrimaryKey, TableId, TableSpec, TxnError,
+    Cluster, ClusterError, Isolation, MemoryStanding, PrimaryKey, TableId, TableSpec, Transaction,
+    TxnError,
 };
 use lotus_fabric::ids::NodeId;
 
@@ -28,17 +29,19 @@ fn lose(cluster: &Cluster, memory_node: u16) {
 
 /// Adds one to a row, at least once. Returns the previous number.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
-    cluster.run(Isolation::Serializable, move |txn| add_one(txn, table, row)).wait()
+    let body = async move |txn: &mut Transaction| add_one(txn, table, row).await;
+    cluster.run(Isolation::Serializable, body).wait().map(|committed| committed.value)
 }
 
 /// Inserts a row that no other insert uses.
 fn insert(cluster: &Cluster, table: TableId, row: u64) -> Result<(), TxnError> {
     cluster
-        .run(Isolation::Serializable, move |mut txn| async move {
+        .run(Isolation::Serializable, async move |txn: &mut Transaction| {
             txn.insert(table, row, &row.to_le_bytes())?;
-            txn.commit().await.map(drop)
+            Ok(())
         })
         .wait()
+        .map(drop)
 }
 
 fn standing(cluster: &Cluster) -> Vec<MemoryStanding> {
@@ -89,12 +92,12 @@ fn transactions_go_on_with_every_copy_that_is_left() {
     let noticed = eventually_within(PATIENCE, || standing(&cluster) == left);
     assert!(noticed, "{:?}", standing(&cluster));
     let read = |row: u64| {
-        let reading = cluster.run_read_only(move |mut txn| async move {
+        let reading = cluster.run_read_only(async move |txn: &mut Transaction| {
             let item = txn.add_ro(table, row)?;
             txn.execute().await?;
-            Ok(number_of(&txn, item))
+            Ok(number_of(txn, item))
         });
-        reading.wait()
+        reading.wait().map(|committed| committed.value)
     };
     let told = eventually_within(PATIENCE, || match read(3) {
         Err(TxnError::DataLost { memory_node: 1 }) => true,

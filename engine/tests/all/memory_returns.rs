@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, MemoryStanding, PrimaryKey, TableId, TxnError};
+use lotus::{Cluster, Isolation, MemoryStanding, PrimaryKey, TableId, Transaction, TxnError};
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::transport::Fabric;
 
@@ -41,26 +41,27 @@ fn await_standing(cluster: &Cluster, memory_node: u16, standing: MemoryStanding)
 
 /// Adds one to a row, at least once. Returns the previous number.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
-    cluster.run(Isolation::Serializable, move |txn| add_one(txn, table, row)).wait()
+    let body = async move |txn: &mut Transaction| add_one(txn, table, row).await;
+    cluster.run(Isolation::Serializable, body).wait().map(|committed| committed.value)
 }
 
 /// Inserts a row, and deletes it again if `keep` is false.
 fn insert(cluster: &Cluster, table: TableId, row: u64, keep: bool) -> Result<(), TxnError> {
-    let inserted = cluster.run(Isolation::Serializable, move |mut txn| async move {
+    let inserted = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         txn.insert(table, row, &row.to_le_bytes())?;
-        txn.commit().await.map(drop)
+        Ok::<(), TxnError>(())
     });
     inserted.wait()?;
     if keep {
         return Ok(());
     }
-    let deleted = cluster.run(Isolation::Serializable, move |mut txn| async move {
+    let deleted = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         let item = txn.add_rw(table, row)?;
         txn.execute().await?;
         txn.delete(item)?;
-        txn.commit().await.map(drop)
+        Ok(())
     });
-    deleted.wait()
+    deleted.wait().map(drop)
 }
 
 fn rows(cluster: &Cluster, table: TableId) -> Vec<(PrimaryKey, u64)> {

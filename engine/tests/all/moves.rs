@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, MoveError, Moved, Moving, ShardId, TableId, TxnError};
+use lotus::{
+    Cluster, Isolation, MoveError, Moved, Moving, ShardId, TableId, Transaction, TxnError,
+};
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::NodeId;
@@ -15,7 +17,7 @@ const ROWS: u64 = 64;
 
 /// Adds one to a row, on the node that the router names.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<(), TxnError> {
-    let body = move |txn| add_one(txn, table, row);
+    let body = async move |txn: &mut Transaction| add_one(txn, table, row).await;
     cluster.run_at(table, row, Isolation::Serializable, body)?.wait().map(drop)
 }
 

@@ -7,18 +7,18 @@
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, Seat, TableId, TxnError};
+use lotus::{Cluster, Isolation, Seat, TableId, Transaction, TxnError};
 
 const ROWS: u64 = 64;
 const LEASE: Duration = Duration::from_millis(500);
 
 /// Adds one to a row on some node that still serves, at least once. Returns the previous number.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
-    let body = move |txn| add_one(txn, table, row);
+    let body = async move |txn: &mut Transaction| add_one(txn, table, row).await;
     loop {
         match cluster.run(Isolation::Serializable, body).wait() {
             Err(error) if error.is_retryable() || error == TxnError::Fenced => {}
-            outcome => return outcome,
+            outcome => return outcome.map(|committed| committed.value),
         }
     }
 }

@@ -16,8 +16,9 @@ fn increment_at(cluster: &Cluster, compute_node: usize, table: TableId, row: u64
     let seat = Seat { compute_node, thread: 0 };
     loop {
         let attempt = cluster.submit(seat, move |mut session| async move {
-            let txn = session.begin(Isolation::Serializable).await?;
-            add_one(txn, table, row).await
+            let mut txn = session.begin(Isolation::Serializable).await?;
+            add_one(&mut txn, table, row).await?;
+            txn.commit().await
         });
         match attempt.wait() {
             Ok(_) => return,

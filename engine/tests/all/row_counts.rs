@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, PrimaryKey, TableId, TableSpec};
+use lotus::{Cluster, Isolation, PrimaryKey, TableId, TableSpec, Transaction};
 
 /// Returns the estimate of compute node `node` for the only table.
 #[track_caller]
@@ -19,19 +19,19 @@ fn rows_of_a_small_table_are_counted_exactly_wherever_they_are_inserted_and_dele
     let lease = Duration::from_millis(400);
     let (cluster, table) = with_zeroes(small().compute_nodes(2).lease(Some(lease)), 700);
     assert_eq!([0, 1].map(|node| count(&cluster, node, table)), [700; 2]);
-    done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+    done(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         for key in 0..300 {
             let item = txn.add_rw(table, key)?;
             txn.delete(item)?;
         }
-        txn.commit().await
+        Ok(())
     }));
     // Over tombstones, or in purged slots.
-    done(cluster.run(Isolation::Serializable, move |mut txn| async move {
+    done(cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         for key in 0..50 {
             txn.insert(table, key, &[7; 8])?;
         }
-        txn.commit().await
+        Ok(())
     }));
     assert_eq!([0, 1].map(|node| count(&cluster, node, table)), [450; 2]);
     // A restarted node has kept no counts.

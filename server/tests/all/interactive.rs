@@ -57,6 +57,79 @@ fn rows_are_read_written_inserted_and_deleted() {
 }
 
 #[test]
+fn an_upsert_inserts_an_absent_row_and_updates_a_present_one() {
+    let bank = Bank::open(2);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        for (round, kind) in [(0, Kind::Serializable), (1, Kind::Snapshot)] {
+            let mut txn = client.transaction(kind);
+            let (present, absent) = (txn.add_rw(table, 1), txn.add_rw(table, 1_000 + round));
+            let deleted = txn.add_rw(table, 2 + round);
+            txn.execute().await.unwrap();
+            assert_eq!(txn.value(absent), None);
+            txn.upsert(present, bytes(INITIAL + 1 + round));
+            txn.upsert(absent, bytes(5));
+            txn.delete(deleted);
+            // In a step before the commit, and again in the commit's.
+            txn.execute().await.unwrap();
+            txn.upsert(absent, bytes(6));
+            txn.upsert(deleted, bytes(7));
+            assert!(txn.commit().await.unwrap().is_some());
+            assert_eq!(balance(&client, 1).await.unwrap(), INITIAL + 1 + round);
+            assert_eq!(balance(&client, 1_000 + round).await.unwrap(), 6);
+            assert_eq!(balance(&client, 2 + round).await.unwrap(), 7);
+        }
+        // The second time the row is there.
+        let mut txn = client.transaction(Kind::Serializable);
+        let present = txn.add_rw(table, 1_000);
+        txn.execute().await.unwrap();
+        txn.upsert(present, bytes(8));
+        txn.commit().await.unwrap();
+        assert_eq!(balance(&client, 1_000).await.unwrap(), 8);
+    });
+    assert_eq!(bank.audit(), (ACCOUNTS - 2) * INITIAL + 2 + 7 + 7 + 8 + 6);
+}
+
+#[test]
+fn an_upsert_that_cannot_be_is_refused_and_ends_the_transaction() {
+    let bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let refused = |step: Result<Option<u64>, CallError>, why: &str| {
+            let Err(CallError::Failed(Failure::Refused(told))) = step else { panic!("{step:?}") };
+            assert!(told.contains(why), "{told}");
+        };
+        let mut txn = client.transaction(Kind::Serializable);
+        let early = txn.add_rw(table, 1_000);
+        txn.upsert(early, bytes(1));
+        refused(txn.commit().await, "execute before an upsert");
+        for kind in [Kind::Serializable, Kind::ReadOnly] {
+            let mut txn = client.transaction(kind);
+            let read = txn.add_ro(table, 1);
+            txn.execute().await.unwrap();
+            txn.upsert(read, bytes(1));
+            refused(txn.commit().await, "added for reading only");
+        }
+        let mut txn = client.transaction(Kind::Serializable);
+        let long = txn.add_rw(table, 1);
+        txn.execute().await.unwrap();
+        txn.upsert(long, vec![0; 9]);
+        refused(txn.commit().await, "at most 8 bytes");
+        let mut others = client.transaction(Kind::Serializable);
+        let foreign = [others.add_ro(table, 1), others.add_ro(table, 2)][1];
+        let mut txn = client.transaction(Kind::Serializable);
+        txn.add_rw(table, 1);
+        txn.execute().await.unwrap();
+        txn.upsert(foreign, bytes(1));
+        refused(txn.commit().await, "another transaction");
+        deposit(&client, 1, 0).await.unwrap();
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
+#[test]
 fn errors_end_a_transaction_and_its_locks() {
     let bank = Bank::open(1);
     run(async {
@@ -99,6 +172,7 @@ fn a_transaction_that_is_dropped_leaves_no_lock() {
         other.add_rw(table, 1);
         let conflict = other.execute().await;
         assert!(matches!(conflict, Err(CallError::Failed(Failure::Conflict(_)))));
+        assert!(conflict.is_err_and(|error| error.is_retryable()), "it was not retried");
         txn.abort();
         deposit(&client, 1, 1).await.unwrap();
     });

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bad_input;
+mod bodies;
 mod calls;
 mod common;
 mod greedy;

@@ -227,12 +227,12 @@ pub fn number_of(txn: &Transaction, item: Item) -> Option<u64> {
 }
 
 /// Adds one to a row, which exists. Returns the previous number.
-pub async fn add_one(mut txn: Transaction, table: TableId, row: u64) -> Result<u64, TxnError> {
+pub async fn add_one(txn: &mut Transaction, table: TableId, row: u64) -> Result<u64, TxnError> {
     let item = txn.add_rw(table, row)?;
     txn.execute().await?;
-    let before = number_of(&txn, item).expect("it was loaded");
+    let before = number_of(txn, item).expect("it was loaded");
     txn.put(item, &(before + 1).to_le_bytes())?;
-    txn.commit().await.map(|_| before)
+    Ok(before)
 }
 
 /// Has a coordinator lock the first `rows` to write, and keep them until its node ends. Returns

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use lotus::{
     Cluster, ClusterBuilder, ClusterError, Isolation, Machines, PrimaryKey, TableId, TableSpec,
-    Threads, TimestampKind, TxnError, Wait,
+    Threads, TimestampKind, Transaction, TxnError, Wait,
 };
 use lotus_authority::remote::{Address, AuthorityServer, RemoteAuthority, Security};
 use lotus_authority::testing::TestAuthority;
@@ -145,7 +145,7 @@ fn transfer<M: Machines>(
     from: u64,
     to: u64,
 ) -> Result<(), TxnError> {
-    let transfer = cluster.run(Isolation::Serializable, move |mut txn| async move {
+    let transfer = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         let (a, b) = (txn.add_rw(table, from)?, txn.add_rw(table, to)?);
         txn.execute().await?;
         let read = |value: Option<&[u8]>| {
@@ -154,9 +154,9 @@ fn transfer<M: Machines>(
         let (a_has, b_has) = (read(txn.value(a)), read(txn.value(b)));
         txn.put(a, &(a_has - 1).to_le_bytes())?;
         txn.put(b, &(b_has + 1).to_le_bytes())?;
-        txn.commit().await.map(drop)
+        Ok(())
     });
-    transfer.wait()
+    transfer.wait().map(drop)
 }
 
 /// Checks that a cluster's memory passes the audit.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lotus::{
     Authority, Cluster, ClusterBuilder, ClusterError, Isolation, Seat, ShardId, TableId, Threads,
-    TimestampKind,
+    TimestampKind, Transaction, TxnError,
 };
 use lotus_authority::EmbeddedAuthority;
 use lotus_fabric::env::Env;
@@ -66,13 +66,14 @@ fn a_part_has_its_own_seats_and_reaches_every_row() {
         transfer(&most, table, key, (key + 1) % ROWS).expect("it ends well");
         transfer(&one, table, key, (key + 5) % ROWS).expect("it ends well");
         // Runs at the owner if it is in this part, at another node of the part otherwise.
-        let read = one.run_at(table, key, Isolation::Serializable, move |mut txn| async move {
-            let item = txn.add_rw(table, key)?;
-            txn.execute().await?;
-            let value = txn.value(item).expect("loaded").to_vec();
-            txn.put(item, &value)?;
-            txn.commit().await.map(drop)
-        });
+        let read =
+            one.run_at(table, key, Isolation::Serializable, async move |txn: &mut Transaction| {
+                let item = txn.add_rw(table, key)?;
+                txn.execute().await?;
+                let value = txn.value(item).expect("loaded").to_vec();
+                txn.put(item, &value)?;
+                Ok::<(), TxnError>(())
+            });
         read.expect("the table is known").wait().expect("it ends well");
     }
     assert_eq!(sound_total(&one, table), ROWS * BALANCE);

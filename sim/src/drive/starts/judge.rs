@@ -20,7 +20,7 @@
 
 use std::rc::Rc;
 
-use lotus::{Cluster, ClusterError, Data, Isolation, TxnError};
+use lotus::{Cluster, ClusterError, Data, Isolation, Transaction, TxnError};
 
 use super::hall::Hall;
 use super::{ACCOUNTS, Ground, PlaceState, ROWS, STARTED, STRUCK, WHOLE, rows};
@@ -127,13 +127,13 @@ impl Ground {
 
 fn add_one(cluster: &Cluster<Hall>, row: u64) -> Result<(), TxnError> {
     let table = cluster.table(&ACCOUNTS.name).ok_or(TxnError::Timeout)?;
-    let added = cluster.run(Isolation::Serializable, move |mut txn| async move {
+    let added = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         let item = txn.add_rw(table, row)?;
         txn.execute().await?;
         let mut value = [0; 8];
         value.copy_from_slice(txn.value(item).expect("it is loaded"));
         txn.put(item, &(u64::from_le_bytes(value) + 1).to_le_bytes())?;
-        txn.commit().await.map(drop)
+        Ok(())
     });
-    cluster.wait(added)
+    cluster.wait(added).map(drop)
 }
