@@ -54,6 +54,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ours: u64 = ours.map(|order| order.pieces).sum();
         assert!(ours <= ordered && ordered <= stocked, "{ours}, {ordered}, {stocked}");
         println!("item {number}: {ordered} of {stocked} pieces are ordered, {ours} in this run");
+        let last: Vec<Order> = client.call("last_orders", &number).await?;
+        let numbers = last.iter().map(|order| order.number);
+        assert!(numbers.is_sorted_by(|one, next| one > next), "the newest comes first");
     }
     println!("{} orders were placed, and all are there", placed.len());
     Ok(())

@@ -54,7 +54,7 @@ mod space;
 mod txn;
 mod upkeep;
 
-pub use api::abort::Abort;
+pub use api::abort::{Abort, Never};
 pub use api::cache_counters::{CacheCounters, Hits};
 pub use api::config::{
     Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,

@@ -1,6 +1,7 @@
 //! Reasons of a transaction's body not to commit, and the rule by which its end is judged.
 
 use lotus_mvcc::table::SizeError;
+use serde::{Deserialize, Serialize};
 
 use crate::api::error::TxnError;
 use crate::api::path_error::PathError;
@@ -12,7 +13,7 @@ use crate::api::path_error::PathError;
 ///
 /// [`Cluster::run`]: crate::Cluster::run
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Abort<E = ()> {
+pub enum Abort<E = Never> {
     /// An error of the engine; the transaction is tried again where that may help.
     #[error(transparent)]
     Engine(#[from] TxnError),
@@ -20,6 +21,10 @@ pub enum Abort<E = ()> {
     #[error(transparent)]
     Application(E),
 }
+
+/// Error of a body that refuses by no rule of its own: there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum Never {}
 
 impl<E> From<PathError> for Abort<E> {
     fn from(error: PathError) -> Self {
@@ -83,5 +88,7 @@ mod tests {
         assert_eq!(Abort::Application(io).to_string(), "no such account");
         let full = Abort::<std::io::Error>::from(TxnError::LockTableFull);
         assert_eq!(full.to_string(), TxnError::LockTableFull.to_string());
+        let boxed: Box<dyn std::error::Error> = Abort::<Never>::from(TxnError::Timeout).into();
+        assert_eq!(boxed.to_string(), TxnError::Timeout.to_string());
     }
 }

@@ -19,6 +19,7 @@ impl SpareIndexes {
 
     /// Keeps the stretch at `base`, which was taken for an index of `bytes` bytes.
     pub(crate) fn keep(&self, group: GroupId, bytes: u64, base: u64) {
+        debug_assert!(base != 0, "I20: no slab begins where a region does");
         self.lock().entry((group.0, bytes.div_ceil(SLAB_BYTES))).or_default().push(base);
     }
 

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use lotus_mvcc::Timestamp;
-use lotus_sabotage::{Rule, broken};
+use lotus_sabotage::{Rule, any_broken, broken};
 
 use crate::api::error::TxnError;
 use crate::txn::slot::Slot;
@@ -28,6 +28,10 @@ impl Held {
         let issued = coordinator.timestamps.issued();
         coordinator.snapshots.borrow_mut().register(held.place(), issued);
         held.snapshot = coordinator.timestamps.snapshot().await?;
+        debug_assert!(
+            held.snapshot >= issued || any_broken(),
+            "I2: a snapshot is at least what was issued before it"
+        );
         coordinator.snapshots.borrow_mut().activate(held.place(), held.snapshot);
         Ok(held)
     }

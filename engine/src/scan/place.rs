@@ -78,7 +78,7 @@ impl Homes {
 /// Number of home buckets in a stretch of a table, whose rows take at most `room` bytes or are
 /// those of one bucket.
 pub(crate) fn stretch(table: &TableDef, room: usize) -> u64 {
-    let row = table.spec().record_bytes as usize + table.spec().key_bytes as usize;
+    let row = (table.stored().value_bytes + table.stored().key_bytes) as usize;
     let rows = (room / row).clamp(1, AT_ONCE);
     let in_one_read = MAX_VERB_BYTES / (table.bucket_words() * WORD_BYTES);
     (rows / BUCKET_SLOTS).clamp(1, in_one_read) as u64

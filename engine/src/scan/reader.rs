@@ -243,6 +243,7 @@ impl<'a> Reader<'a> {
                 linked = Some(self.linked(&links).await?);
             }
         }
+        debug_assert!(place != from, "I271: a page ends behind the place where it begins");
         self.check_purges().await?;
         Ok(Some(place))
     }

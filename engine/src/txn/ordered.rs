@@ -177,6 +177,10 @@ impl OrderedTable<'_> {
         self.check_key(key)?;
         let (id, item) = self.leaf(Seek::At(key), Access::Write).await?;
         let leaf = self.node(id, item)?.unwrap_or(Node::EMPTY);
+        debug_assert!(
+            leaf.covers(Seek::At(key)) || any_broken(),
+            "I281: that a key is absent, its own leaf says"
+        );
         if leaf.find(key).is_err() {
             return Ok(false);
         }

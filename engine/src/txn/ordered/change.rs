@@ -86,6 +86,7 @@ impl OrderedTable<'_> {
         if self.txn.has_added(left)? || self.txn.has_added(right)? {
             return Ok(None);
         }
+        debug_assert!(left != right, "I280: a node is no neighbour of its own");
         let nodes = (self.node(pair.left, left)?, self.node(pair.right, right)?);
         let (Some(lower), Some(upper)) = nodes else {
             return Err(self.damaged());

@@ -77,6 +77,10 @@ impl OrderedTable<'_> {
             if node.level() == level {
                 let item = self.open(id, access, place).await?;
                 let still = self.is_it(id, item, place, level)?;
+                debug_assert!(
+                    still,
+                    "I280: a node that is locked or of one snapshot stays as it was"
+                );
                 return if still { Ok((id, item)) } else { Err(self.damaged()) };
             }
             if node.is_empty() {
