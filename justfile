@@ -53,6 +53,10 @@ fuzz-one target seconds="60" max_len="4096" samples="":
 instructions:
     cargo bench --bench instructions
 
+# Packs all crates and builds them as their users would get them; uploads nothing.
+publishable:
+    cargo publish --workspace --dry-run
+
 # Micro-benchmarks, then the whole engine on SmallBank.
 bench:
     cargo bench --workspace
