@@ -15,6 +15,7 @@
 //! * [`Cluster::run`]: the contract of a transaction's body; [`Abort`]: an error type for bodies.
 //! * [`Session`], [`Transaction`]: the interface of a job on a coordinator, which drives
 //!   transactions by hand.
+//! * [`ordered`]: tables that keep their keys in order, and ranges.
 //! * [`path`]: finding rows by something other than their primary key.
 //! * [`Cluster::scan`], [`Session::scan`]: all rows of a table as of one moment.
 //! * [`audit`]: invariants that hold when nothing runs.

@@ -86,6 +86,8 @@ points! {
         WaitEnded "wait-ended" One "the wait of another node's request has ended, untold"
         LocksGranted "locks-granted" One "all locks of a round are held"
         Read "read" One "every row has been read"
+        NodeSplit "node-split" One "a node of an ordered table is split, and not yet written"
+        NodesMerged "nodes-merged" One "nodes of an ordered table are merged, and not yet written"
         Reserve "reserve" One "cells, slots and memory are reserved"
         LogPosted "log-posted" Several "the log entry is written, memory node by memory node"
         RecordsPosted "records-posted" Several "records are written, replica by replica"

@@ -41,7 +41,8 @@ const AT_ONCE: usize = 8;
 pub struct TableRows {
     /// The table.
     pub table: TableId,
-    /// Estimated number of rows; see [`Cluster::row_counts`].
+    /// Estimated number of rows, of an ordered table the number of its tree's nodes; see
+    /// [`Cluster::row_counts`].
     pub rows: u64,
 }
 

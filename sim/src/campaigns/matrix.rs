@@ -348,6 +348,7 @@ impl Coordinate {
             ..Topology::default()
         };
         let workload = match point {
+            _ if self.splits_nodes() => Workload::Bins { bins: 40 },
             _ if inserts => Workload::Tatp { subscribers: 200 },
             _ if upkeep => Workload::Pairs { pairs: 80, record_bytes: 8192 },
             _ => bank,
@@ -368,6 +369,18 @@ impl Coordinate {
             rates: Rates::default(),
             schedule: self.schedule(),
             strikes: self.strikes(),
+        }
+    }
+
+    /// Whether the transactions change trees: at their own points, and at one in four of all others
+    /// at which no certain rows are needed.
+    fn splits_nodes(&self) -> bool {
+        use FaultPoint as P;
+        let waits = matches!(self.point, P::LockAwaited | P::WaitEnded);
+        let some = (self.place as usize + self.role as usize + self.manner as usize) % 4 == 3;
+        match self.point {
+            P::NodeSplit | P::NodesMerged => true,
+            point => point.family() == Family::Transaction && !waits && some,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Changing the tree: nodes that grow too large are split, and small ones are merged.
 
+use lotus_points::point;
 use lotus_tree::{Node, ROOT, Seek, edit};
 use rand::Rng;
 
@@ -42,6 +43,7 @@ impl OrderedTable<'_> {
             (id, item) = self.find(Seek::At(&key), level + 1, Access::Write).await?;
             let parent = self.node(id, item)?.ok_or_else(|| self.damaged())?;
             bytes = edit::with_child(parent, &key, right);
+            point!(self.txn.slot.coordinator.node.id.0, NodeSplit);
         }
         debug_assert!(bytes.len() <= self.limits.node, "I280: a node fits in its row");
         self.txn.upsert(item, &bytes)
@@ -70,6 +72,7 @@ impl OrderedTable<'_> {
             }
             self.txn.upsert(merged.item, &merged.bytes)?;
             self.txn.upsert(parent_item, &bytes)?;
+            point!(self.txn.slot.coordinator.node.id.0, NodesMerged);
             (id, item) = (parent, parent_item);
         }
     }
