@@ -29,6 +29,7 @@ pub mod chain;
 pub mod horizon;
 pub mod index;
 pub mod key;
+pub mod key_range;
 pub mod layout;
 pub mod loader;
 pub mod oracle;
@@ -40,5 +41,6 @@ pub mod version_table_cache;
 pub mod visibility;
 
 pub use key::{CriticalField, PrimaryKey};
+pub use key_range::KeyRange;
 pub use table::{Inline, TableDef, TableSpec};
 pub use timestamp::Timestamp;
