@@ -83,7 +83,7 @@ pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::table::SpecError;
 pub use lotus_mvcc::{CriticalField, Inline, KeyRange, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Intent, ShardEpoch};
-pub use scan::{Scan, ScanCursor, ScanError, ScanPage, SessionScan};
+pub use scan::{Scan, ScanCursor, ScanError, ScanPage, ScanRow, SessionScan};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,
     read_snapshot, read_snapshot_head,

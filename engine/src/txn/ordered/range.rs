@@ -6,7 +6,7 @@ use lotus_mvcc::KeyRange;
 use lotus_sabotage::any_broken;
 use lotus_tree::{ENTRY_BYTES, Node, ROOT, Seek};
 
-use super::OrderedTable;
+use super::{INVERTED, OrderedTable};
 use crate::api::error::TxnError;
 use crate::txn::body::Access;
 
@@ -140,7 +140,7 @@ impl Range<'_, '_> {
     /// `Misuse` if the range ends before it begins; otherwise as [`OrderedTable::get`].
     pub async fn rows(mut self) -> Result<Rows, TxnError> {
         if self.keys.is_inverted() {
-            return Err(TxnError::Misuse("a range ends at or after the key that it begins with"));
+            return Err(INVERTED);
         }
         let mut rows = Rows::default();
         if self.limit == 0 || self.keys.is_empty() {
