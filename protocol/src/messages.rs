@@ -13,13 +13,13 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use lotus_mvcc::{CriticalField, TableSpec};
+use lotus_mvcc::{CriticalField, KeyRange, TableSpec};
 
 use crate::effect::Effect;
 use crate::table_shape::{self, TableShape};
 
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
@@ -56,7 +56,7 @@ pub enum Op<'a> {
         /// Time that the server may take, in microseconds.
         timeout_us: u32,
     },
-    /// The next step of an interactive transaction. Answered by `Executed`, `Committed` or
+    /// The next step of an interactive transaction. Answered by `Executed`, `Found`, `Committed` or
     /// `Failed`; after the last two the transaction is over.
     #[serde(borrow)]
     Step(Step<'a>),
@@ -95,9 +95,35 @@ pub struct Scan<'a> {
     /// Cursor of the page before; empty for the first page.
     #[serde(borrow)]
     pub cursor: Bytes<'a>,
+    /// Rows to show; all of them, from the first on, unless the table is ordered.
+    pub keys: Keys<'a>,
 }
 
-/// A row: its primary key and its value.
+/// A range of keys of an ordered table. It may end before it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Keys<'a> {
+    /// The least key that lies in it, if it is one.
+    #[serde(borrow)]
+    pub from: Bytes<'a>,
+    /// The least key behind it.
+    pub until: Option<Bytes<'a>>,
+    /// Whether the greatest key comes first.
+    pub reverse: bool,
+}
+
+impl<'a> Keys<'a> {
+    /// The wire form of a range.
+    pub fn of(range: &'a KeyRange, reverse: bool) -> Self {
+        Self { from: Bytes(&range.from), until: range.until.as_deref().map(Bytes), reverse }
+    }
+
+    /// The range.
+    pub fn range(&self) -> KeyRange {
+        KeyRange { from: self.from.0.to_vec(), until: self.until.map(|until| until.0.to_vec()) }
+    }
+}
+
+/// A row: its key and its value.
 pub type PageRow<'a> = (Bytes<'a>, Bytes<'a>);
 
 /// A call of a stored transaction.
@@ -116,8 +142,8 @@ pub struct Call<'a> {
     pub id: Option<CallId>,
 }
 
-/// A step of an interactive transaction: changes and new rows, in this order, and then either an
-/// execution of the new rows or the commit.
+/// A step of an interactive transaction: changes and new rows, in this order, and then the end, of
+/// which there is one kind for each answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Step<'a> {
     /// The client's number for the transaction, unique among those open on the connection.
@@ -127,17 +153,45 @@ pub struct Step<'a> {
     /// Changes and new rows, in order.
     #[serde(borrow)]
     pub actions: Vec<Action<'a>>,
-    /// Execution or commit.
-    pub end: StepEnd,
+    /// Execution, an operation on an ordered table, or commit.
+    pub end: StepEnd<'a>,
 }
 
-/// The end of a step.
+/// The end of a step. Each locks and reads the rows that were added, first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StepEnd {
-    /// Locks and reads the rows that were added.
+pub enum StepEnd<'a> {
+    /// Does nothing else. Answered by `Executed`.
     Execute,
-    /// Commits.
+    /// Commits. Answered by `Committed`.
     Commit,
+    /// Reads a row of an ordered table. Answered by `Found`.
+    Get {
+        /// The table.
+        table: u16,
+        /// The key.
+        #[serde(borrow)]
+        key: Bytes<'a>,
+        /// Whether the row is locked to write.
+        for_update: bool,
+    },
+    /// Deletes a row of an ordered table, if there is one. Answered by `Found`.
+    Delete {
+        /// The table.
+        table: u16,
+        /// The key.
+        key: Bytes<'a>,
+    },
+    /// Reads rows of an ordered table, a page of them. Answered by `Found`.
+    Range {
+        /// The table.
+        table: u16,
+        /// The rows.
+        keys: Keys<'a>,
+        /// Most rows to read.
+        limit: u64,
+        /// Whether the rows are locked to write.
+        for_update: bool,
+    },
 }
 
 /// First-step parameters of an interactive transaction.
@@ -206,6 +260,24 @@ pub enum Action<'a> {
         /// The value.
         value: Bytes<'a>,
     },
+    /// The value of a row of an ordered table, which is inserted if it does not exist.
+    OrderedPut {
+        /// The table.
+        table: u16,
+        /// The key.
+        key: Bytes<'a>,
+        /// The value.
+        value: Bytes<'a>,
+    },
+    /// A row of an ordered table that does not exist yet.
+    OrderedInsert {
+        /// The table.
+        table: u16,
+        /// The key.
+        key: Bytes<'a>,
+        /// Its value.
+        value: Bytes<'a>,
+    },
 }
 
 /// An answer of a server.
@@ -222,6 +294,13 @@ pub enum Answer<'a> {
     Never,
     /// Values of the rows that the step added, in their order; `None` for absent ones.
     Executed(Vec<Option<Bytes<'a>>>),
+    /// The same, and what the step's operation on an ordered table has found.
+    Found {
+        /// Values of the rows that the step added.
+        added: Vec<Option<Bytes<'a>>>,
+        /// Result of the operation.
+        found: Found<'a>,
+    },
     /// The interactive transaction has committed, with this timestamp if it wrote anything.
     Committed(Option<u64>),
     /// The interactive transaction is over. No server sends it at present.
@@ -237,6 +316,24 @@ pub enum Answer<'a> {
         rows: Vec<PageRow<'a>>,
         /// The cursor behind them; `None` if they are the last.
         cursor: Option<Bytes<'a>>,
+    },
+}
+
+/// Result of an operation on an ordered table.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Found<'a> {
+    /// Value of a row; `None` if there is none.
+    #[serde(borrow)]
+    Value(Option<Bytes<'a>>),
+    /// Whether there was a row to delete.
+    Deleted(bool),
+    /// Rows of a range.
+    Rows {
+        /// The rows, in their order.
+        rows: Vec<PageRow<'a>>,
+        /// End of a page: the least key of the range that is left, or in reverse the least key that
+        /// is not. `None` if nothing is left, or there are as many rows as the limit allows.
+        rest: Option<Bytes<'a>>,
     },
 }
 
@@ -427,7 +524,8 @@ impl Failure {
 /// A quantity that a server limits in interactive transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Excess {
-    /// Rows in the transaction.
+    /// Rows in the transaction. Each change of an ordered table counts, and each node of one that
+    /// was read.
     Rows,
     /// Bytes in the answer to one step.
     AnswerBytes,
@@ -436,7 +534,7 @@ pub enum Excess {
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Rows => "it has too many rows",
+            Self::Rows => "it has too many rows, with changes and nodes of ordered tables",
             Self::AnswerBytes => "the answer to its step has too many bytes",
         })
     }
@@ -494,6 +592,8 @@ pub struct Table {
     pub critical_field: Option<(u8, u8)>,
     /// Number of its shards.
     pub shards: u16,
+    /// Whether its rows are in the order of their keys.
+    pub ordered: bool,
 }
 
 impl Table {
@@ -501,7 +601,8 @@ impl Table {
     pub fn of(id: u16, spec: &TableSpec) -> Self {
         let critical_field = table_shape::pair(spec.critical_field);
         let name = spec.name.clone().into_owned();
-        Self { name, id, critical_field, shards: spec.shards as u16 }
+        let (shards, ordered) = (spec.shards as u16, spec.ordered);
+        Self { name, id, critical_field, shards, ordered }
     }
 
     /// The critical field, from which a key's shard is derived.
@@ -594,7 +695,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn step() -> Op<'static> {
+    fn step(end: StepEnd<'static>) -> Op<'static> {
         let (key, value) = (Bytes(b"key"), Bytes(b"value"));
         Op::Step(Step {
             txn: 3,
@@ -606,9 +707,24 @@ mod tests {
                 Action::Put { item: 7, value },
                 Action::Delete { item: 8 },
                 Action::Upsert { item: 9, value },
+                Action::OrderedPut { table: 3, key, value },
+                Action::OrderedInsert { table: 3, key, value },
             ],
-            end: StepEnd::Commit,
+            end,
         })
+    }
+
+    fn steps() -> [Op<'static>; 5] {
+        let (table, key, for_update) = (3, Bytes(b"key"), true);
+        let keys = Keys { from: key, until: Some(Bytes(b"other")), reverse: true };
+        [
+            StepEnd::Execute,
+            StepEnd::Commit,
+            StepEnd::Get { table, key, for_update },
+            StepEnd::Delete { table, key },
+            StepEnd::Range { table, keys, limit: u64::MAX, for_update },
+        ]
+        .map(step)
     }
 
     fn ops() -> Vec<Op<'static>> {
@@ -622,8 +738,10 @@ mod tests {
         let outcome = Op::Outcome { id: CallId::from(9), timeout_us: 5 };
         static STOCK: TableSpec = TableSpec::new("stock").record_bytes(320).capacity(1 << 20);
         let create = Op::CreateTable { table: TableShape::of(&STOCK), timeout_us: 5 };
-        let scan = Op::Scan(Scan { scan: 4, begin: true, table: 1, cursor: Bytes(b"cursor") });
-        vec![Op::Call(call), outcome, step(), Op::Abandon { txn: 1 }, Op::Directory, create, scan]
+        let (cursor, keys) = (Bytes(b"cursor"), Keys::default());
+        let scan = Op::Scan(Scan { scan: 4, begin: true, table: 1, cursor, keys });
+        let others = [Op::Call(call), outcome, Op::Abandon { txn: 1 }, Op::Directory, create, scan];
+        others.into_iter().chain(steps()).collect()
     }
 
     #[test]
@@ -638,6 +756,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn ranges_survive_the_wire() {
+        for range in [KeyRange::default(), KeyRange::prefix(b"a"), KeyRange::of(..)] {
+            for reverse in [false, true] {
+                let keys = Keys::of(&range, reverse);
+                assert_eq!((keys.range(), keys.reverse), (range.clone(), reverse));
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn garbage_decodes_or_does_not_and_nothing_else(
@@ -649,7 +777,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_decode_or_do_not_and_nothing_else(
-            which in 0..7_usize, at in any::<prop::sample::Index>(), byte: u8,
+            which in 0..11_usize, at in any::<prop::sample::Index>(), byte: u8,
         ) {
             let mut sent = Vec::new();
             crate::frame::write(&mut sent, &ops()[which]);
