@@ -73,40 +73,49 @@ fn rows_are_read_put_inserted_and_deleted_beside_others() {
         let [accounts, table] = ["accounts", "sorted"].map(|name| client.table(name).unwrap());
         let long = vec![0xff; 20];
         for kind in [Kind::Serializable, Kind::Snapshot] {
-            let mut txn = client.transaction(kind);
-            let account = txn.add_rw(accounts, 1);
-            let mut sorted = txn.ordered(table);
-            sorted.insert(*b"b", *b"2");
-            sorted.put(long.clone(), []);
-            // What is planned is sent before, and other rows are executed.
-            assert_eq!(sorted.get(b"b").await.unwrap(), Some(b"2".to_vec()));
-            assert_eq!(sorted.get(b"a").await.unwrap(), None);
-            sorted.put(*b"b", *b"3");
-            assert_eq!(sorted.get_for_update(b"b").await.unwrap(), Some(b"3".to_vec()));
-            assert_eq!(sorted.get(&long).await.unwrap(), Some(Vec::new()));
-            assert_eq!(txn.value(account), Some(&INITIAL.to_le_bytes()[..]));
-            txn.put(account, (INITIAL + 1).to_le_bytes());
-            let both = txn.ordered(table).range(..).rows().await.unwrap();
-            assert_eq!(both, [(b"b".to_vec(), b"3".to_vec()), (long.clone(), Vec::new())]);
-            assert!(txn.commit().await.unwrap().is_some());
+            // Locks of a commit are released a little later than it is reported, so all is tried
+            // again after a conflict.
+            let body = async |txn: &mut Transaction| {
+                let account = txn.add_rw(accounts, 1);
+                let mut sorted = txn.ordered(table);
+                sorted.insert(*b"b", *b"2");
+                sorted.put(long.clone(), []);
+                // What is planned is sent before, and other rows are executed.
+                assert_eq!(sorted.get(b"b").await?, Some(b"2".to_vec()));
+                assert_eq!(sorted.get(b"a").await?, None);
+                sorted.put(*b"b", *b"3");
+                assert_eq!(sorted.get_for_update(b"b").await?, Some(b"3".to_vec()));
+                assert_eq!(sorted.get(&long).await?, Some(Vec::new()));
+                assert_eq!(txn.value(account), Some(&INITIAL.to_le_bytes()[..]));
+                txn.put(account, (INITIAL + 1).to_le_bytes());
+                txn.ordered(table).range(..).rows().await
+            };
+            let both = client.run(kind, body).await.unwrap();
+            let expected = [(b"b".to_vec(), b"3".to_vec()), (long.clone(), Vec::new())];
+            assert_eq!(both.value, expected);
+            assert!(both.commit_ts.is_some());
             assert_eq!(balance(&client, 1).await.unwrap(), INITIAL + 1);
-            assert_eq!(all(&client, table).await, both);
-            let mut txn = client.transaction(kind);
-            assert!(txn.ordered(table).delete(b"b").await.unwrap());
-            assert!(!txn.ordered(table).delete(b"c").await.unwrap());
-            assert!(txn.ordered(table).delete(&long).await.unwrap());
-            assert_eq!(txn.ordered(table).get(b"b").await.unwrap(), None);
-            let account = txn.add_rw(accounts, 1);
-            txn.execute().await.unwrap();
-            txn.put(account, INITIAL.to_le_bytes());
-            txn.commit().await.unwrap();
+            assert_eq!(all(&client, table).await, expected);
+            let body = async |txn: &mut Transaction| {
+                assert!(txn.ordered(table).delete(b"b").await?);
+                assert!(!txn.ordered(table).delete(b"c").await?);
+                assert!(txn.ordered(table).delete(&long).await?);
+                assert_eq!(txn.ordered(table).get(b"b").await?, None);
+                let account = txn.add_rw(accounts, 1);
+                txn.execute().await?;
+                txn.put(account, INITIAL.to_le_bytes());
+                Ok::<(), CallError>(())
+            };
+            client.run(kind, body).await.unwrap();
             assert_eq!(all(&client, table).await, []);
         }
-        // A transaction that is dropped has changed nothing.
-        let mut txn = client.transaction(Kind::Serializable);
-        txn.ordered(table).put(*b"x", *b"1");
-        assert_eq!(txn.ordered(table).prefix(b"x").rows().await.unwrap().len(), 1);
-        txn.abort();
+        let given_up = async |txn: &mut Transaction| {
+            txn.ordered(table).put(*b"x", *b"1");
+            assert_eq!(txn.ordered(table).prefix(b"x").rows().await?.len(), 1);
+            Err::<(), _>(CallError::Request("enough".to_owned()))
+        };
+        let ended = client.run(Kind::Serializable, given_up).await;
+        assert!(matches!(ended, Err(CallError::Request(_))), "{ended:?}");
         assert_eq!(all(&client, table).await, []);
     });
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
@@ -120,36 +129,34 @@ fn ranges_that_are_longer_than_an_answer_are_read_whole_both_ways() {
         let client = bank.client().await;
         let table = filled(&client).await;
         assert_eq!(all(&client, table).await, rows(0..ROWS));
-        let mut txn = client.transaction(Kind::Serializable);
-        let mut sorted = txn.ordered(table);
-        // The transaction's own changes are in its range.
-        assert!(sorted.delete(&key(7)).await.unwrap());
-        sorted.put(key(1_100), *b"changed");
-        sorted.insert(*b"0005000", *b"between");
         let mut changed = rows((0..ROWS).filter(|number| *number != 7));
         let after = changed.iter().position(|(known, _)| *known == key(500)).unwrap();
         changed.iter_mut().find(|(known, _)| *known == key(1_100)).unwrap().1 = b"changed".into();
         changed.insert(after + 1, (b"0005000".to_vec(), b"between".to_vec()));
-        let up = sorted.range(..).rows().await.unwrap();
-        assert_eq!(up, changed);
-        let mut down = sorted.range(..).reverse().rows().await.unwrap();
-        assert_eq!(down.first(), changed.last());
-        down.reverse();
-        assert_eq!(down, changed);
-        let (from, until) = (key(100), key(900));
-        let inner = sorted.range((Bound::Excluded(&*from), Bound::Included(&*until)));
-        let expected: Rows = changed
-            .iter()
-            .filter(|(key, _)| *key > from && *key <= until)
-            .take(700)
-            .cloned()
-            .collect();
-        assert_eq!(inner.limit(700).for_update().rows().await.unwrap(), expected);
-        let last = sorted.prefix(b"0011").reverse().limit(3).rows().await.unwrap();
-        assert_eq!(last, rows([1_199, 1_198, 1_197]));
-        assert_eq!(sorted.range(..).limit(0).rows().await.unwrap(), []);
-        assert_eq!(sorted.range(&*from..&*from).rows().await.unwrap(), []);
-        txn.commit().await.unwrap();
+        let body = async |txn: &mut Transaction| {
+            let mut sorted = txn.ordered(table);
+            // The transaction's own changes are in its range.
+            assert!(sorted.delete(&key(7)).await?);
+            sorted.put(key(1_100), *b"changed");
+            sorted.insert(*b"0005000", *b"between");
+            let up = sorted.range(..).rows().await?;
+            assert_eq!(up, changed);
+            let mut down = sorted.range(..).reverse().rows().await?;
+            assert_eq!(down.first(), changed.last());
+            down.reverse();
+            assert_eq!(down, changed);
+            let (from, until) = (key(100), key(900));
+            let inner = sorted.range((Bound::Excluded(&*from), Bound::Included(&*until)));
+            let inside = |(key, _): &&(Vec<u8>, Vec<u8>)| *key > from && *key <= until;
+            let expected: Rows = changed.iter().filter(inside).take(700).cloned().collect();
+            assert_eq!(inner.limit(700).for_update().rows().await?, expected);
+            let last = sorted.prefix(b"0011").reverse().limit(3).rows().await?;
+            assert_eq!(last, rows([1_199, 1_198, 1_197]));
+            assert_eq!(sorted.range(..).limit(0).rows().await?, []);
+            assert_eq!(sorted.range(&*from..&*from).rows().await?, []);
+            Ok::<(), CallError>(())
+        };
+        client.run(Kind::Serializable, body).await.unwrap();
         assert_eq!(all(&client, table).await, changed);
     });
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
@@ -302,12 +309,14 @@ fn scans_show_ranges_in_order_at_one_moment() {
             assert!(page.len() < 200, "there are more");
             page
         });
-        let mut txn = client.transaction(Kind::Serializable);
-        for number in (0..ROWS).step_by(20) {
-            assert!(txn.ordered(table).delete(&key(number)).await.unwrap());
-            txn.ordered(table).put([&key(number)[..], b"x"].concat(), *b"new");
-        }
-        txn.commit().await.unwrap();
+        let body = async |txn: &mut Transaction| {
+            for number in (0..ROWS).step_by(20) {
+                assert!(txn.ordered(table).delete(&key(number)).await?);
+                txn.ordered(table).put([&key(number)[..], b"x"].concat(), *b"new");
+            }
+            Ok::<(), CallError>(())
+        };
+        client.run(Kind::Serializable, body).await.unwrap();
         for (scan, read) in [&mut up, &mut down].into_iter().zip(&mut read) {
             while let Some(page) = scan.next_page().await.unwrap() {
                 read.extend(page);
