@@ -1,10 +1,11 @@
 //! Scans: all rows of a table as of one moment, while transactions run.
 //!
 //! # What it is
-//! A scan draws a snapshot and shows every row that it has exactly once, page by page: those of an
-//! ordered table in the order of their keys, others in no particular order. Rows that are written, inserted or deleted meanwhile stay as the snapshot
-//! shows them ([`reader`]). From plain threads it is a [`Scan`], a job in a coroutine slot of some
-//! coordinator; in a job of one's own it is a [`SessionScan`].
+//! A scan draws a snapshot and shows every row that it has exactly once, page by page: rows of an
+//! ordered table in the order of their keys, others in no particular order. Rows that are written,
+//! inserted or deleted meanwhile stay as the snapshot shows them ([`reader`]). From plain threads
+//! it is a [`Scan`], a job in a coroutine slot of some coordinator; in a job of one's own it is a
+//! [`SessionScan`].
 //!
 //! # How long the snapshot lasts
 //! The scan holds it ([`held`]): deleted rows are not purged and old versions are not trimmed until
@@ -41,7 +42,7 @@ use crate::txn::submit::Submitted;
 use crate::txn::transaction::Transaction;
 use held::Held;
 pub use place::ScanCursor;
-use place::{Place, ScanPlace};
+use place::{CursorPlace, ScanPlace};
 use reader::{ReadError, Reader, RowSink, row_patience};
 
 /// Bytes of keys and values after which a page ends.
@@ -124,7 +125,7 @@ pub struct SessionScan<'s> {
     /// Rows of an ordered table to show, and whether from the greatest key down.
     keys: (KeyRange, bool),
     /// Place of the next page; `None` at the end.
-    next: Option<Place>,
+    next: Option<CursorPlace>,
 }
 
 impl SessionScan<'_> {
@@ -141,8 +142,8 @@ impl SessionScan<'_> {
         Some(ScanCursor { process, table: self.table.id(), snapshot, place })
     }
 
-    /// Shows only the rows of an ordered table in this range, in reverse from the greatest key down.
-    /// A cursor does not hold the range: it is to be chosen again after [`Session::resume_scan`].
+    /// Shows only the rows of an ordered table in this range, if `reverse` from the greatest key
+    /// down. A cursor does not hold the range: choose it again after [`Session::resume_scan`].
     ///
     /// # Errors
     /// `Txn` with `Misuse` if the table is not ordered, or the range ends before it begins.
@@ -194,28 +195,28 @@ impl SessionScan<'_> {
     /// Reads rows and the place behind them, from the index.
     async fn read_buckets(
         &mut self,
-        place: &Place,
-    ) -> Result<(Vec<ScanRow>, Option<Place>), ReadError> {
+        place: &CursorPlace,
+    ) -> Result<(Vec<ScanRow>, Option<CursorPlace>), ReadError> {
         let place = match place {
-            Place::Buckets(place) => *place,
-            Place::Start | Place::Key(_) => ScanPlace::START,
+            CursorPlace::Buckets(place) => *place,
+            CursorPlace::Start | CursorPlace::Key(_) => ScanPlace::START,
         };
         let mut rows = Rows::default();
         let mut reader = Reader::new(self.session, &self.held, Arc::clone(&self.table));
         let next = reader.read_page(place, PAGE_BYTES, &mut rows).await?;
-        Ok((rows.rows, next.map(Place::Buckets)))
+        Ok((rows.rows, next.map(CursorPlace::Buckets)))
     }
 
     /// Reads rows and the place behind them, in an ordered table: by a transaction at the snapshot,
     /// which holds the nodes of one page.
     async fn read_keys(
         &mut self,
-        place: &Place,
-    ) -> Result<(Vec<ScanRow>, Option<Place>), ReadError> {
+        place: &CursorPlace,
+    ) -> Result<(Vec<ScanRow>, Option<CursorPlace>), ReadError> {
         let (all, reverse) = &self.keys;
         let keys = match place {
-            Place::Key(key) => all.rest(key.clone(), *reverse),
-            Place::Start | Place::Buckets(_) => all.clone(),
+            CursorPlace::Key(key) => all.rest(key.clone(), *reverse),
+            CursorPlace::Start | CursorPlace::Buckets(_) => all.clone(),
         };
         let mut txn = Transaction::begin_at(self.session.slot(), self.held.at()).await?;
         let mut table = txn.ordered(self.table.id())?;
@@ -237,12 +238,12 @@ impl SessionScan<'_> {
             true => rest.until.clone(),
         });
         let rows = rows.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
-        Ok((rows, next.map(Place::Key)))
+        Ok((rows, next.map(CursorPlace::Key)))
     }
 
     /// Goes back to the first page.
     pub fn restart(&mut self) {
-        self.next = Some(Place::Start);
+        self.next = Some(CursorPlace::Start);
     }
 
     /// Goes on at another cursor of this scan.
@@ -272,7 +273,7 @@ impl Session {
     pub async fn scan(&mut self, table: TableId) -> Result<SessionScan<'_>, ScanError> {
         let table = known(self.coordinator(), table)?;
         let held = Held::draw(self.slot()).await?;
-        let (keys, next) = (Default::default(), Some(Place::Start));
+        let (keys, next) = (Default::default(), Some(CursorPlace::Start));
         Ok(SessionScan { session: self, held, table, keys, next })
     }
 

@@ -3,11 +3,11 @@
 //! # What this crate is
 //!
 //! The pure half of LOTUS's memory store (LOTUS §4.4, §7.1): names ([`key`], [`key_range`],
-//! [`table`]), bytes ([`layout`]), and the decisions taken over bytes that were read ([`index`], [`visibility`],
-//! [`acceptance`], [`chain`]). Beside them stand the few pieces of state that a compute node keeps
-//! about remote memory: the [`address_cache`], the [`version_table_cache`], the [`slab`]
-//! sub-allocator with the slots that [`retention`] keeps back, the snapshots that define its
-//! [`horizon`], and the embedded [`timestamp`] clock.
+//! [`table`]), bytes ([`layout`]), and the decisions taken over bytes that were read ([`index`],
+//! [`visibility`], [`acceptance`], [`chain`]). Beside them stand the few pieces of state that a
+//! compute node keeps about remote memory: the [`address_cache`], the [`version_table_cache`], the
+//! [`slab`] sub-allocator with the slots that [`retention`] keeps back, the snapshots that define
+//! its [`horizon`], and the embedded [`timestamp`] clock.
 //!
 //! # What it is not
 //!

@@ -76,8 +76,8 @@ impl Named {
     /// The row in a table of the cluster.
     fn of_table(&self, table: &KnownTable) -> Result<Row<'_>, String> {
         let key = match table.ordered {
-            true => Key::Ordered(&self.bytes),
-            false => Key::Plain(PrimaryKey::try_from(&self.bytes[..]).map_err(|error| {
+            true => RowKey::Ordered(&self.bytes),
+            false => RowKey::Plain(PrimaryKey::try_from(&self.bytes[..]).map_err(|error| {
                 format!("{} is no key of table {}: {error}", self.key, self.table)
             })?),
         };
@@ -101,11 +101,11 @@ impl Named {
 /// A row of a table of the cluster.
 struct Row<'r> {
     table: TableId,
-    key: Key<'r>,
+    key: RowKey<'r>,
 }
 
 /// Key of a row.
-enum Key<'r> {
+enum RowKey<'r> {
     Plain(PrimaryKey),
     /// In an ordered table.
     Ordered(&'r [u8]),
@@ -258,12 +258,12 @@ pub fn get(file: &ClusterFile, args: &GetArgs) -> Result<Verdict, String> {
 async fn read(client: &Client, row: &Row<'_>) -> Result<Option<Vec<u8>>, CallError> {
     let mut txn = client.transaction(Kind::ReadOnly);
     match row.key {
-        Key::Plain(key) => {
+        RowKey::Plain(key) => {
             let item = txn.add_ro(row.table, key);
             txn.execute().await?;
             Ok(txn.value(item).map(Vec::from))
         }
-        Key::Ordered(key) => txn.ordered(row.table).get(key).await,
+        RowKey::Ordered(key) => txn.ordered(row.table).get(key).await,
     }
 }
 
@@ -294,13 +294,13 @@ pub fn put(file: &ClusterFile, args: &PutArgs) -> Result<Verdict, String> {
 async fn upsert(client: &Client, row: &Row<'_>, value: &[u8]) -> Result<bool, CallError> {
     let mut txn = client.transaction(Kind::Serializable);
     let existed = match row.key {
-        Key::Plain(key) => {
+        RowKey::Plain(key) => {
             let item = txn.add_rw(row.table, key);
             txn.execute().await?;
             txn.upsert(item, value);
             txn.value(item).is_some()
         }
-        Key::Ordered(key) => {
+        RowKey::Ordered(key) => {
             let mut table = txn.ordered(row.table);
             let existed = table.get_for_update(key).await?.is_some();
             table.put(key, value);
@@ -335,7 +335,7 @@ pub fn del(file: &ClusterFile, args: &DelArgs) -> Result<Verdict, String> {
 async fn delete(client: &Client, row: &Row<'_>) -> Result<bool, CallError> {
     let mut txn = client.transaction(Kind::Serializable);
     let existed = match row.key {
-        Key::Plain(key) => {
+        RowKey::Plain(key) => {
             let item = txn.add_rw(row.table, key);
             txn.execute().await?;
             let existed = txn.value(item).is_some();
@@ -344,7 +344,7 @@ async fn delete(client: &Client, row: &Row<'_>) -> Result<bool, CallError> {
             }
             existed
         }
-        Key::Ordered(key) => txn.ordered(row.table).delete(key).await?,
+        RowKey::Ordered(key) => txn.ordered(row.table).delete(key).await?,
     };
     txn.commit().await.map(|_| existed)
 }

@@ -87,7 +87,7 @@ pub(crate) fn stretch(table: &TableDef, room: usize) -> u64 {
 
 /// Place from which a scan goes on, in any table.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum CursorPlace {
     /// The beginning.
     Start,
     /// In an index.
@@ -98,7 +98,7 @@ pub(crate) enum Place {
     Key(Vec<u8>),
 }
 
-impl Place {
+impl CursorPlace {
     /// Whether a table has such places.
     pub(crate) fn is_of(&self, table: &TableDef) -> bool {
         match self {
@@ -124,7 +124,7 @@ pub struct ScanCursor {
     pub(crate) process: u64,
     pub(crate) table: TableId,
     pub(crate) snapshot: Timestamp,
-    pub(crate) place: Place,
+    pub(crate) place: CursorPlace,
 }
 
 impl ScanCursor {
@@ -153,14 +153,14 @@ impl ScanCursor {
         bytes.extend_from_slice(&snapshot.raw().to_le_bytes());
         bytes.extend_from_slice(&table.0.to_le_bytes());
         match place {
-            Place::Start => bytes.push(START),
-            Place::Buckets(ScanPlace { group, bucket, level }) => {
+            CursorPlace::Start => bytes.push(START),
+            CursorPlace::Buckets(ScanPlace { group, bucket, level }) => {
                 bytes.extend_from_slice(&bucket.to_le_bytes());
                 bytes.extend_from_slice(&level.to_le_bytes());
                 bytes.extend_from_slice(&group.to_le_bytes());
                 bytes.push(BUCKETS);
             }
-            Place::Key(key) => {
+            CursorPlace::Key(key) => {
                 bytes.extend_from_slice(key);
                 bytes.push(KEY);
             }
@@ -178,13 +178,13 @@ impl ScanCursor {
         let word = |from: &[u8]| Some(u64::from_le_bytes(from.first_chunk().copied()?));
         let half = |from: &[u8]| Some(u16::from_le_bytes(from.first_chunk().copied()?));
         let place = match (*kind, place.len()) {
-            (START, 0) => Place::Start,
+            (START, 0) => CursorPlace::Start,
             (BUCKETS, Self::BUCKETS_BYTES) => {
                 let level = u32::from_le_bytes(place[8..].first_chunk().copied()?);
                 let (bucket, group) = (word(place)?, half(&place[12..])?);
-                Place::Buckets(ScanPlace { group, bucket, level })
+                CursorPlace::Buckets(ScanPlace { group, bucket, level })
             }
-            (KEY, _) => Place::Key(place.to_vec()),
+            (KEY, _) => CursorPlace::Key(place.to_vec()),
             _ => return None,
         };
         let (process, snapshot) = (word(head)?, Timestamp::new(word(&head[8..])?)?);
@@ -233,8 +233,8 @@ mod tests {
         ) {
             let snapshot = Timestamp::new(snapshot).expect("63 bits");
             let ((process, bucket, level), (table, group)) = (words, halves);
-            let buckets = Place::Buckets(ScanPlace { group, bucket, level });
-            for place in [Place::Start, buckets, Place::Key(key)] {
+            let buckets = CursorPlace::Buckets(ScanPlace { group, bucket, level });
+            for place in [CursorPlace::Start, buckets, CursorPlace::Key(key)] {
                 let cursor = ScanCursor { process, table: TableId(table), snapshot, place };
                 let encoded = cursor.encode();
                 prop_assert!(encoded.len() <= ScanCursor::MAX_BYTES);

@@ -194,6 +194,10 @@ impl Range<'_, '_> {
             let place = until.as_deref().map_or(Seek::Last, Seek::Below);
             let (id, item) = self.table.leaf(place, self.access).await?;
             let leaf = self.table.node(id, item)?.unwrap_or(Node::EMPTY);
+            debug_assert!(
+                leaf.covers(place) || any_broken(),
+                "I281: a range reads the leaf that is responsible for its last key"
+            );
             let end = until.as_ref().map_or(leaf.len(), |until| {
                 let (Ok(end) | Err(end)) = leaf.find(until);
                 end
