@@ -63,7 +63,7 @@ pub enum StepEnd<'a> {
 pub struct Begin {
     /// Isolation, and whether it may write.
     pub kind: Kind,
-    /// Same as [`Call::shard`].
+    /// Same as [`Call::shard`](crate::messages::Call::shard).
     pub shard: Option<u16>,
 }
 
