@@ -47,7 +47,7 @@ fn shown(pages: &[ScanPage]) -> Pairs {
     pages.iter().flat_map(|page| page.rows.clone()).collect()
 }
 
-/// Pages of a scan of a range; `before` runs before each of them.
+/// Pages of a scan of a range.
 async fn pages(
     session: &mut Session,
     table: TableId,
