@@ -1,5 +1,6 @@
-//! A client of a cluster that runs no program of its own: uses a table of the cluster file, creates
-//! another one, and changes rows of both in one transaction.
+//! A client of a cluster that runs no program of its own: uses tables of the cluster file, creates
+//! another one, and changes rows of all of them in one transaction. Customers are found by the
+//! beginning of their name, in an ordered table.
 //!
 //! ```text
 //! lotus cluster up --file examples/tables.toml
@@ -9,47 +10,60 @@
 
 #![expect(clippy::print_stdout, reason = "it tells its user what happened")]
 
-use lotus_client::{CallError, Client, Config, Failure, Kind, TableId, TableSpec};
+use lotus_client::{CallError, Client, Config, Kind, TableId, TableSpec, Transaction};
 
 /// Client address of a compute node in examples/tables.toml; the other is learned from it.
 const SERVICE: &str = "127.0.0.1:7651";
 /// Visits of each customer, by the customer's number.
 const VISITS: TableSpec = TableSpec::new("visits").record_bytes(8).capacity(10_000);
 const CUSTOMER: u64 = 42;
+const NAME: &str = "Ada Lovelace";
+
+/// Numbers of the tables.
+#[derive(Clone, Copy)]
+struct Tables {
+    customers: TableId,
+    /// Ordered.
+    names: TableId,
+    visits: TableId,
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let service = std::env::args().nth(1).unwrap_or_else(|| SERVICE.to_owned());
     let client = Client::connect(Config::new(service)).await?;
     let customers = client.open_table("customers").await?.ok_or("the file names it")?;
+    let names = client.open_table("names").await?.ok_or("the file names it")?;
     // Every run begins by it: a table that exists is found.
     let visits = client.create_table(&VISITS).await?;
-    let number = loop {
-        match visit(&client, customers, visits).await {
-            // Another client was in the way, or all places for transactions are taken.
-            Err(CallError::Failed(Failure::Conflict(_) | Failure::Busy(_))) => {}
-            outcome => break outcome?,
-        }
-    };
+    let tables = Tables { customers, names, visits };
+    // Other clients may be in the way, or all places for transactions taken: it is run again.
+    let body = async move |txn: &mut Transaction| visit(txn, tables).await;
+    let number = client.run(Kind::Serializable, body).await?.value;
     println!("this is visit {number} of customer {CUSTOMER}");
+    let body =
+        async move |txn: &mut Transaction| txn.ordered(names).prefix(b"Ada").limit(10).rows().await;
+    for (key, _) in client.run(Kind::ReadOnly, body).await?.value {
+        // The customer's number follows the name.
+        let name = String::from_utf8_lossy(&key[..key.len().saturating_sub(8)]);
+        println!("a customer is called {name}");
+    }
     Ok(())
 }
 
 /// Registers the customer at the first visit, and counts all of them.
-async fn visit(client: &Client, customers: TableId, visits: TableId) -> Result<u64, CallError> {
-    let mut txn = client.transaction(Kind::Serializable);
-    let customer = txn.add_ro(customers, CUSTOMER);
-    let count = txn.add_rw(visits, CUSTOMER);
+async fn visit(txn: &mut Transaction, tables: Tables) -> Result<u64, CallError> {
+    let customer = txn.add_ro(tables.customers, CUSTOMER);
+    let count = txn.add_rw(tables.visits, CUSTOMER);
     txn.execute().await?;
     let before = txn.value(count).and_then(|value| value.try_into().ok());
     let number = before.map_or(0, u64::from_le_bytes) + 1;
     if txn.value(customer).is_none() {
-        txn.insert(customers, CUSTOMER, "Ada, 12 Analytical Row");
+        txn.insert(tables.customers, CUSTOMER, "Ada, 12 Analytical Row");
+        // Two customers of one name have keys of their own.
+        let key = [NAME.as_bytes(), &CUSTOMER.to_be_bytes()].concat();
+        txn.ordered(tables.names).insert(key, CUSTOMER.to_be_bytes());
     }
-    match before {
-        Some(_) => txn.put(count, number.to_le_bytes()),
-        None => _ = txn.insert(visits, CUSTOMER, number.to_le_bytes()),
-    }
-    txn.commit().await?;
+    txn.upsert(count, number.to_le_bytes());
     Ok(number)
 }

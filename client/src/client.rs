@@ -218,8 +218,9 @@ impl Client {
         Transaction::new(Arc::clone(&self.shared), kind, self.shared.timeout())
     }
 
-    /// A scan of a table: every row that exists at one moment, once, while transactions go on.
-    /// Nothing is sent before its first page is asked for.
+    /// A scan of a table: every row that exists at one moment, once, while transactions go on; of
+    /// an ordered table in order, or the rows of a range. Nothing is sent before its first page is
+    /// asked for.
     pub fn scan(&self, table: TableId) -> Scan {
         Scan::new(Arc::clone(&self.shared), table)
     }

@@ -149,6 +149,7 @@ mod tests {
                 id: 4,
                 critical_field: Some((0, 8)),
                 shards: 4096,
+                ordered: false,
             }],
             procedures: Vec::new(),
             owners: (0..4096).map(|shard| Owner { node: Some(shard % 3), epoch: 1 }).collect(),

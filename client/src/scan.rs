@@ -5,18 +5,20 @@
 //! the cursor of the page before, so a request may be repeated, on another connection as well, and
 //! no row is shown twice or left out.
 
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use lotus_fabric::ids::TableId;
-use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::KeyRange;
 
 use crate::client::{ClientState, Target};
 use crate::connection::{Connection, Unanswered};
 use crate::error::CallError;
 use crate::retry::Repetition;
-use lotus_protocol::messages::{self, Answer, Bytes, Failure, Kind, Op, decode};
+use lotus_protocol::messages::{self, Answer, Bytes, Failure, Keys, Kind, Op, PageRow, decode};
 
-/// Scan of a table at one snapshot, in no particular order. Dropping it ends it.
+/// Scan of a table at one snapshot: of an ordered one in the order of its keys, of others in no
+/// particular order. Dropping it ends it.
 ///
 /// After an error it can go on: the next call of [`Scan::next_page`] asks for the same page again,
 /// at the same snapshot. If that is not readable any more, the error is
@@ -25,6 +27,8 @@ use lotus_protocol::messages::{self, Answer, Bytes, Failure, Kind, Op, decode};
 pub struct Scan {
     shared: Arc<ClientState>,
     table: TableId,
+    /// Rows to show, and whether from the greatest key down.
+    keys: (KeyRange, bool),
     /// The client's number for it.
     number: u32,
     /// Connection on which it is open.
@@ -36,14 +40,40 @@ pub struct Scan {
     ended: bool,
 }
 
-/// Primary keys and values of rows.
-pub type Rows = Vec<(PrimaryKey, Vec<u8>)>;
+/// Keys and values of rows.
+pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Rows of a message, copied.
+pub(crate) fn owned(rows: Vec<PageRow<'_>>) -> Rows {
+    rows.into_iter().map(|(Bytes(key), Bytes(value))| (key.to_vec(), value.to_vec())).collect()
+}
 
 impl Scan {
     pub(crate) fn new(shared: Arc<ClientState>, table: TableId) -> Self {
         let number = shared.next_number();
-        let (cursor, ended) = (Vec::new(), false);
-        Self { shared, table, number, seat: None, node: None, cursor, ended }
+        let (keys, cursor, ended) = (Default::default(), Vec::new(), false);
+        Self { shared, table, keys, number, seat: None, node: None, cursor, ended }
+    }
+
+    /// Shows only the rows between these bounds, which compare as bytes do, of an ordered table. To
+    /// be called before the first page.
+    pub fn range<'k>(mut self, bounds: impl RangeBounds<&'k [u8]>) -> Self {
+        self.keys.0 = KeyRange::of(bounds);
+        self
+    }
+
+    /// Shows only the rows of an ordered table whose keys begin with `prefix`. To be called before
+    /// the first page.
+    pub fn prefix(mut self, prefix: &[u8]) -> Self {
+        self.keys.0 = KeyRange::prefix(prefix);
+        self
+    }
+
+    /// Shows the rows of an ordered table from the greatest key down. To be called before the first
+    /// page.
+    pub const fn reverse(mut self) -> Self {
+        self.keys.1 = true;
+        self
     }
 
     /// Fetches the next page, of 128 KiB at most; `None` after the last. A page may be empty where
@@ -51,7 +81,9 @@ impl Scan {
     ///
     /// # Errors
     /// [`CallError`], which has no effect. [`Failure::ScanTooLong`] and [`CallError::Unreachable`]
-    /// leave it open whether the snapshot is still readable: ask again.
+    /// leave it open whether the snapshot is still readable: ask again. [`Failure::Refused`] if the
+    /// scan has a range, or is in reverse, and the table is not ordered, or if the range ends
+    /// before it begins.
     pub async fn next_page(&mut self) -> Result<Option<Rows>, CallError> {
         if self.ended {
             return Ok(None);
@@ -66,10 +98,7 @@ impl Scan {
             self.abandon();
             return Err(CallError::Protocol);
         };
-        let key =
-            |Bytes(key): Bytes<'_>| PrimaryKey::try_from(key).map_err(|_| CallError::Protocol);
-        let row = |(k, Bytes(value))| Ok((key(k)?, Vec::from(value)));
-        let rows = rows.into_iter().map(row).collect::<Result<Rows, CallError>>()?;
+        let rows = owned(rows);
         match cursor {
             Some(Bytes(cursor)) => self.cursor = cursor.into(),
             None => {
@@ -107,7 +136,8 @@ impl Scan {
 
     fn request(&self, begin: bool) -> Op<'_> {
         let (scan, table, cursor) = (self.number, self.table.0, Bytes(&self.cursor));
-        Op::Scan(messages::Scan { scan, begin, table, cursor })
+        let keys = Keys::of(&self.keys.0, self.keys.1);
+        Op::Scan(messages::Scan { scan, begin, table, cursor, keys })
     }
 
     fn abandon(&mut self) {

@@ -1,5 +1,5 @@
-//! An interactive transaction. The application takes its steps: one exchange for each execution and
-//! one for the commit.
+//! An interactive transaction. The application takes its steps: one exchange for each execution,
+//! each operation on an ordered table that has a result, and the commit.
 //!
 //! It lives in a coroutine slot of one compute node, on one connection. The server aborts it when
 //! the connection is lost or it takes too long, so a client that vanishes leaves no lock.
@@ -13,9 +13,10 @@ use lotus_mvcc::PrimaryKey;
 use crate::client::{ClientState, Target};
 use crate::connection::Connection;
 use crate::error::CallError;
+use crate::ordered::OrderedTable;
 use crate::retry::Repetition;
 use lotus_protocol::messages::{
-    Action, Answer, Begin, Bytes, Failure, Kind, Op, Step, StepEnd, decode,
+    Action, Answer, Begin, Bytes, Failure, Found, Kind, Op, Step, StepEnd, decode,
 };
 
 /// One row of one transaction, by the order in which rows were added.
@@ -24,13 +25,15 @@ pub struct Item(u32);
 
 /// A change or a new row for the next step.
 #[derive(Debug)]
-enum Planned {
+pub(crate) enum Planned {
     Read(TableId, PrimaryKey),
     Write(TableId, PrimaryKey),
     Insert(TableId, PrimaryKey, Vec<u8>),
     Put(Item, Vec<u8>),
     Delete(Item),
     Upsert(Item, Vec<u8>),
+    OrderedPut(TableId, Vec<u8>, Vec<u8>),
+    OrderedInsert(TableId, Vec<u8>, Vec<u8>),
 }
 
 impl Planned {
@@ -45,6 +48,12 @@ impl Planned {
             Self::Put(item, value) => Action::Put { item: item.0, value: Bytes(value) },
             Self::Delete(item) => Action::Delete { item: item.0 },
             Self::Upsert(item, value) => Action::Upsert { item: item.0, value: Bytes(value) },
+            Self::OrderedPut(table, key, value) => {
+                Action::OrderedPut { table: table.0, key: Bytes(key), value: Bytes(value) }
+            }
+            Self::OrderedInsert(table, key, value) => {
+                Action::OrderedInsert { table: table.0, key: Bytes(key), value: Bytes(value) }
+            }
         }
     }
 
@@ -54,7 +63,11 @@ impl Planned {
             Self::Read(table, key) | Self::Write(table, key) | Self::Insert(table, key, _) => {
                 Some((*table, *key))
             }
-            Self::Put(..) | Self::Delete(_) | Self::Upsert(..) => None,
+            Self::Put(..)
+            | Self::Delete(_)
+            | Self::Upsert(..)
+            | Self::OrderedPut(..)
+            | Self::OrderedInsert(..) => None,
         }
     }
 }
@@ -142,6 +155,14 @@ impl Transaction {
         self.values.get(item.0 as usize)?.as_deref()
     }
 
+    /// An ordered table, to be read and changed within this transaction.
+    ///
+    /// If no other row was added before its first step, the transaction runs on any node: a row of
+    /// an ordered table has no shard of its own.
+    pub const fn ordered(&mut self, table: TableId) -> OrderedTable<'_> {
+        OrderedTable::new(self, table)
+    }
+
     /// Locks and reads the rows added since the last execution. May be called repeatedly.
     ///
     /// # Errors
@@ -151,8 +172,34 @@ impl Transaction {
     pub async fn execute(&mut self) -> Result<(), CallError> {
         let answer = self.step(StepEnd::Execute).await?;
         let Ok(Answer::Executed(values)) = decode(&answer) else { return self.over() };
+        self.take_in(values)
+    }
+
+    /// Ends a step with an operation on an ordered table; returns `judge` of its result, which is
+    /// `None` for one that does not fit the operation.
+    pub(crate) async fn find<T>(
+        &mut self,
+        end: StepEnd<'_>,
+        judge: impl FnOnce(Found<'_>) -> Option<T>,
+    ) -> Result<T, CallError> {
+        let answer = self.step(end).await?;
+        let Ok(Answer::Found { added, found }) = decode(&answer) else { return self.over() };
+        self.take_in(added)?;
+        match judge(found) {
+            Some(found) => Ok(found),
+            None => self.over(),
+        }
+    }
+
+    /// Takes in the values of the rows that a step has executed.
+    fn take_in(&mut self, values: Vec<Option<Bytes<'_>>>) -> Result<(), CallError> {
         self.values.extend(values.into_iter().map(|value| value.map(|Bytes(value)| value.into())));
         if self.values.len() == self.items as usize { Ok(()) } else { self.over() }
+    }
+
+    /// Adds a change to the next step.
+    pub(crate) fn plan(&mut self, change: Planned) {
+        self.planned.push(change);
     }
 
     /// Makes all changes visible at one moment, or none of them; returns the commit timestamp, if
@@ -179,7 +226,7 @@ impl Transaction {
     }
 
     /// Takes a step; an answer that is an error ends the transaction.
-    async fn step(&mut self, end: StepEnd) -> Result<Vec<u8>, CallError> {
+    async fn step(&mut self, end: StepEnd<'_>) -> Result<Vec<u8>, CallError> {
         let planned = std::mem::take(&mut self.planned);
         let stepped = match self.seat.clone() {
             Seat::At(connection, number) => {
@@ -194,7 +241,7 @@ impl Transaction {
     }
 
     /// Takes the first step, on the node that owns the first row's lock.
-    async fn begin(&mut self, planned: &[Planned], end: StepEnd) -> Result<Vec<u8>, CallError> {
+    async fn begin(&mut self, planned: &[Planned], end: StepEnd<'_>) -> Result<Vec<u8>, CallError> {
         let first = planned.iter().find_map(Planned::added);
         let map = self.shared.map();
         let shard = first.and_then(|(table, key)| map.shard(table, &key));
@@ -207,8 +254,8 @@ impl Transaction {
         };
         // After a lost connection the server undoes an execution; a commit may have taken effect.
         let repetition = match end {
-            StepEnd::Execute => Repetition::Effectless,
             StepEnd::Commit => Repetition::Harmful,
+            _ => Repetition::Effectless,
         };
         let begun = self.shared.carry_out(&map, target, repetition, self.timeout, op).await;
         let (connection, answer) = begun?;
@@ -220,12 +267,12 @@ impl Transaction {
         &self,
         connection: &Connection,
         op: &Op<'_>,
-        end: StepEnd,
+        end: StepEnd<'_>,
     ) -> Result<Vec<u8>, CallError> {
         // A server that loses the connection aborts what is open; a commit may have taken effect.
         let lost = || match end {
-            StepEnd::Execute => CallError::Unreachable("the connection was lost".to_owned()),
             StepEnd::Commit => CallError::Unknown,
+            _ => CallError::Unreachable("the connection was lost".to_owned()),
         };
         let answer = self.shared.ask(connection, op).await.map_err(|_| lost())?;
         match decode(&answer) {
@@ -237,7 +284,7 @@ impl Transaction {
     }
 
     /// Ends the transaction after an answer that does not fit the request.
-    fn over<T>(&mut self) -> Result<T, CallError> {
+    pub(crate) fn over<T>(&mut self) -> Result<T, CallError> {
         Err(self.ended(CallError::Protocol))
     }
 

@@ -82,9 +82,9 @@ pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
 pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::table::SpecError;
-pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec, Timestamp};
+pub use lotus_mvcc::{CriticalField, Inline, KeyRange, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Intent, ShardEpoch};
-pub use scan::{Scan, ScanCursor, ScanError, ScanPage, SessionScan};
+pub use scan::{Scan, ScanCursor, ScanError, ScanPage, ScanRow, SessionScan};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,
     read_snapshot, read_snapshot_head,

@@ -1,10 +1,11 @@
 //! Scans: all rows of a table as of one moment, while transactions run.
 //!
 //! # What it is
-//! A scan draws a snapshot and shows every row that it has exactly once, page by page, in no
-//! particular order. Rows that are written, inserted or deleted meanwhile stay as the snapshot
-//! shows them ([`reader`]). From plain threads it is a [`Scan`], a job in a coroutine slot of some
-//! coordinator; in a job of one's own it is a [`SessionScan`].
+//! A scan draws a snapshot and shows every row that it has exactly once, page by page: rows of an
+//! ordered table in the order of their keys, others in no particular order. Rows that are written,
+//! inserted or deleted meanwhile stay as the snapshot shows them ([`reader`]). From plain threads
+//! it is a [`Scan`], a job in a coroutine slot of some coordinator; in a job of one's own it is a
+//! [`SessionScan`].
 //!
 //! # How long the snapshot lasts
 //! The scan holds it ([`held`]): deleted rows are not purged and old versions are not trimmed until
@@ -30,16 +31,18 @@ use std::sync::Arc;
 use async_channel::{Receiver, Sender};
 use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
-use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+use lotus_mvcc::{KeyRange, PrimaryKey, TableDef, Timestamp};
 
 use crate::api::error::TxnError;
 use crate::cluster::handle::Cluster;
 use crate::node::coordinator::Coordinator;
+use crate::txn::ordered;
 use crate::txn::session::Session;
 use crate::txn::submit::Submitted;
+use crate::txn::transaction::Transaction;
 use held::Held;
 pub use place::ScanCursor;
-use place::ScanPlace;
+use place::{CursorPlace, ScanPlace};
 use reader::{ReadError, Reader, RowSink, row_patience};
 
 /// Bytes of keys and values after which a page ends.
@@ -73,12 +76,15 @@ impl From<ReadError> for ScanError {
     }
 }
 
+/// Key and value of a row.
+pub type ScanRow = (Vec<u8>, Vec<u8>);
+
 /// Rows that a scan has read together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScanPage {
-    /// Primary keys and values, of [`ScanPage::MAX_BYTES`] at most. A page may be empty where a
-    /// large table has few rows.
-    pub rows: Vec<(PrimaryKey, Vec<u8>)>,
+    /// Keys and values, of [`ScanPage::MAX_BYTES`] at most. A page may be empty where a large table
+    /// has few rows.
+    pub rows: Vec<ScanRow>,
     /// The cursor behind these rows; `None` if they are the last.
     pub next: Option<ScanCursor>,
 }
@@ -89,16 +95,18 @@ impl ScanPage {
     pub const MAX_BYTES: usize = 2 * PAGE_BYTES;
 }
 
+const _: () = assert!(ordered::Range::PAGE_BYTES <= ScanPage::MAX_BYTES, "it is a page of a scan");
+
 /// Rows of a page, with their size.
 #[derive(Default)]
 struct Rows {
-    rows: Vec<(PrimaryKey, Vec<u8>)>,
+    rows: Vec<ScanRow>,
     bytes: usize,
 }
 
 impl RowSink for Rows {
     fn push(&mut self, key: &PrimaryKey, value: &[u8]) {
-        self.rows.push((*key, value.to_vec()));
+        self.rows.push((key.as_bytes().to_vec(), value.to_vec()));
         self.bytes += key.byte_count() + value.len();
     }
 
@@ -114,8 +122,10 @@ pub struct SessionScan<'s> {
     session: &'s mut Session,
     held: Held,
     table: Arc<TableDef>,
+    /// Rows of an ordered table to show, and whether from the greatest key down.
+    keys: (KeyRange, bool),
     /// Place of the next page; `None` at the end.
-    next: Option<ScanPlace>,
+    next: Option<CursorPlace>,
 }
 
 impl SessionScan<'_> {
@@ -126,10 +136,29 @@ impl SessionScan<'_> {
 
     /// Returns the cursor of the next page; `None` at the end.
     pub fn cursor(&self) -> Option<ScanCursor> {
-        let place = self.next?;
+        let place = self.next.clone()?;
         let process = self.session.coordinator().shared.process;
         let snapshot = self.held.snapshot();
         Some(ScanCursor { process, table: self.table.id(), snapshot, place })
+    }
+
+    /// Shows only the rows of an ordered table in this range, if `reverse` from the greatest key
+    /// down. A cursor does not hold the range: choose it again after [`Session::resume_scan`].
+    ///
+    /// # Errors
+    /// `Txn` with `Misuse` if the table is not ordered, or the range ends before it begins.
+    pub fn select(&mut self, keys: KeyRange, reverse: bool) -> Result<(), ScanError> {
+        let is_all = keys == KeyRange::default() && !reverse;
+        if !self.table.is_ordered() && !is_all {
+            return Err(
+                TxnError::Misuse("the table is not ordered: it is scanned as a whole").into()
+            );
+        }
+        if keys.is_inverted() {
+            return Err(ordered::INVERTED.into());
+        }
+        self.keys = (keys, reverse);
+        Ok(())
     }
 
     /// Reads the next page; `None` after the last. Waits for rows that are being written, and tries
@@ -139,16 +168,18 @@ impl SessionScan<'_> {
     /// # Errors
     /// `SnapshotTooOld`, or `Txn`.
     pub async fn next_page(&mut self) -> Result<Option<ScanPage>, ScanError> {
-        let Some(place) = self.next else { return Ok(None) };
+        let Some(place) = self.next.clone() else { return Ok(None) };
         let deadline = self.session.now().after(row_patience(self.session.coordinator()));
         let mut attempts = 0;
         loop {
-            let mut rows = Rows::default();
-            let mut reader = Reader::new(self.session, &self.held, Arc::clone(&self.table));
-            match reader.read_page(place, PAGE_BYTES, &mut rows).await.map_err(ScanError::from) {
-                Ok(next) => {
+            let read = match self.table.is_ordered() {
+                false => self.read_buckets(&place).await,
+                true => self.read_keys(&place).await,
+            };
+            match read.map_err(ScanError::from) {
+                Ok((rows, next)) => {
                     self.next = next;
-                    return Ok(Some(ScanPage { rows: rows.rows, next: self.cursor() }));
+                    return Ok(Some(ScanPage { rows, next: self.cursor() }));
                 }
                 Err(ScanError::Txn(error))
                     if error.is_retryable() && self.session.now() < deadline =>
@@ -161,9 +192,58 @@ impl SessionScan<'_> {
         }
     }
 
+    /// Reads rows and the place behind them, from the index.
+    async fn read_buckets(
+        &mut self,
+        place: &CursorPlace,
+    ) -> Result<(Vec<ScanRow>, Option<CursorPlace>), ReadError> {
+        let place = match place {
+            CursorPlace::Buckets(place) => *place,
+            CursorPlace::Start | CursorPlace::Key(_) => ScanPlace::START,
+        };
+        let mut rows = Rows::default();
+        let mut reader = Reader::new(self.session, &self.held, Arc::clone(&self.table));
+        let next = reader.read_page(place, PAGE_BYTES, &mut rows).await?;
+        Ok((rows.rows, next.map(CursorPlace::Buckets)))
+    }
+
+    /// Reads rows and the place behind them, in an ordered table: by a transaction at the snapshot,
+    /// which holds the nodes of one page.
+    async fn read_keys(
+        &mut self,
+        place: &CursorPlace,
+    ) -> Result<(Vec<ScanRow>, Option<CursorPlace>), ReadError> {
+        let (all, reverse) = &self.keys;
+        let keys = match place {
+            CursorPlace::Key(key) => all.rest(key.clone(), *reverse),
+            CursorPlace::Start | CursorPlace::Buckets(_) => all.clone(),
+        };
+        let mut txn = Transaction::begin_at(self.session.slot(), self.held.at()).await?;
+        let mut table = txn.ordered(self.table.id())?;
+        let range = table.within(keys).page();
+        let read = if *reverse { range.reverse() } else { range }.rows().await;
+        let rows = match read {
+            Ok(rows) => rows,
+            Err(error @ TxnError::Damaged { .. }) => {
+                // A node that the snapshot shows is missing, unless it was purged.
+                drop(txn);
+                let table = Arc::clone(&self.table);
+                Reader::new(self.session, &self.held, table).check_all_purges().await?;
+                return Err(error.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let next = rows.rest().and_then(|rest| match reverse {
+            false => Some(rest.from.clone()),
+            true => rest.until.clone(),
+        });
+        let rows = rows.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+        Ok((rows, next.map(CursorPlace::Key)))
+    }
+
     /// Goes back to the first page.
     pub fn restart(&mut self) {
-        self.next = Some(ScanPlace::START);
+        self.next = Some(CursorPlace::Start);
     }
 
     /// Goes on at another cursor of this scan.
@@ -173,11 +253,12 @@ impl SessionScan<'_> {
     pub fn go_to(&mut self, cursor: &ScanCursor) -> Result<(), ScanError> {
         let is_ours = cursor.process == self.session.coordinator().shared.process
             && cursor.table == self.table.id()
+            && cursor.place.is_of(&self.table)
             && cursor.snapshot == self.held.snapshot();
         if !is_ours {
             return Err(ScanError::SnapshotTooOld);
         }
-        self.next = Some(cursor.place);
+        self.next = Some(cursor.place.clone());
         Ok(())
     }
 }
@@ -192,7 +273,8 @@ impl Session {
     pub async fn scan(&mut self, table: TableId) -> Result<SessionScan<'_>, ScanError> {
         let table = known(self.coordinator(), table)?;
         let held = Held::draw(self.slot()).await?;
-        Ok(SessionScan { session: self, held, table, next: Some(ScanPlace::START) })
+        let (keys, next) = (Default::default(), Some(CursorPlace::Start));
+        Ok(SessionScan { session: self, held, table, keys, next })
     }
 
     /// Goes on with a scan behind a page that it has returned, at the same snapshot.
@@ -204,9 +286,13 @@ impl Session {
             return Err(ScanError::SnapshotTooOld);
         }
         let table = known(self.coordinator(), cursor.table)?;
+        if !cursor.place.is_of(&table) {
+            return Err(ScanError::SnapshotTooOld);
+        }
         let held = Held::again(self.slot(), cursor.snapshot).await?;
         let held = held.ok_or(ScanError::SnapshotTooOld)?;
-        Ok(SessionScan { session: self, held, table, next: Some(cursor.place) })
+        let (keys, next) = (Default::default(), Some(cursor.place.clone()));
+        Ok(SessionScan { session: self, held, table, keys, next })
     }
 }
 
@@ -241,7 +327,7 @@ pub struct Scan<'c, M: Machines> {
     /// `None` once the end, or the error, was returned.
     ended: Option<Submitted<Result<(), ScanError>>>,
     /// Rows of the last page that the iterator has not returned.
-    rows: VecDeque<(PrimaryKey, Vec<u8>)>,
+    rows: VecDeque<ScanRow>,
 }
 
 impl<M: Machines> Scan<'_, M> {
@@ -265,7 +351,7 @@ impl<M: Machines> Scan<'_, M> {
 }
 
 impl<M: Machines> Iterator for Scan<'_, M> {
-    type Item = Result<(PrimaryKey, Vec<u8>), ScanError>;
+    type Item = Result<ScanRow, ScanError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.rows.is_empty() {
@@ -291,7 +377,7 @@ impl<M: Machines> Cluster<M> {
     /// Goes on with a scan behind a page that it has returned, at the same snapshot: with
     /// [`ScanError::SnapshotTooOld`] unless all that it shows is still readable.
     pub fn resume_scan(&self, cursor: &ScanCursor) -> Scan<'_, M> {
-        let cursor = *cursor;
+        let cursor = cursor.clone();
         self.start_scan(move |mut session, pages| async move {
             let scan = session.resume_scan(&cursor).await?;
             send_pages(scan, pages).await

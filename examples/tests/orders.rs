@@ -153,6 +153,7 @@ fn tables_need_nothing_of_the_program() {
         let visited = client("tables-client", address);
         assert!(visited.status.success(), "{}", text(&visited));
         assert!(text(&visited).contains(&format!("visit {visit} of")), "{}", text(&visited));
+        assert!(text(&visited).contains("is called Ada Lovelace"), "{}", text(&visited));
     }
     let ordered = order(&clients[0]);
     assert!(ordered.status.success(), "{}", text(&ordered));

@@ -19,5 +19,6 @@ pub mod handshake;
 pub mod link;
 pub mod messages;
 mod samples;
+mod steps;
 pub mod stream;
 pub mod table_shape;

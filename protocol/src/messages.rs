@@ -15,11 +15,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use lotus_mvcc::{CriticalField, TableSpec};
 
+pub use crate::steps::{Action, Begin, Found, Keys, Kind, Step, StepEnd};
+
 use crate::effect::Effect;
 use crate::table_shape::{self, TableShape};
 
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
@@ -56,7 +58,7 @@ pub enum Op<'a> {
         /// Time that the server may take, in microseconds.
         timeout_us: u32,
     },
-    /// The next step of an interactive transaction. Answered by `Executed`, `Committed` or
+    /// The next step of an interactive transaction. Answered by `Executed`, `Found`, `Committed` or
     /// `Failed`; after the last two the transaction is over.
     #[serde(borrow)]
     Step(Step<'a>),
@@ -95,9 +97,11 @@ pub struct Scan<'a> {
     /// Cursor of the page before; empty for the first page.
     #[serde(borrow)]
     pub cursor: Bytes<'a>,
+    /// Rows to show; all of them, from the first on, unless the table is ordered.
+    pub keys: Keys<'a>,
 }
 
-/// A row: its primary key and its value.
+/// A row: its key and its value.
 pub type PageRow<'a> = (Bytes<'a>, Bytes<'a>);
 
 /// A call of a stored transaction.
@@ -116,98 +120,6 @@ pub struct Call<'a> {
     pub id: Option<CallId>,
 }
 
-/// A step of an interactive transaction: changes and new rows, in this order, and then either an
-/// execution of the new rows or the commit.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Step<'a> {
-    /// The client's number for the transaction, unique among those open on the connection.
-    pub txn: u32,
-    /// Begins the transaction, if this is its first step.
-    pub begin: Option<Begin>,
-    /// Changes and new rows, in order.
-    #[serde(borrow)]
-    pub actions: Vec<Action<'a>>,
-    /// Execution or commit.
-    pub end: StepEnd,
-}
-
-/// The end of a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StepEnd {
-    /// Locks and reads the rows that were added.
-    Execute,
-    /// Commits.
-    Commit,
-}
-
-/// First-step parameters of an interactive transaction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Begin {
-    /// Isolation, and whether it may write.
-    pub kind: Kind,
-    /// Same as [`Call::shard`].
-    pub shard: Option<u16>,
-}
-
-/// Isolation of a transaction, and whether it may write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Kind {
-    /// Reads one snapshot, without locks.
-    ReadOnly,
-    /// Reads and writes as if transactions ran one after another.
-    Serializable,
-    /// Snapshot isolation: reads one snapshot, and writes only rows that were not written since.
-    Snapshot,
-}
-
-/// A change or a new row in a step. New rows are items, numbered from zero per transaction.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Action<'a> {
-    /// A row to read.
-    Read {
-        /// The table.
-        table: u16,
-        /// The primary key.
-        #[serde(borrow)]
-        key: Bytes<'a>,
-    },
-    /// A row to read and perhaps write.
-    Write {
-        /// The table.
-        table: u16,
-        /// The primary key.
-        key: Bytes<'a>,
-    },
-    /// A row that does not exist yet.
-    Insert {
-        /// The table.
-        table: u16,
-        /// The primary key.
-        key: Bytes<'a>,
-        /// Its value.
-        value: Bytes<'a>,
-    },
-    /// A new value for an item.
-    Put {
-        /// The item.
-        item: u32,
-        /// The value.
-        value: Bytes<'a>,
-    },
-    /// Deletes an item's row.
-    Delete {
-        /// The item.
-        item: u32,
-    },
-    /// A new value for an executed item, whose row is inserted if it does not exist.
-    Upsert {
-        /// The item.
-        item: u32,
-        /// The value.
-        value: Bytes<'a>,
-    },
-}
-
 /// An answer of a server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Answer<'a> {
@@ -222,6 +134,13 @@ pub enum Answer<'a> {
     Never,
     /// Values of the rows that the step added, in their order; `None` for absent ones.
     Executed(Vec<Option<Bytes<'a>>>),
+    /// The same, and what the step's operation on an ordered table has found.
+    Found {
+        /// Values of the rows that the step added.
+        added: Vec<Option<Bytes<'a>>>,
+        /// Result of the operation.
+        found: Found<'a>,
+    },
     /// The interactive transaction has committed, with this timestamp if it wrote anything.
     Committed(Option<u64>),
     /// The interactive transaction is over. No server sends it at present.
@@ -427,7 +346,8 @@ impl Failure {
 /// A quantity that a server limits in interactive transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Excess {
-    /// Rows in the transaction.
+    /// Rows in the transaction. Each change of an ordered table counts, and each node of one that
+    /// was read.
     Rows,
     /// Bytes in the answer to one step.
     AnswerBytes,
@@ -436,7 +356,7 @@ pub enum Excess {
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Rows => "it has too many rows",
+            Self::Rows => "it has too many rows, with changes and nodes of ordered tables",
             Self::AnswerBytes => "the answer to its step has too many bytes",
         })
     }
@@ -494,6 +414,8 @@ pub struct Table {
     pub critical_field: Option<(u8, u8)>,
     /// Number of its shards.
     pub shards: u16,
+    /// Whether its rows are in the order of their keys.
+    pub ordered: bool,
 }
 
 impl Table {
@@ -501,7 +423,8 @@ impl Table {
     pub fn of(id: u16, spec: &TableSpec) -> Self {
         let critical_field = table_shape::pair(spec.critical_field);
         let name = spec.name.clone().into_owned();
-        Self { name, id, critical_field, shards: spec.shards as u16 }
+        let (shards, ordered) = (spec.shards as u16, spec.ordered);
+        Self { name, id, critical_field, shards, ordered }
     }
 
     /// The critical field, from which a key's shard is derived.
@@ -592,9 +515,10 @@ pub fn decode<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, Garbage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lotus_mvcc::KeyRange;
     use proptest::prelude::*;
 
-    fn step() -> Op<'static> {
+    fn step(end: StepEnd<'static>) -> Op<'static> {
         let (key, value) = (Bytes(b"key"), Bytes(b"value"));
         Op::Step(Step {
             txn: 3,
@@ -606,9 +530,24 @@ mod tests {
                 Action::Put { item: 7, value },
                 Action::Delete { item: 8 },
                 Action::Upsert { item: 9, value },
+                Action::OrderedPut { table: 3, key, value },
+                Action::OrderedInsert { table: 3, key, value },
             ],
-            end: StepEnd::Commit,
+            end,
         })
+    }
+
+    fn steps() -> [Op<'static>; 5] {
+        let (table, key, for_update) = (3, Bytes(b"key"), true);
+        let keys = Keys { from: key, until: Some(Bytes(b"other")), reverse: true };
+        [
+            StepEnd::Execute,
+            StepEnd::Commit,
+            StepEnd::Get { table, key, for_update },
+            StepEnd::Delete { table, key },
+            StepEnd::Range { table, keys, limit: u64::MAX, for_update },
+        ]
+        .map(step)
     }
 
     fn ops() -> Vec<Op<'static>> {
@@ -622,8 +561,10 @@ mod tests {
         let outcome = Op::Outcome { id: CallId::from(9), timeout_us: 5 };
         static STOCK: TableSpec = TableSpec::new("stock").record_bytes(320).capacity(1 << 20);
         let create = Op::CreateTable { table: TableShape::of(&STOCK), timeout_us: 5 };
-        let scan = Op::Scan(Scan { scan: 4, begin: true, table: 1, cursor: Bytes(b"cursor") });
-        vec![Op::Call(call), outcome, step(), Op::Abandon { txn: 1 }, Op::Directory, create, scan]
+        let (cursor, keys) = (Bytes(b"cursor"), Keys::default());
+        let scan = Op::Scan(Scan { scan: 4, begin: true, table: 1, cursor, keys });
+        let others = [Op::Call(call), outcome, Op::Abandon { txn: 1 }, Op::Directory, create, scan];
+        others.into_iter().chain(steps()).collect()
     }
 
     #[test]
@@ -638,6 +579,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn ranges_survive_the_wire() {
+        for range in [KeyRange::default(), KeyRange::prefix(b"a"), KeyRange::of(..)] {
+            for reverse in [false, true] {
+                let keys = Keys::of(&range, reverse);
+                assert_eq!((keys.range(), keys.reverse), (range.clone(), reverse));
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn garbage_decodes_or_does_not_and_nothing_else(
@@ -649,7 +600,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_decode_or_do_not_and_nothing_else(
-            which in 0..7_usize, at in any::<prop::sample::Index>(), byte: u8,
+            which in 0..11_usize, at in any::<prop::sample::Index>(), byte: u8,
         ) {
             let mut sent = Vec::new();
             crate::frame::write(&mut sent, &ops()[which]);

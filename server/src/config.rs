@@ -68,7 +68,8 @@ pub struct Limits {
     /// The same for all connections together. While they hold more, those that hold more than
     /// 16 KiB wait; 64 MiB.
     pub held_in_all_bytes: usize,
-    /// Rows that one interactive transaction may have; 4096.
+    /// Rows that one interactive transaction may have, with its changes of ordered tables and the
+    /// nodes of these that it has read; 4096.
     pub rows: usize,
     /// Time in which a client has to read [`progress_bytes`](Self::progress_bytes) of what waits
     /// for it, or to send as much of a request that it has begun; 10 s.

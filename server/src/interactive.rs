@@ -16,6 +16,7 @@ use crate::counters::Ending;
 use crate::failure;
 use crate::node::{InteractivePlace, NodeServer};
 use crate::numbered::Standing;
+use crate::ordered::{self, Outcome};
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, within};
 use crate::worker;
@@ -143,7 +144,7 @@ impl Held {
         let view = session.view();
         let mut alarm = Alarm::new(view.clone());
         let mut open = None;
-        let mut items = Vec::new();
+        let mut held = Rows::default();
         loop {
             let message = self.inbox.next(&mut alarm, self.deadline).await;
             let Some(Message { mut ticket, step }) = message else { return Ending::Failed };
@@ -153,22 +154,23 @@ impl Held {
                     Some(txn) => txn,
                     None => worker::begin(&mut session, kind).await.map_err(failure::of)?,
                 };
-                let before = items.len();
-                act(node, &view, &mut txn, &step, &mut items).await?;
+                let before = held.items.len();
+                act(node, &view, &mut txn, &step, &mut held).await?;
                 txn.execute().await.map_err(failure::of)?;
-                Ok::<_, Failure>((txn, before))
+                let found = find(node, &view, &mut txn, &step.end, &mut held).await?;
+                check_answer(&txn, &step, &held.items[before..], found.as_ref())?;
+                Ok::<_, Failure>((txn, before, found))
             };
             let failure = match within(&mut alarm, self.deadline, stepped).await {
-                Ok(Ok((txn, before))) => match check_answer(&txn, &step, &items[before..]) {
-                    Err(failure) => failure,
-                    Ok(()) => match end(txn, &step, &items[before..], ticket).await {
+                Ok(Ok((txn, before, found))) => {
+                    match end(txn, &step, &held.items[before..], found, ticket).await {
                         Stepped::Executed(txn) => {
                             open = Some(txn);
                             continue;
                         }
                         Stepped::Over(ending) => return ending,
-                    },
-                },
+                    }
+                }
                 Ok(Err(failure)) => failure,
                 Err(Cut::Panicked) => Failure::Panicked,
                 Err(Cut::Late) => {
@@ -183,22 +185,56 @@ impl Held {
     }
 }
 
+/// Rows of a transaction, as its client counts them.
+#[derive(Default)]
+struct Rows {
+    /// The engine has one item for a row that is added twice.
+    items: Vec<Item>,
+    /// Number of changes of ordered tables.
+    changes: usize,
+}
+
+impl Rows {
+    /// Checks that there are not more rows than the limit, with `more` of them.
+    fn check(&self, node: &NodeServer, txn: &Transaction, more: usize) -> Result<(), Failure> {
+        let rows = self.items.len().max(txn.row_count()) + self.changes + more;
+        let limit = node.limits.rows;
+        let too_large = Failure::TooLarge { excess: Excess::Rows, limit: limit as u32 };
+        if rows > limit { Err(too_large) } else { Ok(()) }
+    }
+}
+
 /// Whether what the step has read fits in an answer.
-fn check_answer(txn: &Transaction, step: &Step<'_>, added: &[Item]) -> Result<(), Failure> {
+fn check_answer(
+    txn: &Transaction,
+    step: &Step<'_>,
+    added: &[Item],
+    found: Option<&Outcome>,
+) -> Result<(), Failure> {
     if step.end == StepEnd::Commit {
         return Ok(());
     }
     let bytes = |item: &Item| ROW_BYTES + txn.value(*item).map_or(0, <[u8]>::len);
-    let fits = added.iter().map(bytes).sum::<usize>() <= RESULT_BYTES;
+    let found = found.map_or(0, Outcome::bytes);
+    let fits = added.iter().map(bytes).sum::<usize>() + found <= RESULT_BYTES;
     let limit = RESULT_BYTES as u32;
     fits.then_some(()).ok_or(Failure::TooLarge { excess: Excess::AnswerBytes, limit })
 }
 
 /// Answers an execution, or commits.
-async fn end(txn: Transaction, step: &Step<'_>, added: &[Item], mut ticket: Ticket) -> Stepped {
-    if step.end == StepEnd::Execute {
-        let values = added.iter().map(|item| txn.value(*item).map(Bytes)).collect();
-        ticket.answer(&Answer::Executed(values));
+async fn end(
+    txn: Transaction,
+    step: &Step<'_>,
+    added: &[Item],
+    found: Option<Outcome>,
+    mut ticket: Ticket,
+) -> Stepped {
+    if step.end != StepEnd::Commit {
+        let added = added.iter().map(|item| txn.value(*item).map(Bytes)).collect();
+        match &found {
+            None => ticket.answer(&Answer::Executed(added)),
+            Some(found) => ticket.answer(&Answer::Found { added, found: found.shown() }),
+        }
         return Stepped::Executed(txn);
     }
     ticket.commits();
@@ -228,78 +264,111 @@ impl From<TxnError> for ActionError {
     }
 }
 
-/// Carries out a step's actions. `items` are the rows as the client counts them: the engine has one
-/// item for a row that is added twice.
+impl ActionError {
+    fn failure(self) -> Failure {
+        match self {
+            Self::Engine(error) => failure::of(error),
+            Self::Other(failure) => failure,
+        }
+    }
+}
+
+/// Carries out a step's actions.
 async fn act(
     node: &NodeServer,
     view: &SessionView,
     txn: &mut Transaction,
     step: &Step<'_>,
-    items: &mut Vec<Item>,
+    held: &mut Rows,
 ) -> Result<(), Failure> {
     for action in &step.actions {
-        let acted = match act_once(node, txn, action, items) {
+        let acted = match act_once(node, txn, action, held).await {
             // Another node may have created it. The action has changed nothing.
             Err(ActionError::Engine(TxnError::UnknownTable(table))) => {
                 view.learn_table(table).await.map_err(failure::of)?;
-                act_once(node, txn, action, items)
+                act_once(node, txn, action, held).await
             }
             acted => acted,
         };
-        let added = acted.map_err(|refused| match refused {
-            ActionError::Engine(error) => failure::of(error),
-            ActionError::Other(failure) => failure,
-        });
-        items.extend(added?);
+        acted.map_err(ActionError::failure)?;
     }
     Ok(())
 }
 
-/// Carries out one action; returns the row that it adds, if it adds one.
-fn act_once(
+/// Carries out one action.
+async fn act_once(
     node: &NodeServer,
     txn: &mut Transaction,
     action: &Action<'_>,
-    items: &[Item],
-) -> Result<Option<Item>, ActionError> {
+    held: &mut Rows,
+) -> Result<(), ActionError> {
     let key = |Bytes(bytes): Bytes<'_>| {
         let key = PrimaryKey::try_from(bytes);
         key.map_err(|error| ActionError::Other(Failure::Refused(error.to_string())))
     };
-    // The records of calls are the server's own.
-    let table = |number: u16| match TableId(number) {
-        table if table == node.calls => {
-            Err(ActionError::Other(failure::of(TxnError::UnknownTable(table))))
-        }
-        table => Ok(table),
-    };
+    let table = |number| open_to_clients(node, number).map_err(ActionError::Engine);
     let known = |item: u32| {
         let foreign = || Failure::Refused("the item belongs to another transaction".to_owned());
-        items.get(item as usize).copied().ok_or_else(|| ActionError::Other(foreign()))
+        held.items.get(item as usize).copied().ok_or_else(|| ActionError::Other(foreign()))
     };
-    let adds =
-        !matches!(action, Action::Put { .. } | Action::Delete { .. } | Action::Upsert { .. });
-    if adds && items.len() >= node.limits.rows {
-        let limit = node.limits.rows as u32;
-        return Err(ActionError::Other(Failure::TooLarge { excess: Excess::Rows, limit }));
+    let is_of_item =
+        matches!(action, Action::Put { .. } | Action::Delete { .. } | Action::Upsert { .. });
+    if !is_of_item {
+        held.check(node, txn, 1).map_err(ActionError::Other)?;
     }
-    Ok(match *action {
-        Action::Read { table: t, key: k } => Some(txn.add_ro(table(t)?, key(k)?)?),
-        Action::Write { table: t, key: k } => Some(txn.add_rw(table(t)?, key(k)?)?),
+    let added = match *action {
+        Action::Read { table: t, key: k } => txn.add_ro(table(t)?, key(k)?)?,
+        Action::Write { table: t, key: k } => txn.add_rw(table(t)?, key(k)?)?,
         Action::Insert { table: t, key: k, value: Bytes(value) } => {
-            Some(txn.insert(table(t)?, key(k)?, value)?)
+            txn.insert(table(t)?, key(k)?, value)?
         }
-        Action::Put { item, value: Bytes(value) } => {
-            txn.put(known(item)?, value)?;
-            None
-        }
-        Action::Delete { item } => {
-            txn.delete(known(item)?)?;
-            None
-        }
+        Action::Put { item, value: Bytes(value) } => return Ok(txn.put(known(item)?, value)?),
+        Action::Delete { item } => return Ok(txn.delete(known(item)?)?),
         Action::Upsert { item, value: Bytes(value) } => {
-            txn.upsert(known(item)?, value)?;
-            None
+            return Ok(txn.upsert(known(item)?, value)?);
         }
-    })
+        Action::OrderedPut { table: t, key: Bytes(key), value: Bytes(value) } => {
+            txn.ordered(table(t)?)?.put(key, value).await?;
+            held.changes += 1;
+            return Ok(());
+        }
+        Action::OrderedInsert { table: t, key: Bytes(key), value: Bytes(value) } => {
+            txn.ordered(table(t)?)?.insert(key, value).await?;
+            held.changes += 1;
+            return Ok(());
+        }
+    };
+    held.items.push(added);
+    Ok(())
+}
+
+/// Carries out the operation on an ordered table with which a step ends, if it does.
+async fn find(
+    node: &NodeServer,
+    view: &SessionView,
+    txn: &mut Transaction,
+    end: &StepEnd<'_>,
+    held: &mut Rows,
+) -> Result<Option<Outcome>, Failure> {
+    let Some(number) = ordered::table_of(end) else { return Ok(None) };
+    held.check(node, txn, 0)?;
+    let table = open_to_clients(node, number).map_err(failure::of)?;
+    let found = match ordered::find(txn, table, end).await {
+        // As for an action.
+        Err(TxnError::UnknownTable(table)) => {
+            view.learn_table(table).await.map_err(failure::of)?;
+            ordered::find(txn, table, end).await
+        }
+        found => found,
+    };
+    let found = found.map_err(failure::of)?;
+    held.changes += usize::from(matches!(found, Some(Outcome::Deleted(true))));
+    held.check(node, txn, 0)?;
+    Ok(found)
+}
+
+/// The table of this number, unless it is that of calls' records, which is the server's own.
+fn open_to_clients(node: &NodeServer, number: u16) -> Result<TableId, TxnError> {
+    let table = TableId(number);
+    if table == node.calls { Err(TxnError::UnknownTable(table)) } else { Ok(table) }
 }

@@ -34,6 +34,7 @@ mod interactive;
 mod metrics;
 mod node;
 mod numbered;
+mod ordered;
 mod queue;
 mod registry;
 mod scans;

@@ -23,7 +23,7 @@ use crate::within::Alarm;
 
 // Lengths of a key and a value take less than `ROW_BYTES`, and a row has one byte at least.
 const _: () = assert!(
-    ScanPage::MAX_BYTES * (1 + ROW_BYTES) + ScanCursor::BYTES <= RESULT_BYTES,
+    ScanPage::MAX_BYTES * (1 + ROW_BYTES) + ScanCursor::MAX_BYTES <= RESULT_BYTES,
     "a page fits in an answer"
 );
 
@@ -84,7 +84,9 @@ async fn start<'s>(
             _ => Err(ScanError::SnapshotTooOld),
         },
     };
-    scan.map_err(failure::of_scan)
+    let mut scan = scan.map_err(failure::of_scan)?;
+    scan.select(asked.keys.range(), asked.keys.reverse).map_err(failure::of_scan)?;
+    Ok(scan)
 }
 
 /// Goes to the request's cursor, which may be that of a page that was answered before.
@@ -112,7 +114,7 @@ async fn answer(scan: &mut SessionScan<'_>, ticket: Ticket) -> bool {
     };
     let cursor = page.next.map(|cursor| cursor.encode());
     let rows: Vec<PageRow<'_>> =
-        page.rows.iter().map(|(key, value)| (Bytes(key.as_bytes()), Bytes(value))).collect();
+        page.rows.iter().map(|(key, value)| (Bytes(key), Bytes(value))).collect();
     let bytes = cursor.as_ref().map(|cursor| Bytes(cursor));
     ticket.answer(&Answer::Page { rows, cursor: bytes });
     true

@@ -24,7 +24,7 @@ pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
 #[cfg(feature = "tcp")]
-pub use rows::{DelArgs, Format, FormatArgs, GetArgs, PutArgs, ScanArgs, TablesArgs};
+pub use rows::{DelArgs, Format, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs, TablesArgs};
 use values::count;
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs, YcsbArgs};
 

@@ -85,9 +85,11 @@ pub struct ScanArgs {
     /// The table.
     #[arg(value_name = "TABLE")]
     pub table: String,
-    /// Most rows to show; which ones is left open.
+    /// Most rows to show: the first ones of an ordered table, any of others.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+    #[command(flatten)]
+    pub range: RangeArgs,
     #[command(flatten)]
     pub place: ClusterPlace,
     #[command(flatten)]
@@ -95,6 +97,24 @@ pub struct ScanArgs {
     /// Prints each row as a line of JSON, also in hex.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Rows of an ordered table.
+#[derive(Debug, Args)]
+pub struct RangeArgs {
+    /// Shows rows from this key on. For ordered tables, like all bounds.
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub from: Option<String>,
+    /// Shows rows up to this key, and not the row of the key itself.
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub until: Option<String>,
+    /// Shows rows whose keys begin with this one.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "until"])]
+    #[arg(allow_negative_numbers = true)]
+    pub prefix: Option<String>,
+    /// Shows the rows from the greatest key down.
+    #[arg(long)]
+    pub reverse: bool,
 }
 
 /// Forms of keys and values.

@@ -5,17 +5,20 @@
 //! not there, is said on the standard error, and the verdict is [`Verdict::Unsound`].
 
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::ops::Bound;
 use std::time::Duration;
 
 use comfy_table::Table;
-use lotus_client::{CallError, Client, Effect, Failure, Kind, PrimaryKey, Rows, TableId};
+use lotus_client::{
+    CallError, Client, Effect, Failure, Kind, PrimaryKey, Rows, Scan, Table as KnownTable, TableId,
+};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_node::config::file::ClusterFile;
 use serde::Serialize;
 
 use super::bytes::{Part, hex, parse, show, written};
 use crate::apps::connect::connect;
-use crate::args::{DelArgs, FormatArgs, GetArgs, PutArgs, ScanArgs};
+use crate::args::{DelArgs, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs};
 use crate::show::Verdict;
 use crate::show::screen::{complain, or_dash};
 
@@ -23,6 +26,8 @@ use crate::show::screen::{complain, or_dash};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Longest key of any table, in bytes: that of an ordered one.
+const MAX_KEY_BYTES: usize = 255;
 
 /// Runs a command as an application of the cluster. Its error is the sentence that says why it has
 /// failed.
@@ -52,7 +57,7 @@ where
 struct Named {
     table: String,
     key: String,
-    bytes: PrimaryKey,
+    bytes: Vec<u8>,
 }
 
 impl Named {
@@ -60,8 +65,23 @@ impl Named {
         let table = written(table);
         let wrong = |why: String| format!("{key:?} is no key of table {table}: {why}");
         let bytes = parse(key, formats.keys(), Part::Key).map_err(wrong)?;
-        let bytes = PrimaryKey::try_from(&bytes[..]).map_err(|error| wrong(error.to_string()))?;
+        match bytes.len() {
+            0 => return Err(wrong("a primary key has at least one byte".to_owned())),
+            1..=MAX_KEY_BYTES => {}
+            long => return Err(wrong(format!("it has {long} bytes, more than {MAX_KEY_BYTES}"))),
+        }
         Ok(Self { table, key: written(key), bytes })
+    }
+
+    /// The row in a table of the cluster.
+    fn of_table(&self, table: &KnownTable) -> Result<Row<'_>, String> {
+        let key = match table.ordered {
+            true => RowKey::Ordered(&self.bytes),
+            false => RowKey::Plain(PrimaryKey::try_from(&self.bytes[..]).map_err(|error| {
+                format!("{} is no key of table {}: {error}", self.key, self.table)
+            })?),
+        };
+        Ok(Row { table: TableId(table.id), key })
     }
 
     fn absent(&self) -> String {
@@ -78,10 +98,24 @@ impl Named {
     }
 }
 
+/// A row of a table of the cluster.
+struct Row<'r> {
+    table: TableId,
+    key: RowKey<'r>,
+}
+
+/// Key of a row.
+enum RowKey<'r> {
+    Plain(PrimaryKey),
+    /// In an ordered table.
+    Ordered(&'r [u8]),
+}
+
 /// Finds a table by its name.
-fn table(client: &Client, name: &str) -> Result<TableId, String> {
-    client.table(name).ok_or_else(|| {
-        let tables = client.tables();
+fn table(client: &Client, name: &str) -> Result<KnownTable, String> {
+    let tables = client.tables();
+    let found = tables.iter().find(|table| table.name == name).cloned();
+    found.ok_or_else(|| {
         let names: Vec<String> = tables.iter().map(|table| written(&table.name)).collect();
         let name = written(name);
         match names.is_empty() {
@@ -160,6 +194,8 @@ struct ShownTable {
     shards: u16,
     /// First byte and length of the part of the key that decides the shard; none if all of it does.
     critical_field: Option<(u8, u8)>,
+    /// Whether its rows are in the order of their keys.
+    ordered: bool,
 }
 
 /// `lotus tables`.
@@ -173,6 +209,7 @@ pub fn tables(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
             number: table.id,
             shards: table.shards,
             critical_field: table.critical_field,
+            ordered: table.ordered,
         });
         let shown: Vec<ShownTable> = shown.collect();
         let text = match as_json {
@@ -186,10 +223,12 @@ pub fn tables(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
 fn listed(tables: &[ShownTable]) -> String {
     let mut text = Table::new();
     text.load_preset(comfy_table::presets::NOTHING);
-    text.set_header(["table", "number", "shards", "shard by bytes"]);
-    for ShownTable { table, number, shards, critical_field } in tables {
+    text.set_header(["table", "number", "shards", "shard by bytes", "rows"]);
+    for ShownTable { table, number, shards, critical_field, ordered } in tables {
         let bytes = or_dash(*critical_field, |(start, length)| format!("{start}, {length} long"));
-        text.add_row([table.clone(), number.to_string(), shards.to_string(), bytes]);
+        let rows = if *ordered { "ordered" } else { "in no order" };
+        let [number, shards] = [number, shards].map(ToString::to_string);
+        text.add_row([table.clone(), number, shards, bytes, rows.to_owned()]);
     }
     text.trim_fmt()
 }
@@ -201,30 +240,31 @@ fn listed(tables: &[ShownTable]) -> String {
 pub fn get(file: &ClusterFile, args: &GetArgs) -> Result<Verdict, String> {
     let row = Named::of(&args.table, &args.key, args.formats)?;
     run(file, async |client| {
-        let table = table(&client, &args.table)?;
+        let known = row.of_table(&table(&client, &args.table)?)?;
         let patience = Patience::begin();
         let value = loop {
-            match read(&client, table, row.bytes).await {
+            match read(&client, &known).await {
                 Ok(value) => break value.ok_or_else(|| row.absent())?,
                 Err(error) if patience.allows(&error).await => {}
                 Err(error) => return Err(row.fault("read", &error)),
             }
         };
-        let shown = ShownRow::of(row.bytes.as_bytes(), &value, args.formats);
+        let shown = ShownRow::of(&row.bytes, &value, args.formats);
         let line = if args.json { shown.json() } else { shown.value };
         write(std::iter::once(line)).map(drop)
     })
 }
 
-async fn read(
-    client: &Client,
-    table: TableId,
-    key: PrimaryKey,
-) -> Result<Option<Vec<u8>>, CallError> {
+async fn read(client: &Client, row: &Row<'_>) -> Result<Option<Vec<u8>>, CallError> {
     let mut txn = client.transaction(Kind::ReadOnly);
-    let item = txn.add_ro(table, key);
-    txn.execute().await?;
-    Ok(txn.value(item).map(Vec::from))
+    match row.key {
+        RowKey::Plain(key) => {
+            let item = txn.add_ro(row.table, key);
+            txn.execute().await?;
+            Ok(txn.value(item).map(Vec::from))
+        }
+        RowKey::Ordered(key) => txn.ordered(row.table).get(key).await,
+    }
 }
 
 /// `lotus put`.
@@ -236,10 +276,10 @@ pub fn put(file: &ClusterFile, args: &PutArgs) -> Result<Verdict, String> {
     let wrong = |why| format!("{:?} is no value for row {}: {why}", args.value, row.key);
     let value = parse(&args.value, args.formats.values(), Part::Value).map_err(wrong)?;
     run(file, async |client| {
-        let table = table(&client, &args.table)?;
+        let known = row.of_table(&table(&client, &args.table)?)?;
         let patience = Patience::begin();
         let existed = loop {
-            match upsert(&client, table, row.bytes, &value).await {
+            match upsert(&client, &known, &value).await {
                 Ok(existed) => break existed,
                 Err(error) if patience.allows(&error).await => {}
                 Err(error) => return Err(row.fault("write", &error)),
@@ -251,20 +291,22 @@ pub fn put(file: &ClusterFile, args: &PutArgs) -> Result<Verdict, String> {
 }
 
 /// Writes a row; returns whether it existed.
-async fn upsert(
-    client: &Client,
-    table: TableId,
-    key: PrimaryKey,
-    value: &[u8],
-) -> Result<bool, CallError> {
+async fn upsert(client: &Client, row: &Row<'_>, value: &[u8]) -> Result<bool, CallError> {
     let mut txn = client.transaction(Kind::Serializable);
-    let item = txn.add_rw(table, key);
-    txn.execute().await?;
-    let existed = txn.value(item).is_some();
-    match existed {
-        true => txn.put(item, value),
-        false => _ = txn.insert(table, key, value),
-    }
+    let existed = match row.key {
+        RowKey::Plain(key) => {
+            let item = txn.add_rw(row.table, key);
+            txn.execute().await?;
+            txn.upsert(item, value);
+            txn.value(item).is_some()
+        }
+        RowKey::Ordered(key) => {
+            let mut table = txn.ordered(row.table);
+            let existed = table.get_for_update(key).await?.is_some();
+            table.put(key, value);
+            existed
+        }
+    };
     txn.commit().await.map(|_| existed)
 }
 
@@ -275,10 +317,10 @@ async fn upsert(
 pub fn del(file: &ClusterFile, args: &DelArgs) -> Result<Verdict, String> {
     let row = Named::of(&args.table, &args.key, args.formats)?;
     run(file, async |client| {
-        let table = table(&client, &args.table)?;
+        let known = row.of_table(&table(&client, &args.table)?)?;
         let patience = Patience::begin();
         loop {
-            match delete(&client, table, row.bytes).await {
+            match delete(&client, &known).await {
                 Ok(true) => break,
                 Ok(false) => return Err(row.absent()),
                 Err(error) if patience.allows(&error).await => {}
@@ -290,24 +332,76 @@ pub fn del(file: &ClusterFile, args: &DelArgs) -> Result<Verdict, String> {
 }
 
 /// Deletes a row; returns whether it existed.
-async fn delete(client: &Client, table: TableId, key: PrimaryKey) -> Result<bool, CallError> {
+async fn delete(client: &Client, row: &Row<'_>) -> Result<bool, CallError> {
     let mut txn = client.transaction(Kind::Serializable);
-    let item = txn.add_rw(table, key);
-    txn.execute().await?;
-    if txn.value(item).is_none() {
-        return Ok(false);
+    let existed = match row.key {
+        RowKey::Plain(key) => {
+            let item = txn.add_rw(row.table, key);
+            txn.execute().await?;
+            let existed = txn.value(item).is_some();
+            if existed {
+                txn.delete(item);
+            }
+            existed
+        }
+        RowKey::Ordered(key) => txn.ordered(row.table).delete(key).await?,
+    };
+    txn.commit().await.map(|_| existed)
+}
+
+/// Rows that a scan is to show.
+struct Wanted {
+    from: Option<Vec<u8>>,
+    until: Option<Vec<u8>>,
+    prefix: Option<Vec<u8>>,
+    reverse: bool,
+}
+
+impl Wanted {
+    fn of(args: &RangeArgs, formats: FormatArgs) -> Result<Self, String> {
+        let bound = |flag: &str, key: &Option<String>| {
+            let key = key.as_deref();
+            let bytes = key.map(|key| parse(key, formats.keys(), Part::Key)).transpose();
+            bytes.map_err(|why| format!("{:?} of --{flag} is no key: {why}", key.unwrap_or("")))
+        };
+        Ok(Self {
+            from: bound("from", &args.from)?,
+            until: bound("until", &args.until)?,
+            prefix: bound("prefix", &args.prefix)?,
+            reverse: args.reverse,
+        })
     }
-    txn.delete(item);
-    txn.commit().await.map(|_| true)
+
+    /// Whether they are all, in the order in which they come.
+    const fn is_all(&self) -> bool {
+        self.from.is_none() && self.until.is_none() && self.prefix.is_none() && !self.reverse
+    }
+
+    /// The scan of a table that shows them.
+    fn scan(&self, client: &Client, table: &KnownTable) -> Result<Scan, String> {
+        if !table.ordered && !self.is_all() {
+            let name = written(&table.name);
+            return Err(format!("table {name} is not ordered: its rows have no bounds or order"));
+        }
+        let from = self.from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+        let until = self.until.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let scan = client.scan(TableId(table.id));
+        let scan = match &self.prefix {
+            Some(prefix) => scan.prefix(prefix),
+            None => scan.range((from, until)),
+        };
+        Ok(if self.reverse { scan.reverse() } else { scan })
+    }
 }
 
 /// `lotus scan`.
 ///
 /// # Errors
-/// A sentence.
+/// A sentence: a bound is no key.
 pub fn scan(file: &ClusterFile, args: &ScanArgs) -> Result<Verdict, String> {
+    let wanted = Wanted::of(&args.range, args.formats)?;
     run(file, async |client| {
-        let mut scan = client.scan(table(&client, &args.table)?);
+        let mut scan = wanted.scan(&client, &table(&client, &args.table)?)?;
         let (mut shown, limit) = (0, args.limit.unwrap_or(u64::MAX));
         while shown < limit {
             let page = match scan.next_page().await {
@@ -322,8 +416,8 @@ pub fn scan(file: &ClusterFile, args: &ScanArgs) -> Result<Verdict, String> {
             let Some(rows) = page else { break };
             let some: Rows = rows.into_iter().take((limit - shown) as usize).collect();
             shown += some.len() as u64;
-            let line = |(key, value): &(PrimaryKey, Vec<u8>)| {
-                let row = ShownRow::of(key.as_bytes(), value, args.formats);
+            let line = |(key, value): &(Vec<u8>, Vec<u8>)| {
+                let row = ShownRow::of(key, value, args.formats);
                 if args.json { row.json() } else { format!("{}\t{}", row.key, row.value) }
             };
             if !write(some.iter().map(line))? {

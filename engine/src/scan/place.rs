@@ -9,6 +9,7 @@ use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::BUCKET_SLOTS;
+use lotus_mvcc::table::MAX_ORDERED_KEY_BYTES;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_router::GroupId;
 
@@ -84,22 +85,55 @@ pub(crate) fn stretch(table: &TableDef, room: usize) -> u64 {
     (rows / BUCKET_SLOTS).clamp(1, in_one_read) as u64
 }
 
+/// Place from which a scan goes on, in any table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CursorPlace {
+    /// The beginning.
+    Start,
+    /// In an index.
+    Buckets(ScanPlace),
+    /// In an ordered table: the key behind the part that was read ([`KeyRange::rest`]).
+    ///
+    /// [`KeyRange::rest`]: lotus_mvcc::KeyRange::rest
+    Key(Vec<u8>),
+}
+
+impl CursorPlace {
+    /// Whether a table has such places.
+    pub(crate) fn is_of(&self, table: &TableDef) -> bool {
+        match self {
+            Self::Start => true,
+            Self::Buckets(_) => !table.is_ordered(),
+            Self::Key(_) => table.is_ordered(),
+        }
+    }
+}
+
+/// Kinds of places, as the last byte of a cursor.
+const START: u8 = 0;
+const BUCKETS: u8 = 1;
+const KEY: u8 = 2;
+
 /// Cursor of a scan: the snapshot and the place from which it goes on.
 ///
 /// It holds nothing: what keeps the snapshot readable is the scan. It counts in the process that
 /// made it, for as long as that runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScanCursor {
     /// Number of the process that made it.
     pub(crate) process: u64,
     pub(crate) table: TableId,
     pub(crate) snapshot: Timestamp,
-    pub(crate) place: ScanPlace,
+    pub(crate) place: CursorPlace,
 }
 
 impl ScanCursor {
-    /// Length of its encoding.
-    pub const BYTES: usize = 32;
+    /// Most bytes of its encoding.
+    pub const MAX_BYTES: usize = Self::HEAD_BYTES + MAX_ORDERED_KEY_BYTES as usize + 1;
+    /// Bytes of the process, the snapshot and the table.
+    const HEAD_BYTES: usize = 18;
+    /// Bytes of a place in an index.
+    const BUCKETS_BYTES: usize = 14;
 
     /// Returns the table.
     pub const fn table(&self) -> TableId {
@@ -112,32 +146,49 @@ impl ScanCursor {
     }
 
     /// Encodes it.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
+    pub fn encode(&self) -> Vec<u8> {
         let Self { process, table, snapshot, place } = self;
-        let mut bytes = [0; Self::BYTES];
-        let mut at = 0;
-        let mut put = |field: &[u8]| {
-            bytes[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
-        };
-        put(&process.to_le_bytes());
-        put(&snapshot.raw().to_le_bytes());
-        put(&place.bucket.to_le_bytes());
-        put(&place.level.to_le_bytes());
-        put(&place.group.to_le_bytes());
-        put(&table.0.to_le_bytes());
+        let mut bytes = Vec::with_capacity(Self::MAX_BYTES);
+        bytes.extend_from_slice(&process.to_le_bytes());
+        bytes.extend_from_slice(&snapshot.raw().to_le_bytes());
+        bytes.extend_from_slice(&table.0.to_le_bytes());
+        match place {
+            CursorPlace::Start => bytes.push(START),
+            CursorPlace::Buckets(ScanPlace { group, bucket, level }) => {
+                bytes.extend_from_slice(&bucket.to_le_bytes());
+                bytes.extend_from_slice(&level.to_le_bytes());
+                bytes.extend_from_slice(&group.to_le_bytes());
+                bytes.push(BUCKETS);
+            }
+            CursorPlace::Key(key) => {
+                bytes.extend_from_slice(key);
+                bytes.push(KEY);
+            }
+        }
         bytes
     }
 
     /// Decodes what [`ScanCursor::encode`] has made; `None` for any other bytes that are noticed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let level = word(24) as u32;
-        let place = ScanPlace { group: half(28), bucket: word(16), level };
-        let snapshot = Timestamp::new(word(8))?;
-        Some(Self { process: word(0), table: TableId(half(30)), snapshot, place })
+        if bytes.len() > Self::MAX_BYTES {
+            return None;
+        }
+        let (kind, bytes) = bytes.split_last()?;
+        let (head, place) = bytes.split_at_checked(Self::HEAD_BYTES)?;
+        let word = |from: &[u8]| Some(u64::from_le_bytes(from.first_chunk().copied()?));
+        let half = |from: &[u8]| Some(u16::from_le_bytes(from.first_chunk().copied()?));
+        let place = match (*kind, place.len()) {
+            (START, 0) => CursorPlace::Start,
+            (BUCKETS, Self::BUCKETS_BYTES) => {
+                let level = u32::from_le_bytes(place[8..].first_chunk().copied()?);
+                let (bucket, group) = (word(place)?, half(&place[12..])?);
+                CursorPlace::Buckets(ScanPlace { group, bucket, level })
+            }
+            (KEY, _) => CursorPlace::Key(place.to_vec()),
+            _ => return None,
+        };
+        let (process, snapshot) = (word(head)?, Timestamp::new(word(&head[8..])?)?);
+        Some(Self { process, table: TableId(half(&head[16..])?), snapshot, place })
     }
 }
 
@@ -175,13 +226,20 @@ mod tests {
     proptest! {
         #[test]
         fn cursors_survive_their_encoding(
-            words: (u64, u64, u32), halves: (u16, u16), snapshot in 0..1_u64 << 63,
+            words: (u64, u64, u32),
+            halves: (u16, u16),
+            snapshot in 0..1_u64 << 63,
+            key in prop::collection::vec(any::<u8>(), 0..=255),
         ) {
             let snapshot = Timestamp::new(snapshot).expect("63 bits");
             let ((process, bucket, level), (table, group)) = (words, halves);
-            let place = ScanPlace { group, bucket, level };
-            let cursor = ScanCursor { process, table: TableId(table), snapshot, place };
-            prop_assert_eq!(ScanCursor::decode(&cursor.encode()), Some(cursor));
+            let buckets = CursorPlace::Buckets(ScanPlace { group, bucket, level });
+            for place in [CursorPlace::Start, buckets, CursorPlace::Key(key)] {
+                let cursor = ScanCursor { process, table: TableId(table), snapshot, place };
+                let encoded = cursor.encode();
+                prop_assert!(encoded.len() <= ScanCursor::MAX_BYTES);
+                prop_assert_eq!(ScanCursor::decode(&encoded), Some(cursor));
+            }
         }
 
         #[test]

@@ -471,6 +471,15 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Fails if any group was purged beyond the snapshot.
+    pub(crate) async fn check_all_purges(&mut self) -> Result<(), ReadError> {
+        for group in 0..self.coordinator().shared.placement.group_count() {
+            self.group = GroupId(group as u8);
+            self.check_purges().await?;
+        }
+        Ok(())
+    }
+
     /// Fails if the group was purged beyond the snapshot: rows that it shows may be missing then.
     async fn check_purges(&self) -> Result<(), ReadError> {
         let purged = self.read_words(&[(PURGE_TIME_OFFSET, WORD_BYTES)]).await?[0][0];

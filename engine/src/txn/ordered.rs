@@ -200,6 +200,10 @@ impl OrderedTable<'_> {
     }
 }
 
+/// Error of a range that is inverted.
+pub(crate) const INVERTED: TxnError =
+    TxnError::Misuse("a range ends at or after the key that it begins with");
+
 /// The key as errors name it.
 fn named(key: &[u8]) -> Result<PrimaryKey, TxnError> {
     PrimaryKey::prefix_of(key).ok_or(TxnError::Misuse("a key has at least one byte"))

@@ -251,6 +251,12 @@ impl Transaction {
         body.values.get(range.clone())
     }
 
+    /// Returns the number of rows that the transaction has in memory: those that were added, and
+    /// the nodes of ordered tables that it has read or changed. 0 once it is over.
+    pub fn row_count(&self) -> usize {
+        self.body.as_ref().map_or(0, |body| body.rows.len())
+    }
+
     /// Returns the writer of the version that was read; `None` for a loaded or absent row.
     #[inline]
     pub fn writer(&self, item: Item) -> Option<TxnId> {

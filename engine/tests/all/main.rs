@@ -15,6 +15,7 @@ mod memory_loss;
 mod memory_returns;
 mod moves;
 mod ordered;
+mod ordered_scans;
 mod path;
 mod processes;
 mod recovery;

@@ -11,6 +11,7 @@ mod interactive;
 mod local;
 mod losses;
 mod metrics;
+mod ordered;
 mod parts;
 mod scans;
 mod tables;

@@ -42,7 +42,7 @@ fn open(nodes: usize, set: impl Fn(&mut Config)) -> Bank {
 /// Takes in the rows of a page, each of which is new.
 fn take(all: &mut BTreeMap<u64, u64>, page: &Rows) {
     for (key, value) in page {
-        let row = u64::from_be_bytes(key.as_bytes().try_into().unwrap());
+        let row = u64::from_be_bytes(key[..].try_into().unwrap());
         assert_eq!(all.insert(row, number(value)), None, "row {row} came twice");
     }
 }
@@ -353,7 +353,8 @@ fn cursors_that_no_server_has_made_change_nothing() {
     let bank = open(1, |_| {});
     let mut raw = Raw::admitted(bank.servers[0].address());
     let table = bank.cluster.table("wide").unwrap().0;
-    let scan = |begin, cursor| Op::Scan(messages::Scan { scan: 1, begin, table, cursor });
+    let keys = messages::Keys::default();
+    let scan = |begin, cursor| Op::Scan(messages::Scan { scan: 1, begin, table, cursor, keys });
     let is_too_old =
         |answer: &[u8]| matches!(decode(answer), Ok(Answer::Failed(Failure::SnapshotTooOld)));
     for cursor in [&[7; 32][..], &[0; 32], &[1], &[0xff; 33]] {
@@ -368,7 +369,7 @@ fn cursors_that_no_server_has_made_change_nothing() {
         Ok(Answer::Page { cursor: Some(Bytes(cursor)), rows })
     );
     let mut beyond = cursor.to_vec();
-    beyond[28..30].fill(0xff);
+    beyond[30..32].fill(0xff);
     let answer = ask(&mut raw, &scan(false, Bytes(&beyond)));
     assert_eq!(decode::<Answer<'_>>(&answer), Ok(Answer::Page { cursor: None, rows: vec![] }));
     // The last page was no end, and a cursor of another scan is one.
@@ -379,7 +380,7 @@ fn cursors_that_no_server_has_made_change_nothing() {
     assert!(matches!(decode(&over), Ok(Answer::Failed(Failure::NoTransaction))));
     // Bucket and level beyond the table's.
     let mut far = cursor.to_vec();
-    far[16..28].fill(0xff);
+    far[18..30].fill(0xff);
     let answer = ask(&mut raw, &scan(true, Bytes(&far)));
     assert!(matches!(decode(&answer), Ok(Answer::Page { .. })), "{answer:?}");
     // A step of a transaction is no request of a scan.

@@ -186,6 +186,34 @@ fn a_table_that_does_not_fit_is_refused_and_others_are_created() {
     });
 }
 
+/// A node of the other process learns of an ordered table when a transaction names it.
+#[test]
+fn an_ordered_table_that_is_created_at_one_node_is_used_at_all() {
+    let shop = Shop::open(&Arc::default());
+    let names = TableSpec::new("names").key_bytes(100).record_bytes(8).capacity(100).ordered();
+    run(async {
+        let one = shop.client(0).await;
+        let table = one.create_table(&names).await.unwrap();
+        assert!(one.tables().iter().any(|table| table.name == "names" && table.ordered));
+        // Each runs at any node.
+        for number in 0..16_u64 {
+            let body = async move |txn: &mut lotus_client::Transaction| {
+                let mut names = txn.ordered(table);
+                match number % 2 {
+                    0 => names.insert(format!("name {number:02}"), number.to_le_bytes()),
+                    _ => assert_eq!(names.range(..).rows().await?.len() as u64, number / 2 + 1),
+                }
+                Ok::<(), CallError>(())
+            };
+            one.run(Kind::Serializable, body).await.unwrap();
+        }
+        let mut scan = shop.client(1).await.scan(table).prefix(b"name 1");
+        let page = scan.next_page().await.unwrap().unwrap();
+        let keys = page.iter().map(|(key, _)| &key[..]);
+        assert!(keys.eq([&b"name 10"[..], b"name 12", b"name 14"]));
+    });
+}
+
 #[test]
 fn a_silent_authority_is_named_and_no_table_is_half_created() {
     let authority = Arc::<TestAuthority>::default();

@@ -1,6 +1,7 @@
 //! `lotus tables`, `get`, `put`, `del` and `scan`: rows of a running cluster.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
@@ -9,6 +10,20 @@ use serde_json::Value;
 use super::described::Described;
 use super::{refusal, text};
 use crate::common::lotus;
+
+/// An ordered table, and one that is not.
+const TABLES: &str = "\
+[[table]]
+name = \"names\"
+key_bytes = 100
+record_bytes = 1_500
+capacity = 1_000
+ordered = true
+[[table]]
+name = \"purchases\"
+record_bytes = 16
+capacity = 1_000
+";
 
 /// Runs a command for the data of a cluster.
 fn ask(described: &Described, arguments: &[&str]) -> Output {
@@ -139,6 +154,86 @@ fn data_is_at_hand(described: &Described) {
     a_reader_may_leave(described);
     what_cannot_be_is_named(described);
     described.done(&["down", "--no-snapshot"]);
+}
+
+/// Rows of an ordered table, and bounds for which others are refused.
+fn rows_are_in_order(described: &Described) {
+    let told = |arguments: &[&str]| told(described, arguments);
+    let failure = |arguments: &[&str]| failure(described, arguments);
+    let tables = told(&["tables"]);
+    let line = |name: &str| {
+        tables.lines().map(str::trim).find(|line| line.starts_with(name)).expect("it is there")
+    };
+    assert!(line("names").ends_with("ordered"), "{tables}");
+    assert!(line("purchases").ends_with("in no order"), "{tables}");
+    let json: Value = serde_json::from_str(&told(&["tables", "--json"])).expect("JSON");
+    assert_eq!([&json[0]["ordered"], &json[1]["ordered"]], [true, false]);
+
+    let long = "a key of more than thirty-one bytes";
+    for name in ["carol", "alice", long, "bob", "alan"] {
+        assert_eq!(
+            told(&["put", "names", name, name]),
+            format!("inserted row {name} of table names\n")
+        );
+    }
+    assert_eq!(told(&["put", "names", "bob", "Robert"]), "updated row bob of table names\n");
+    assert_eq!(told(&["get", "names", "bob"]), "Robert\n");
+    assert_eq!(told(&["get", "names", long]), format!("{long}\n"));
+    assert_eq!(told(&["del", "names", "alan"]), "deleted row alan of table names\n");
+    for command in ["get", "del"] {
+        assert_eq!(failure(&[command, "names", "alan"]), "table names has no row alan");
+    }
+    let keys = |flags: &[&str]| -> Vec<String> {
+        let lines = told(&[&["scan", "names"], flags].concat());
+        let key = |line: &str| line.split_once('\t').expect("key and value").0.to_owned();
+        lines.lines().map(key).collect()
+    };
+    assert_eq!(keys(&[]), [long, "alice", "bob", "carol"]);
+    assert_eq!(keys(&["--from", "alice", "--until", "carol"]), ["alice", "bob"]);
+    assert_eq!(keys(&["--prefix", "a"]), [long, "alice"]);
+    assert_eq!(keys(&["--prefix", "x"]), [""; 0]);
+    assert_eq!(keys(&["--reverse", "--limit", "2"]), ["carol", "bob"]);
+    assert_eq!(keys(&["--reverse", "--until", "0x62"]), ["alice", long]);
+    // More than a page.
+    for number in 0..100 {
+        told(&["put", "names", &format!("z{number:03}"), &"x".repeat(1_500)]);
+    }
+    let expected: Vec<String> = (0..100).map(|number| format!("z{number:03}")).collect();
+    assert_eq!(keys(&["--prefix", "z"]), expected);
+
+    let inverted = failure(&["scan", "names", "--from", "b", "--until", "a"]);
+    assert!(
+        inverted.contains("a range ends at or after the key that it begins with"),
+        "{inverted}"
+    );
+    for flags in [&["--from", "a"][..], &["--until", "a"], &["--prefix", "a"], &["--reverse"]] {
+        let refused = failure(&[&["scan", "purchases"], flags].concat());
+        assert!(refused.starts_with("table purchases is not ordered"), "{refused}");
+    }
+    let refused = failure(&["get", "purchases", long]);
+    assert!(refused.contains("is no key of table purchases"), "{refused}");
+    let refused = failure(&["put", "names", &"k".repeat(101), "x"]);
+    assert!(refused.contains("at most 100 bytes, not 101"), "{refused}");
+    let usage = |arguments: &[&str]| refusal(&ask(described, arguments));
+    for (arguments, said) in [
+        (&["get", "names", &"k".repeat(256)][..], "it has 256 bytes, more than 255"),
+        (&["scan", "names", "--from", "0x0"], "\"0x0\" of --from is no key: it is not hex"),
+        (&["scan", "names", "--prefix", "a", "--until", "b"], "cannot be used with"),
+    ] {
+        let refused = usage(arguments);
+        assert!(refused.contains(said), "{arguments:?}: {refused}");
+    }
+}
+
+#[test]
+fn an_ordered_table_of_a_cluster_is_at_hand() {
+    let (described, _) = Described::serving("rows-ordered");
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let (nodes, _) = file.split_once("[load").expect("it has one");
+    fs::write(described.file(), format!("{nodes}{TABLES}")).expect("it is ours");
+    described.done(&["up"]);
+    rows_are_in_order(&described);
+    described.done(&["down"]);
 }
 
 #[test]

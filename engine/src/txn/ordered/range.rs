@@ -1,16 +1,19 @@
 //! Ranges of keys.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 
+use lotus_mvcc::KeyRange;
 use lotus_sabotage::any_broken;
 use lotus_tree::{ENTRY_BYTES, Node, ROOT, Seek};
 
-use super::OrderedTable;
+use super::{INVERTED, OrderedTable};
 use crate::api::error::TxnError;
 use crate::txn::body::Access;
 
 /// Most leaves that are read at once.
 const MOST_AT_ONCE: usize = 16;
+/// Leaves after which a page ends, however few rows they have.
+const PAGE_LEAVES: usize = 64;
 
 /// Rows of a range, in the order in which they were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub struct Rows {
     bytes: Vec<u8>,
     /// Ends of each row's key and value.
     ends: Vec<(u32, u32)>,
+    /// The part of the range that was not read.
+    rest: Option<KeyRange>,
 }
 
 impl Rows {
@@ -42,11 +47,22 @@ impl Rows {
         self.len().checked_sub(1).map(|index| self.row(index))
     }
 
+    /// Returns the part of the range behind a page ([`Range::page`]), to be read by another one;
+    /// `None` if the page was the last, or has as many rows as its limit allows.
+    pub fn rest(&self) -> Option<&KeyRange> {
+        self.rest.as_ref()
+    }
+
     fn row(&self, index: usize) -> (&[u8], &[u8]) {
         let begins = index.checked_sub(1).map_or(0, |before| self.ends[before].1);
         let (key_ends, ends) = self.ends[index];
         let at = |offset: u32| offset as usize;
         (&self.bytes[at(begins)..at(key_ends)], &self.bytes[at(key_ends)..at(ends)])
+    }
+
+    /// Whether a page of `most` bytes has room for another row. It has room for one.
+    fn has_room(&self, (key, value): (&[u8], &[u8]), most: usize) -> bool {
+        self.is_empty() || self.bytes.len() + key.len() + value.len() <= most
     }
 
     fn push(&mut self, (key, value): (&[u8], &[u8])) {
@@ -61,52 +77,36 @@ impl Rows {
 #[must_use = "nothing is read before `rows` is awaited"]
 pub struct Range<'o, 't> {
     table: &'o mut OrderedTable<'t>,
-    from: Vec<u8>,
-    until: Option<Vec<u8>>,
+    keys: KeyRange,
     reverse: bool,
     limit: usize,
+    /// Bytes of rows, and leaves, that are the most of a page.
+    page: (usize, usize),
     access: Access,
 }
 
 impl<'t> OrderedTable<'t> {
     /// Returns a range of keys, to be read by [`Range::rows`]. Bounds compare as bytes do.
     pub fn range<'o, 'k>(&'o mut self, bounds: impl RangeBounds<&'k [u8]>) -> Range<'o, 't> {
-        let from = match bounds.start_bound() {
-            Bound::Included(key) => key.to_vec(),
-            Bound::Excluded(key) => after(key),
-            Bound::Unbounded => Vec::new(),
-        };
-        let until = match bounds.end_bound() {
-            Bound::Included(key) => Some(after(key)),
-            Bound::Excluded(key) => Some(key.to_vec()),
-            Bound::Unbounded => None,
-        };
-        let (reverse, limit, access) = (false, usize::MAX, Access::Read);
-        Range { table: self, from, until, reverse, limit, access }
+        self.within(KeyRange::of(bounds))
     }
 
     /// Returns the range of all keys that begin with `prefix`.
     pub fn prefix<'o>(&'o mut self, prefix: &[u8]) -> Range<'o, 't> {
-        let mut range = self.range(prefix..);
-        range.until = after_all_with(prefix);
-        range
+        self.within(KeyRange::prefix(prefix))
+    }
+
+    /// Returns a range of keys that was made before.
+    pub fn within<'o>(&'o mut self, keys: KeyRange) -> Range<'o, 't> {
+        let (reverse, limit, access) = (false, usize::MAX, Access::Read);
+        Range { table: self, keys, reverse, limit, page: (usize::MAX, usize::MAX), access }
     }
 }
 
-/// Least key above `key`.
-fn after(key: &[u8]) -> Vec<u8> {
-    [key, &[0]].concat()
-}
-
-/// Least key above all those with this prefix; `None` if there is none.
-fn after_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
-    let mut next = prefix[..=last].to_vec();
-    next[last] += 1;
-    Some(next)
-}
-
 impl Range<'_, '_> {
+    /// Most bytes that keys and values of a page take.
+    pub const PAGE_BYTES: usize = 128 << 10;
+
     /// Reads from the greatest key down.
     pub fn reverse(mut self) -> Self {
         self.reverse = true;
@@ -116,6 +116,14 @@ impl Range<'_, '_> {
     /// Reads at most this number of rows. Without a limit the result takes the memory of all rows.
     pub fn limit(mut self, rows: usize) -> Self {
         self.limit = rows;
+        self
+    }
+
+    /// Ends early, before the rows take more than [`Range::PAGE_BYTES`] or when many leaves were
+    /// read: [`Rows::rest`] says how to go on. So the memory of a page is bounded. It may have no
+    /// rows where most were deleted.
+    pub fn page(mut self) -> Self {
+        self.page = (Self::PAGE_BYTES, PAGE_LEAVES);
         self
     }
 
@@ -131,12 +139,11 @@ impl Range<'_, '_> {
     /// # Errors
     /// `Misuse` if the range ends before it begins; otherwise as [`OrderedTable::get`].
     pub async fn rows(mut self) -> Result<Rows, TxnError> {
-        if self.until.as_ref().is_some_and(|until| *until < self.from) {
-            return Err(TxnError::Misuse("a range ends at or after the key that it begins with"));
+        if self.keys.is_inverted() {
+            return Err(INVERTED);
         }
         let mut rows = Rows::default();
-        let empty = self.until.as_ref() == Some(&self.from);
-        if self.limit == 0 || empty {
+        if self.limit == 0 || self.keys.is_empty() {
             return Ok(rows);
         }
         match self.reverse {
@@ -147,8 +154,8 @@ impl Range<'_, '_> {
     }
 
     async fn ascend(&mut self, rows: &mut Rows) -> Result<(), TxnError> {
-        let mut from = std::mem::take(&mut self.from);
-        loop {
+        let mut from = std::mem::take(&mut self.keys.from);
+        for leaves in 1.. {
             self.read_ahead(&from, self.limit - rows.len()).await?;
             let (id, item) = self.table.leaf(Seek::At(&from), self.access).await?;
             let leaf = self.table.node(id, item)?.unwrap_or(Node::EMPTY);
@@ -157,8 +164,12 @@ impl Range<'_, '_> {
                 "I281: a range reads the leaf that is responsible for its next key"
             );
             let (Ok(first) | Err(first)) = leaf.find(&from);
-            let inside = |key: &[u8]| self.until.as_ref().is_none_or(|until| key < &**until);
+            let inside = |key: &[u8]| self.keys.until.as_ref().is_none_or(|until| key < &**until);
             for entry in leaf.entries().skip(first).take_while(|(key, _)| inside(key)) {
+                if !rows.has_room(entry, self.page.0) {
+                    rows.rest = Some(self.keys.rest(entry.0.to_vec(), false));
+                    return Ok(());
+                }
                 rows.push(entry);
                 if rows.len() == self.limit {
                     return Ok(());
@@ -169,22 +180,36 @@ impl Range<'_, '_> {
                 Some(high) if inside(high) => return Err(self.table.damaged()),
                 _ => return Ok(()),
             }
+            if leaves >= self.page.1 {
+                rows.rest = Some(self.keys.rest(from, false));
+                return Ok(());
+            }
         }
+        Ok(())
     }
 
     async fn descend(&mut self, rows: &mut Rows) -> Result<(), TxnError> {
-        let mut until = self.until.take();
-        loop {
+        let mut until = self.keys.until.take();
+        for leaves in 1.. {
             let place = until.as_deref().map_or(Seek::Last, Seek::Below);
             let (id, item) = self.table.leaf(place, self.access).await?;
             let leaf = self.table.node(id, item)?.unwrap_or(Node::EMPTY);
+            debug_assert!(
+                leaf.covers(place) || any_broken(),
+                "I281: a range reads the leaf that is responsible for its last key"
+            );
             let end = until.as_ref().map_or(leaf.len(), |until| {
                 let (Ok(end) | Err(end)) = leaf.find(until);
                 end
             });
             for index in (0..end).rev() {
                 let (key, value) = leaf.entry(index);
-                if key < &*self.from {
+                if key < &*self.keys.from {
+                    return Ok(());
+                }
+                if !rows.has_room((key, value), self.page.0) {
+                    // The row above it is the last that was read.
+                    rows.rest = rows.last().map(|(last, _)| self.keys.rest(last.to_vec(), true));
                     return Ok(());
                 }
                 rows.push((key, value));
@@ -192,14 +217,20 @@ impl Range<'_, '_> {
                     return Ok(());
                 }
             }
-            if leaf.low() <= &*self.from {
+            if leaf.low() <= &*self.keys.from {
                 return Ok(());
             }
             if until.as_ref().is_some_and(|until| leaf.low() >= &**until) {
                 return Err(self.table.damaged());
             }
-            until = Some(leaf.low().to_vec());
+            let low = leaf.low().to_vec();
+            if leaves >= self.page.1 {
+                rows.rest = Some(self.keys.rest(low, true));
+                return Ok(());
+            }
+            until = Some(low);
         }
+        Ok(())
     }
 
     /// Executes, in one round, the leaves that are likely to be read next, as the remembered inner
@@ -219,7 +250,8 @@ impl Range<'_, '_> {
         let first = node.child_place(place);
         let children = (first..node.len()).take(at_once);
         let inside = |index: &usize| {
-            *index == first || self.until.as_ref().is_none_or(|until| node.key(*index) < &**until)
+            let until = self.keys.until.as_ref();
+            *index == first || until.is_none_or(|until| node.key(*index) < &**until)
         };
         for index in children.take_while(inside) {
             let id = node.child(index);
@@ -233,21 +265,6 @@ impl Range<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bounds_lie_between_keys() {
-        assert_eq!(after(b"ab"), b"ab\0");
-        let cases: [(&[u8], Option<&[u8]>); 5] = [
-            (b"ab", Some(b"ac")),
-            (b"a\xff", Some(b"b")),
-            (b"\xff\xff", None),
-            (b"", None),
-            (b"\xfe\xff\xff", Some(b"\xff")),
-        ];
-        for (prefix, next) in cases {
-            assert_eq!(after_all_with(prefix).as_deref(), next, "{prefix:?}");
-        }
-    }
 
     #[test]
     fn rows_are_given_back_as_they_came() {
