@@ -40,5 +40,6 @@ pub mod version_table_cache;
 pub mod visibility;
 
 pub use key::{CriticalField, PrimaryKey};
+pub use lotus_fabric::ids::TableId;
 pub use table::{Inline, TableDef, TableSpec};
 pub use timestamp::Timestamp;

@@ -1,0 +1,146 @@
+//! Typed rows (`lotus_rows`) in transactions of the engine.
+//!
+//! Rows of hash tables are added, executed and changed as by hand; an execution that would find
+//! nothing new is left out. Rows of ordered tables are those of [`Transaction::ordered`].
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+use lotus_rows::{HashRows, OrderedRows, Purpose, RangeQuery};
+
+use crate::api::error::TxnError;
+use crate::txn::body::Item;
+use crate::txn::transaction::Transaction;
+
+impl Transaction {
+    #[inline]
+    fn add_for(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        purpose: Purpose,
+    ) -> Result<Item, TxnError> {
+        match purpose {
+            Purpose::Read => self.add_ro(table, key),
+            Purpose::Update => self.add_rw(table, key),
+        }
+    }
+}
+
+impl HashRows for Transaction {
+    type Error = TxnError;
+
+    #[inline]
+    fn declare_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        purpose: Purpose,
+    ) -> Result<(), TxnError> {
+        self.add_for(table, key, purpose).map(drop)
+    }
+
+    #[inline]
+    async fn get_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        purpose: Purpose,
+    ) -> Result<Option<&[u8]>, TxnError> {
+        let item = self.add_for(table, key, purpose)?;
+        self.execute_added().await?;
+        Ok(self.value(item))
+    }
+
+    #[inline]
+    async fn put_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        value: &[u8],
+    ) -> Result<(), TxnError> {
+        let item = self.add_rw(table, key)?;
+        self.execute_added().await?;
+        self.upsert(item, value)
+    }
+
+    async fn insert_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        value: &[u8],
+    ) -> Result<(), TxnError> {
+        // A row that this transaction knows to exist is refused before anything is changed, also if
+        // the transaction has added it itself.
+        let item = self.add_ro(table, key)?;
+        if self.value(item).is_some() {
+            return Err(TxnError::AlreadyExists { table, key });
+        }
+        self.insert(table, key, value).map(drop)
+    }
+
+    async fn delete_row(&mut self, table: TableId, key: PrimaryKey) -> Result<bool, TxnError> {
+        let item = self.add_rw(table, key)?;
+        self.execute_added().await?;
+        if self.value(item).is_none() {
+            return Ok(false);
+        }
+        self.delete(item)?;
+        Ok(true)
+    }
+}
+
+impl OrderedRows for Transaction {
+    async fn get_ordered<R>(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        purpose: Purpose,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, TxnError> {
+        let mut rows = self.ordered(table)?;
+        let value = match purpose {
+            Purpose::Read => rows.get(key).await?,
+            Purpose::Update => rows.get_for_update(key).await?,
+        };
+        Ok(value.map(read))
+    }
+
+    async fn put_ordered(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), TxnError> {
+        self.ordered(table)?.put(key, value).await
+    }
+
+    async fn insert_ordered(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), TxnError> {
+        self.ordered(table)?.insert(key, value).await
+    }
+
+    async fn delete_ordered(&mut self, table: TableId, key: &[u8]) -> Result<bool, TxnError> {
+        self.ordered(table)?.delete(key).await
+    }
+
+    async fn visit_range(
+        &mut self,
+        table: TableId,
+        query: RangeQuery<'_>,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), TxnError> {
+        let mut rows = self.ordered(table)?;
+        let range = rows.range(query.bounds()).limit(query.limit.unwrap_or(usize::MAX));
+        let range = if query.reverse { range.reverse() } else { range };
+        let range = match query.purpose {
+            Purpose::Read => range,
+            Purpose::Update => range.for_update(),
+        };
+        range.rows().await?.iter().for_each(|(key, value)| visit(key, value));
+        Ok(())
+    }
+}
