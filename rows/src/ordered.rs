@@ -14,12 +14,12 @@ impl<K: Key, V: Value> OrderedTable<K, V> {
     ///
     /// # Errors
     /// [`RowError`], or those of an execution.
-    pub async fn get<T: OrderedRows>(
+    pub fn get<T: OrderedRows>(
         &self,
         txn: &mut T,
         key: &K,
-    ) -> Result<Option<V::Type>, T::Error> {
-        self.read(txn, key, Purpose::Read).await
+    ) -> impl Future<Output = Result<Option<V::Type>, T::Error>> {
+        self.read(txn, key, Purpose::Read)
     }
 
     /// Reads the value of a row that this transaction will change: as [`Self::get`], but it is
@@ -27,12 +27,12 @@ impl<K: Key, V: Value> OrderedTable<K, V> {
     ///
     /// # Errors
     /// As [`Self::get`]; the transaction's own if it is read-only.
-    pub async fn get_for_update<T: OrderedRows>(
+    pub fn get_for_update<T: OrderedRows>(
         &self,
         txn: &mut T,
         key: &K,
-    ) -> Result<Option<V::Type>, T::Error> {
-        self.read(txn, key, Purpose::Update).await
+    ) -> impl Future<Output = Result<Option<V::Type>, T::Error>> {
+        self.read(txn, key, Purpose::Update)
     }
 
     async fn read<T: OrderedRows>(
@@ -92,7 +92,7 @@ impl<K: Key, V: Value> OrderedTable<K, V> {
         txn: &'t mut T,
         keys: impl RangeBounds<K>,
     ) -> Range<'t, K, V, T> {
-        self.to_be_read(txn, self.schema().range(&keys))
+        self.unread(txn, self.schema().range(&keys))
     }
 
     /// Returns the range of all keys with this prefix, to be read by [`Range::rows`].
@@ -101,10 +101,10 @@ impl<K: Key, V: Value> OrderedTable<K, V> {
         txn: &'t mut T,
         prefix: &P,
     ) -> Range<'t, K, V, T> {
-        self.to_be_read(txn, self.schema().prefix(prefix))
+        self.unread(txn, self.schema().prefix(prefix))
     }
 
-    fn to_be_read<'t, T>(
+    fn unread<'t, T>(
         &self,
         txn: &'t mut T,
         keys: Result<KeyRange, RowError>,
@@ -154,16 +154,8 @@ impl<K: Key, V: Value, T: OrderedRows> Range<'_, K, V, T> {
         let keys = keys?;
         let (from, until) = (keys.from(), keys.until());
         let query = RangeQuery { from, until, reverse, limit, purpose };
-        let mut rows = Ok(Vec::new());
-        let decode = |key: &[u8], value: &[u8]| {
-            let Ok(all) = &mut rows else { return };
-            match table.schema().decode(key, value) {
-                Ok(row) => all.push(row),
-                Err(error) => rows = Err(error),
-            }
-        };
-        txn.visit_range(table.id(), query, decode).await?;
-        Ok(rows?)
+        let decode = |key: &[u8], value: &[u8]| table.schema().decode(key, value);
+        txn.range_ordered(table.id(), query, decode).await
     }
 }
 

@@ -44,6 +44,9 @@ impl TableKind for Ordered {
     const KEY_LIMIT: u32 = MAX_ORDERED_KEY_BYTES;
 }
 
+/// Types of a schema, of which it holds no value: it is `Send` whatever they are.
+type Types<K, V, O> = fn() -> (K, V, O);
+
 /// A table's name, the types of its keys and values, and their longest lengths.
 ///
 /// Lengths follow from the types if all keys, or values, of the type have a longest one. For others
@@ -59,7 +62,7 @@ pub struct Schema<K, V, O = Hashed> {
     name: &'static str,
     key_bytes: u32,
     record_bytes: u32,
-    types: PhantomData<fn() -> (K, V, O)>,
+    types: PhantomData<Types<K, V, O>>,
 }
 
 impl<K: Key, V: Value> Schema<K, V> {
@@ -205,16 +208,26 @@ impl<K: Key, V: Value> Schema<K, V> {
     /// [`RowError`] if it is too long.
     #[inline]
     pub fn primary_key(&self, key: &K) -> Result<PrimaryKey, RowError> {
+        let written = PrimaryKey::build(|room| {
+            let mut writer = KeyWriter::new(room);
+            key.write_key(&mut writer);
+            writer.len()
+        });
+        match written {
+            Ok(built) if built.byte_count() <= self.key_limit() as usize => Ok(built),
+            _ => Err(self.wrong_length(key)),
+        }
+    }
+
+    /// Error of a key that has no bytes or too many.
+    #[cold]
+    fn wrong_length(&self, key: &K) -> RowError {
         let mut room = [0; PrimaryKey::MAX_BYTES];
         let mut writer = KeyWriter::new(&mut room);
         key.write_key(&mut writer);
-        let bytes = writer.len();
+        let (bytes, limit) = (writer.len(), self.key_limit());
         let first = &room[..bytes.min(PrimaryKey::MAX_BYTES)];
-        self.check_key(first, bytes)?;
-        PrimaryKey::try_from(first).map_err(|_| {
-            let limit = self.key_limit();
-            self.error(first, Defect::KeyLength { bytes, limit })
-        })
+        self.error(first, Defect::KeyLength { bytes, limit })
     }
 }
 

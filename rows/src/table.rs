@@ -43,12 +43,12 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # Errors
     /// [`RowError`](crate::RowError), or those of an execution.
     #[inline]
-    pub async fn get<T: HashRows>(
+    pub fn get<T: HashRows>(
         &self,
         txn: &mut T,
         key: &K,
-    ) -> Result<Option<V::Type>, T::Error> {
-        self.read(txn, key, Purpose::Read).await
+    ) -> impl Future<Output = Result<Option<V::Type>, T::Error>> {
+        self.read(txn, key, Purpose::Read)
     }
 
     /// Reads the value of a row that this transaction will change: as [`Self::get`], but the row is
@@ -57,12 +57,12 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # Errors
     /// As [`Self::get`]; the transaction's own if it is read-only.
     #[inline]
-    pub async fn get_for_update<T: HashRows>(
+    pub fn get_for_update<T: HashRows>(
         &self,
         txn: &mut T,
         key: &K,
-    ) -> Result<Option<V::Type>, T::Error> {
-        self.read(txn, key, Purpose::Update).await
+    ) -> impl Future<Output = Result<Option<V::Type>, T::Error>> {
+        self.read(txn, key, Purpose::Update)
     }
 
     #[inline]

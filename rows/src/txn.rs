@@ -149,14 +149,14 @@ pub trait OrderedRows: HashRows {
         key: &[u8],
     ) -> impl Future<Output = Result<bool, Self::Error>>;
 
-    /// Reads the rows of a range, and shows each to `visit`: key and value.
+    /// Reads the rows of a range, in order; returns what `read` makes of their keys and values.
     ///
     /// # Errors
-    /// The transaction's own.
-    fn visit_range(
+    /// The transaction's own, or the first error of `read`.
+    fn range_ordered<R>(
         &mut self,
         table: TableId,
         query: RangeQuery<'_>,
-        visit: impl FnMut(&[u8], &[u8]),
-    ) -> impl Future<Output = Result<(), Self::Error>>;
+        read: impl FnMut(&[u8], &[u8]) -> Result<R, RowError>,
+    ) -> impl Future<Output = Result<Vec<R>, Self::Error>>;
 }

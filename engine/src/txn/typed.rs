@@ -5,13 +5,18 @@
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
-use lotus_rows::{HashRows, OrderedRows, Purpose, RangeQuery};
+use lotus_rows::{HashRows, OrderedRows, Purpose, RangeQuery, RowError};
 
 use crate::api::error::TxnError;
-use crate::txn::body::Item;
+use crate::txn::body::{Access, Item, Row};
 use crate::txn::transaction::Transaction;
 
+/// Number of rows up to which a row is looked for by its primary key. It saves the hash of the key
+/// where the row was added a moment ago, which is the common case of typed rows.
+const FEW: usize = 8;
+
 impl Transaction {
+    /// Adds a row, unless it is known to have been added.
     #[inline]
     fn add_for(
         &mut self,
@@ -19,10 +24,29 @@ impl Transaction {
         key: PrimaryKey,
         purpose: Purpose,
     ) -> Result<Item, TxnError> {
+        let access = match purpose {
+            Purpose::Read => Access::Read,
+            Purpose::Update => Access::Write,
+        };
+        let rows = self.body.as_ref().map(|body| body.rows.as_slice()).unwrap_or_default();
+        if rows.len() <= FEW {
+            let same = |row: &Row| row.primary_key == key && row.table == table;
+            if let Some(index) = rows.iter().position(same)
+                && rows[index].access >= access
+            {
+                return Ok(Item::from_index(index as u32));
+            }
+        }
         match purpose {
             Purpose::Read => self.add_ro(table, key),
             Purpose::Update => self.add_rw(table, key),
         }
+    }
+
+    /// Whether every row that was added is executed.
+    #[inline]
+    fn is_executed(&mut self) -> Result<bool, TxnError> {
+        Ok(self.body_mut()?.rows.iter().all(|row| row.executed))
     }
 }
 
@@ -47,7 +71,9 @@ impl HashRows for Transaction {
         purpose: Purpose,
     ) -> Result<Option<&[u8]>, TxnError> {
         let item = self.add_for(table, key, purpose)?;
-        self.execute_added().await?;
+        if !self.is_executed()? {
+            self.execute().await?;
+        }
         Ok(self.value(item))
     }
 
@@ -58,8 +84,10 @@ impl HashRows for Transaction {
         key: PrimaryKey,
         value: &[u8],
     ) -> Result<(), TxnError> {
-        let item = self.add_rw(table, key)?;
-        self.execute_added().await?;
+        let item = self.add_for(table, key, Purpose::Update)?;
+        if !self.is_executed()? {
+            self.execute().await?;
+        }
         self.upsert(item, value)
     }
 
@@ -71,7 +99,7 @@ impl HashRows for Transaction {
     ) -> Result<(), TxnError> {
         // A row that this transaction knows to exist is refused before anything is changed, also if
         // the transaction has added it itself.
-        let item = self.add_ro(table, key)?;
+        let item = self.add_for(table, key, Purpose::Read)?;
         if self.value(item).is_some() {
             return Err(TxnError::AlreadyExists { table, key });
         }
@@ -79,8 +107,10 @@ impl HashRows for Transaction {
     }
 
     async fn delete_row(&mut self, table: TableId, key: PrimaryKey) -> Result<bool, TxnError> {
-        let item = self.add_rw(table, key)?;
-        self.execute_added().await?;
+        let item = self.add_for(table, key, Purpose::Update)?;
+        if !self.is_executed()? {
+            self.execute().await?;
+        }
         if self.value(item).is_none() {
             return Ok(false);
         }
@@ -127,12 +157,12 @@ impl OrderedRows for Transaction {
         self.ordered(table)?.delete(key).await
     }
 
-    async fn visit_range(
+    async fn range_ordered<R>(
         &mut self,
         table: TableId,
         query: RangeQuery<'_>,
-        mut visit: impl FnMut(&[u8], &[u8]),
-    ) -> Result<(), TxnError> {
+        mut read: impl FnMut(&[u8], &[u8]) -> Result<R, RowError>,
+    ) -> Result<Vec<R>, TxnError> {
         let mut rows = self.ordered(table)?;
         let range = rows.range(query.bounds()).limit(query.limit.unwrap_or(usize::MAX));
         let range = if query.reverse { range.reverse() } else { range };
@@ -140,7 +170,11 @@ impl OrderedRows for Transaction {
             Purpose::Read => range,
             Purpose::Update => range.for_update(),
         };
-        range.rows().await?.iter().for_each(|(key, value)| visit(key, value));
-        Ok(())
+        let found = range.rows().await?;
+        let mut rows = Vec::with_capacity(found.len());
+        for (key, value) in found.iter() {
+            rows.push(read(key, value)?);
+        }
+        Ok(rows)
     }
 }

@@ -15,3 +15,4 @@ mod parts;
 mod scans;
 mod tables;
 mod tls;
+mod typed;
