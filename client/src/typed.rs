@@ -23,7 +23,7 @@ impl Transaction {
     }
 
     /// An executed item of the row, to be changed.
-    async fn to_change(&mut self, table: TableId, key: PrimaryKey) -> Result<Item, CallError> {
+    async fn written_item(&mut self, table: TableId, key: PrimaryKey) -> Result<Item, CallError> {
         let known = self.item_of(table, key, true);
         let item = known.unwrap_or_else(|| self.add_rw(table, key));
         if !self.is_executed(item) {
@@ -65,7 +65,7 @@ impl HashRows for Transaction {
         key: PrimaryKey,
         value: &[u8],
     ) -> Result<(), CallError> {
-        let item = self.to_change(table, key).await?;
+        let item = self.written_item(table, key).await?;
         self.upsert(item, value);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl HashRows for Transaction {
         if self.get_row(table, key, Purpose::Update).await?.is_none() {
             return Ok(false);
         }
-        let item = self.to_change(table, key).await?;
+        let item = self.written_item(table, key).await?;
         self.delete(item);
         Ok(true)
     }

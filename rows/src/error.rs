@@ -64,7 +64,7 @@ pub enum Defect {
 
 /// Error of a typed row. It names the table and the key; nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("row {key} of table {table}: {defect}", table = .0.table, key = Hex(&.0.key), defect = .0.defect)]
+#[error("row {} of table {}: {}", Hex(&.0.key), .0.table, .0.defect)]
 pub struct RowError(Box<Fault>);
 
 /// Contents of a [`RowError`], apart because errors are rare and results are moved.

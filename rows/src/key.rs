@@ -25,7 +25,7 @@ const BUFFER_BYTES: usize = lotus_mvcc::table::MAX_ORDERED_KEY_BYTES as usize + 
 /// A type of keys. An implementation for a type of the application is made by [`KeyAs`].
 ///
 /// The bytes compare as the values do, and no value's bytes begin with those of another one.
-pub trait Key: Sized {
+pub trait RowKey: Sized {
     /// Length of the longest key, in bytes; `None` if keys may have any length.
     const MAX_KEY_BYTES: Option<u32>;
 
@@ -77,7 +77,7 @@ pub trait Key: Sized {
 /// ```
 pub trait KeyAs: Sized {
     /// The other type.
-    type As: Key;
+    type As: RowKey;
 
     /// Converts to the other type, so that values compare as what they are converted to.
     fn to_key(&self) -> Self::As;
@@ -86,7 +86,7 @@ pub trait KeyAs: Sized {
     fn from_key(key: Self::As) -> Option<Self>;
 }
 
-impl<T: KeyAs> Key for T {
+impl<T: KeyAs> RowKey for T {
     const MAX_KEY_BYTES: Option<u32> = T::As::MAX_KEY_BYTES;
 
     #[inline]

@@ -75,7 +75,7 @@
 //! names table and key.
 //!
 //! # Keys and values
-//! Bytes of a [`Key`] compare as the keys do, so ranges of an ordered table are ranges of keys.
+//! Bytes of a [`RowKey`] compare as the keys do, so ranges of an ordered table are ranges of keys.
 //! Types of an application become keys by [`KeyAs`]. Values are numbers, strings and arrays, types
 //! of serde ([`Serde`], if the feature `serde` is on), or plain memory ([`Zerocopy`]); others
 //! implement [`Value`]. Encoding a key allocates nothing, and a value only for [`Serde`].
@@ -96,7 +96,7 @@ mod txn;
 mod value;
 
 pub use error::{Defect, Malformed, RowError};
-pub use key::{Key, KeyAs, KeyBuffer, KeyRange, KeyReader, KeyWriter, PrefixOf};
+pub use key::{KeyAs, KeyBuffer, KeyRange, KeyReader, KeyWriter, PrefixOf, RowKey};
 pub use lotus_mvcc::{PrimaryKey, TableId, TableSpec};
 pub use ordered::Range;
 pub use schema::{Hashed, Ordered, Schema, TableKind};

@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::RangeBounds;
 
 use crate::error::RowError;
-use crate::key::{Key, KeyRange, PrefixOf};
+use crate::key::{KeyRange, PrefixOf, RowKey};
 use crate::table::OrderedTable;
 use crate::txn::{OrderedRows, Purpose, RangeQuery};
 use crate::value::Value;
 
-impl<K: Key, V: Value> OrderedTable<K, V> {
+impl<K: RowKey, V: Value> OrderedTable<K, V> {
     /// Reads the value of a row, with this transaction's changes; `None` if there is no such row.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ pub struct Range<'t, K, V, T> {
     purpose: Purpose,
 }
 
-impl<K: Key, V: Value, T: OrderedRows> Range<'_, K, V, T> {
+impl<K: RowKey, V: Value, T: OrderedRows> Range<'_, K, V, T> {
     /// Reads from the greatest key down.
     pub fn reverse(mut self) -> Self {
         self.reverse = true;

@@ -8,7 +8,7 @@ use lotus_mvcc::table::{MAX_ORDERED_KEY_BYTES, MAX_RECORD_BYTES};
 use lotus_mvcc::{PrimaryKey, TableId, TableSpec};
 
 use crate::error::{Defect, RowError};
-use crate::key::{Key, KeyBuffer, KeyRange, KeyReader, KeyWriter, PrefixOf};
+use crate::key::{KeyBuffer, KeyRange, KeyReader, KeyWriter, PrefixOf, RowKey};
 use crate::table::Table;
 use crate::value::Value;
 
@@ -65,21 +65,21 @@ pub struct Schema<K, V, O = Hashed> {
     types: PhantomData<Types<K, V, O>>,
 }
 
-impl<K: Key, V: Value> Schema<K, V> {
+impl<K: RowKey, V: Value> Schema<K, V> {
     /// Rows of a table that is not ordered. Keys have at most 31 bytes.
     pub const fn new(name: &'static str) -> Self {
         Self::of(name)
     }
 }
 
-impl<K: Key, V: Value> Schema<K, V, Ordered> {
+impl<K: RowKey, V: Value> Schema<K, V, Ordered> {
     /// Rows of an ordered table. Keys have at most 255 bytes.
     pub const fn ordered(name: &'static str) -> Self {
         Self::of(name)
     }
 }
 
-impl<K: Key, V: Value, O: TableKind> Schema<K, V, O> {
+impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
     const fn of(name: &'static str) -> Self {
         const {
             let (key, value) = (or_zero(K::MAX_KEY_BYTES), or_zero(V::MAX_VALUE_BYTES));
@@ -201,7 +201,7 @@ impl<K: Key, V: Value, O: TableKind> Schema<K, V, O> {
     }
 }
 
-impl<K: Key, V: Value> Schema<K, V> {
+impl<K: RowKey, V: Value> Schema<K, V> {
     /// Returns the primary key of a row.
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl<K: Key, V: Value> Schema<K, V> {
     }
 }
 
-impl<K: Key, V: Value> Schema<K, V, Ordered> {
+impl<K: RowKey, V: Value> Schema<K, V, Ordered> {
     /// Returns the bytes of a key.
     ///
     /// # Errors
@@ -307,6 +307,8 @@ mod tests {
         assert_eq!(spec.validate(), Ok(()));
         let spec = NAMES.spec().capacity(10);
         assert_eq!((spec.key_bytes, spec.record_bytes, spec.ordered), (4, 2, true));
+        let longest: Schema<[u8; 31], u64> = Schema::new("digests");
+        assert_eq!(longest.spec().key_bytes, 31);
         let set: Schema<u8, ()> = Schema::new("set");
         assert_eq!(set.spec().record_bytes, 1);
         // Nothing is assumed about types without a longest value.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use lotus_mvcc::TableId;
 
-use crate::key::Key;
+use crate::key::RowKey;
 use crate::schema::{Hashed, Ordered, Schema};
 use crate::txn::{HashRows, Purpose};
 use crate::value::Value;
@@ -37,7 +37,7 @@ impl<K, V, O> Table<K, V, O> {
     }
 }
 
-impl<K: Key, V: Value> Table<K, V> {
+impl<K: RowKey, V: Value> Table<K, V> {
     /// Reads the value of a row, with this transaction's changes; `None` if there is no such row.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl<K: Key, V: Value> Table<K, V> {
     }
 
     /// Reads the value of a row that this transaction will change: as [`Self::get`], but the row is
-    /// locked to write from the beginning. A change of a row that was only read takes another round.
+    /// locked to write from the beginning. To change a row that was only read takes another round.
     ///
     /// # Errors
     /// As [`Self::get`]; the transaction's own if it is read-only.

@@ -1,7 +1,7 @@
 //! Typed rows (`lotus_rows`) in transactions of the engine.
 //!
-//! Rows of hash tables are added, executed and changed as by hand; an execution that would find
-//! nothing new is left out. Rows of ordered tables are those of [`Transaction::ordered`].
+//! Rows of hash tables are added, executed and changed as by hand; an execution is left out if the
+//! row that is wanted is executed. Rows of ordered tables are those of [`Transaction::ordered`].
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
@@ -34,6 +34,10 @@ impl Transaction {
             if let Some(index) = rows.iter().position(same)
                 && rows[index].access >= access
             {
+                debug_assert!(
+                    !rows[index + 1..].iter().any(same),
+                    "I8: a transaction has a row once, by its whole primary key"
+                );
                 return Ok(Item::from_index(index as u32));
             }
         }
@@ -43,10 +47,11 @@ impl Transaction {
         }
     }
 
-    /// Whether every row that was added is executed.
+    /// Whether the row is executed, so that its value is known.
     #[inline]
-    fn is_executed(&mut self) -> Result<bool, TxnError> {
-        Ok(self.body_mut()?.rows.iter().all(|row| row.executed))
+    fn is_executed(&self, item: Item) -> bool {
+        let row = self.body.as_ref().and_then(|body| body.rows.get(item.index() as usize));
+        row.is_some_and(|row| row.executed)
     }
 }
 
@@ -71,7 +76,7 @@ impl HashRows for Transaction {
         purpose: Purpose,
     ) -> Result<Option<&[u8]>, TxnError> {
         let item = self.add_for(table, key, purpose)?;
-        if !self.is_executed()? {
+        if !self.is_executed(item) {
             self.execute().await?;
         }
         Ok(self.value(item))
@@ -85,9 +90,13 @@ impl HashRows for Transaction {
         value: &[u8],
     ) -> Result<(), TxnError> {
         let item = self.add_for(table, key, Purpose::Update)?;
-        if !self.is_executed()? {
+        if !self.is_executed(item) {
             self.execute().await?;
         }
+        debug_assert!(
+            self.body_mut()?.row(item)?.access != Access::Read,
+            "I37: a row that is put is locked to write"
+        );
         self.upsert(item, value)
     }
 
@@ -108,7 +117,7 @@ impl HashRows for Transaction {
 
     async fn delete_row(&mut self, table: TableId, key: PrimaryKey) -> Result<bool, TxnError> {
         let item = self.add_for(table, key, Purpose::Update)?;
-        if !self.is_executed()? {
+        if !self.is_executed(item) {
             self.execute().await?;
         }
         if self.value(item).is_none() {

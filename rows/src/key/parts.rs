@@ -1,6 +1,6 @@
 //! Encodings of the types that keys are made of.
 
-use super::{Key, KeyReader, KeyWriter};
+use super::{KeyReader, KeyWriter, RowKey};
 use crate::error::Malformed;
 
 /// End of a string.
@@ -29,7 +29,7 @@ pub(super) fn begin_string(string: &[u8], to: &mut KeyWriter<'_>) {
 
 macro_rules! unsigned {
     ($($number:ty),*) => {$(
-        impl Key for $number {
+        impl RowKey for $number {
             const MAX_KEY_BYTES: Option<u32> = Some(size_of::<Self>() as u32);
 
             #[inline]
@@ -47,7 +47,7 @@ macro_rules! unsigned {
 
 macro_rules! signed {
     ($($number:ty),*) => {$(
-        impl Key for $number {
+        impl RowKey for $number {
             const MAX_KEY_BYTES: Option<u32> = Some(size_of::<Self>() as u32);
 
             #[inline]
@@ -66,7 +66,7 @@ macro_rules! signed {
 unsigned!(u8, u16, u32, u64, u128);
 signed!(i8, i16, i32, i64, i128);
 
-impl Key for bool {
+impl RowKey for bool {
     const MAX_KEY_BYTES: Option<u32> = Some(1);
 
     #[inline]
@@ -84,7 +84,7 @@ impl Key for bool {
     }
 }
 
-impl Key for char {
+impl RowKey for char {
     const MAX_KEY_BYTES: Option<u32> = u32::MAX_KEY_BYTES;
 
     #[inline]
@@ -98,7 +98,7 @@ impl Key for char {
     }
 }
 
-impl<const N: usize> Key for [u8; N] {
+impl<const N: usize> RowKey for [u8; N] {
     const MAX_KEY_BYTES: Option<u32> = Some(N as u32);
 
     #[inline]
@@ -112,7 +112,7 @@ impl<const N: usize> Key for [u8; N] {
     }
 }
 
-impl<K: Key> Key for Option<K> {
+impl<K: RowKey> RowKey for Option<K> {
     const MAX_KEY_BYTES: Option<u32> = together(Some(1), K::MAX_KEY_BYTES);
 
     #[inline]
@@ -129,7 +129,7 @@ impl<K: Key> Key for Option<K> {
     }
 }
 
-impl Key for Vec<u8> {
+impl RowKey for Vec<u8> {
     const MAX_KEY_BYTES: Option<u32> = None;
 
     fn write_key(&self, to: &mut KeyWriter<'_>) {
@@ -155,7 +155,7 @@ impl Key for Vec<u8> {
     }
 }
 
-impl Key for String {
+impl RowKey for String {
     const MAX_KEY_BYTES: Option<u32> = None;
 
     fn write_key(&self, to: &mut KeyWriter<'_>) {

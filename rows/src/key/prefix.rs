@@ -3,7 +3,7 @@
 use std::ops::{Bound, RangeBounds};
 
 use super::parts::{begin_string, together};
-use super::{Key, KeyBuffer, KeyReader, KeyWriter};
+use super::{KeyBuffer, KeyReader, KeyWriter, RowKey};
 use crate::error::Malformed;
 
 /// The first parts of keys of type `K`: of a tuple its first part alone, or a tuple of the first
@@ -33,7 +33,7 @@ impl PrefixOf<String> for str {
 /// Makes a key of a tuple.
 macro_rules! tuple {
     ($($part:ident)*) => {
-        impl<$($part: Key),*> Key for ($($part,)*) {
+        impl<$($part: RowKey),*> RowKey for ($($part,)*) {
             const MAX_KEY_BYTES: Option<u32> = {
                 let bytes = Some(0);
                 $(let bytes = together(bytes, $part::MAX_KEY_BYTES);)*
@@ -58,7 +58,9 @@ macro_rules! tuple {
 /// Makes prefixes of tuples: of the first parts, that of a tuple with the others.
 macro_rules! prefix {
     ($prefix:ty: $($first:ident)* | $($other:ident)*) => {
-        impl<$($first: Key,)* $($other: Key),*> PrefixOf<($($first,)* $($other,)*)> for $prefix {
+        impl<$($first: RowKey,)* $($other: RowKey),*> PrefixOf<($($first,)* $($other,)*)>
+            for $prefix
+        {
             #[inline]
             fn write_prefix(&self, to: &mut KeyWriter<'_>) {
                 self.write_key(to);
@@ -99,7 +101,7 @@ pub struct KeyRange {
 
 impl KeyRange {
     /// The bytes of a range of keys.
-    pub fn of<K: Key>(keys: &impl RangeBounds<K>) -> Self {
+    pub fn of<K: RowKey>(keys: &impl RangeBounds<K>) -> Self {
         let buffer = |key: &K| KeyBuffer::written(|to| key.write_key(to));
         let from = match keys.start_bound() {
             Bound::Included(key) => buffer(key),

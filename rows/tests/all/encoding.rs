@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use lotus_rows::{
-    Key, KeyAs, KeyRange, Malformed, Ordered, PrefixOf, Schema, Serde, Value, Zerocopy,
+    KeyAs, KeyRange, Malformed, Ordered, PrefixOf, RowKey, Schema, Serde, Value, Zerocopy,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -27,17 +27,17 @@ fn signed() -> impl Strategy<Value = i32> {
     prop_oneof![-2..3, Just(i32::MIN), Just(i32::MAX), any::<i32>()]
 }
 
-fn schema<K: Key>() -> Schema<K, (), Ordered> {
+fn schema<K: RowKey>() -> Schema<K, (), Ordered> {
     Schema::ordered("keys")
 }
 
-fn encoded<K: Key>(key: &K) -> Vec<u8> {
+fn encoded<K: RowKey>(key: &K) -> Vec<u8> {
     schema().key(key).expect("it is short").as_bytes().to_vec()
 }
 
 /// Checks that two keys compare as their bytes, that neither begins with the other, and the way
 /// back.
-fn check<K: Key + Ord + Debug + Clone>(one: &K, other: &K) {
+fn check<K: RowKey + Ord + Debug + Clone>(one: &K, other: &K) {
     let (bytes, others) = (encoded(one), encoded(other));
     assert_eq!(one.cmp(other), bytes.cmp(&others), "{one:?} {bytes:x?}, {other:?} {others:x?}");
     assert!(one == other || !bytes.starts_with(&others), "{other:?} begins {one:?}");
@@ -52,14 +52,14 @@ fn check<K: Key + Ord + Debug + Clone>(one: &K, other: &K) {
 }
 
 /// Checks that bytes are a key if and only if they are the key's encoding.
-fn check_bytes<K: Key + Debug>(bytes: &[u8]) {
+fn check_bytes<K: RowKey + Debug>(bytes: &[u8]) {
     if let Ok(key) = schema::<K>().decode_key(bytes) {
         assert_eq!(encoded(&key), bytes, "{key:?}");
     }
 }
 
 /// Checks which keys a prefix's range holds.
-fn check_prefix<K: Key, P: PrefixOf<K> + ?Sized>(prefix: &P, key: &K, begins: bool) {
+fn check_prefix<K: RowKey, P: PrefixOf<K> + ?Sized>(prefix: &P, key: &K, begins: bool) {
     let (range, bytes) = (KeyRange::prefix::<K, P>(prefix), encoded(key));
     let inside = *bytes >= *range.from() && range.until().is_none_or(|until| *bytes < *until);
     assert_eq!(inside, begins, "{bytes:x?} in {range:?}");
@@ -193,7 +193,7 @@ fn keys_have_the_bytes_that_the_table_of_types_states() {
 
 #[test]
 fn bytes_that_are_no_key_are_refused() {
-    fn wrong<K: Key + Debug>(bytes: &[u8]) -> String {
+    fn wrong<K: RowKey + Debug>(bytes: &[u8]) -> String {
         schema::<K>().decode_key(bytes).expect_err("it is no key").to_string()
     }
     assert_eq!(

@@ -24,7 +24,7 @@ fn cluster() -> Cluster {
 
 fn create<K, V, O>(cluster: &Cluster, schema: Schema<K, V, O>) -> Table<K, V, O>
 where
-    K: lotus_rows::Key,
+    K: lotus_rows::RowKey,
     V: lotus_rows::Value,
     O: lotus_rows::TableKind,
 {
@@ -232,7 +232,10 @@ proptest! {
 
     #[test]
     fn an_ordered_table_is_a_sorted_map(
-        changes in vec((any::<Option<i8>>(), "[a\0\u{1}\u{7f}]{0,3}", any::<Option<u16>>()), 1..150),
+        changes in vec(
+            (any::<Option<i8>>(), "[a\0\u{1}\u{7f}]{0,3}", any::<Option<u16>>()),
+            1..150,
+        ),
     ) {
         const SCHEMA: Schema<(Option<i8>, String), u16, Ordered> =
             Schema::ordered("sorted").key_bytes(9);
