@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use lotus_protocol::effect::Effect;
 use lotus_protocol::handshake::Refusal;
 use lotus_protocol::messages::Failure;
+use lotus_rows::RowError;
 
 /// Failure of a call or of an interactive transaction. [`CallError::effect`] says what it has
 /// changed.
@@ -27,6 +28,9 @@ pub enum CallError {
     /// The arguments do not encode, or the key is not valid. Nothing was sent.
     #[error("the request cannot be sent: {0}")]
     Request(String),
+    /// A key or value does not fit its type or its table (`lotus_rows`). Nothing was changed by it.
+    #[error(transparent)]
+    Row(#[from] RowError),
     /// The transaction has committed, and its result does not decode as the type asked for.
     #[error("the result does not decode: {0}")]
     Result(String),
@@ -45,7 +49,9 @@ impl CallError {
     pub const fn effect(&self) -> Effect {
         match self {
             Self::Failed(failure) => failure.effect(),
-            Self::Rejected(_) | Self::Unreachable(_) | Self::Request(_) => Effect::Nothing,
+            Self::Rejected(_) | Self::Unreachable(_) | Self::Request(_) | Self::Row(_) => {
+                Effect::Nothing
+            }
             Self::Result(_) => Effect::Committed,
             Self::Unknown | Self::Protocol | Self::Unsettled(_) => Effect::Unknown,
         }
@@ -62,6 +68,7 @@ impl CallError {
             Self::Rejected(_)
             | Self::Unknown
             | Self::Request(_)
+            | Self::Row(_)
             | Self::Result(_)
             | Self::Protocol
             | Self::Unsettled(_) => false,
@@ -118,11 +125,17 @@ pub enum ConnectError {
 mod tests {
     use super::*;
 
+    fn row_error() -> RowError {
+        let numbers: lotus_rows::Schema<u64, u64> = lotus_rows::Schema::new("numbers");
+        numbers.decode_key(&[1]).expect_err("it is too short")
+    }
+
     fn after(error: &CallError, failures: &mut impl Iterator<Item = Failure>) -> Option<CallError> {
         Some(match error {
             CallError::Rejected(_) => CallError::Unreachable(String::new()),
             CallError::Unreachable(_) => CallError::Request(String::new()),
-            CallError::Request(_) => CallError::Result(String::new()),
+            CallError::Request(_) => CallError::Row(row_error()),
+            CallError::Row(_) => CallError::Result(String::new()),
             CallError::Result(_) => CallError::Unknown,
             CallError::Unknown => CallError::Protocol,
             CallError::Protocol => CallError::Unsettled(Box::new(CallError::Unknown)),
@@ -137,9 +150,10 @@ mod tests {
         for error in std::iter::successors(Some(first), |error| after(error, &mut failures)) {
             let expected = match &error {
                 // The server ran nothing, or aborted it before its commit could take effect.
-                CallError::Rejected(_) | CallError::Unreachable(_) | CallError::Request(_) => {
-                    Effect::Nothing
-                }
+                CallError::Rejected(_)
+                | CallError::Unreachable(_)
+                | CallError::Request(_)
+                | CallError::Row(_) => Effect::Nothing,
                 // There was a result: the answer to a commit.
                 CallError::Result(_) => Effect::Committed,
                 CallError::Unknown | CallError::Protocol | CallError::Unsettled(_) => {

@@ -33,6 +33,7 @@ mod retry;
 mod run;
 mod scan;
 mod transaction;
+mod typed;
 
 pub use client::{Call, Client};
 pub use config::Config;

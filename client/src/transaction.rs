@@ -72,6 +72,17 @@ impl Planned {
     }
 }
 
+/// A row as a transaction has added it, one for each item.
+#[derive(Clone, Copy)]
+struct Added {
+    table: TableId,
+    key: PrimaryKey,
+    /// Whether it is locked to write.
+    writes: bool,
+    /// Whether the transaction has changed the row since.
+    changed: bool,
+}
+
 /// State of a transaction on its server.
 #[derive(Clone)]
 enum Seat {
@@ -97,6 +108,7 @@ pub struct Transaction {
     /// Values read, by item; shorter than the items while some are not executed.
     values: Vec<Option<Box<[u8]>>>,
     items: u32,
+    added: Vec<Added>,
 }
 
 impl Transaction {
@@ -110,6 +122,7 @@ impl Transaction {
             planned: Vec::new(),
             values: Vec::new(),
             items: 0,
+            added: Vec::new(),
         }
     }
 
@@ -130,11 +143,14 @@ impl Transaction {
         key: impl Into<PrimaryKey>,
         value: impl Into<Vec<u8>>,
     ) -> Item {
-        self.add(Planned::Insert(table, key.into(), value.into()))
+        let item = self.add(Planned::Insert(table, key.into(), value.into()));
+        self.change(item);
+        item
     }
 
     /// Sets the value that the commit will write.
     pub fn put(&mut self, item: Item, value: impl Into<Vec<u8>>) {
+        self.change(item);
         self.planned.push(Planned::Put(item, value.into()));
     }
 
@@ -142,11 +158,13 @@ impl Transaction {
     /// item must have been added for writing and executed: only the execution finds out whether the
     /// row exists. Otherwise the next step ends the transaction with [`Failure::Refused`].
     pub fn upsert(&mut self, item: Item, value: impl Into<Vec<u8>>) {
+        self.change(item);
         self.planned.push(Planned::Upsert(item, value.into()));
     }
 
     /// Deletes the row when the transaction commits.
     pub fn delete(&mut self, item: Item) {
+        self.change(item);
         self.planned.push(Planned::Delete(item));
     }
 
@@ -219,7 +237,36 @@ impl Transaction {
     /// Aborts the transaction; none of its changes is ever visible.
     pub fn abort(self) {}
 
+    /// The last item of a row, locked to write if `writes`; `None` if there is none.
+    pub(crate) fn item_of(&self, table: TableId, key: PrimaryKey, writes: bool) -> Option<Item> {
+        let is_it =
+            |added: &Added| added.table == table && added.key == key && (added.writes || !writes);
+        self.added.iter().rposition(is_it).map(|index| Item(index as u32))
+    }
+
+    /// Whether the item was executed.
+    pub(crate) fn is_executed(&self, item: Item) -> bool {
+        (item.0 as usize) < self.values.len()
+    }
+
+    /// Whether the transaction has changed the item's row since it added the item.
+    pub(crate) fn is_changed(&self, item: Item) -> bool {
+        self.added.get(item.0 as usize).is_some_and(|added| added.changed)
+    }
+
+    /// Marks a row as changed.
+    fn change(&mut self, item: Item) {
+        let Some(Added { table, key, .. }) = self.added.get(item.0 as usize).copied() else {
+            return;
+        };
+        let same = |added: &&mut Added| added.table == table && added.key == key;
+        self.added.iter_mut().filter(same).for_each(|added| added.changed = true);
+    }
+
     fn add(&mut self, planned: Planned) -> Item {
+        let writes = !matches!(planned, Planned::Read(..));
+        let row = planned.added();
+        self.added.extend(row.map(|(table, key)| Added { table, key, writes, changed: false }));
         self.planned.push(planned);
         self.items += 1;
         Item(self.items - 1)

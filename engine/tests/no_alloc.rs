@@ -18,6 +18,7 @@ use lotus::{
     Cluster, ClusterBuilder, Isolation, Retention, Session, SessionView, TableId, TableSpec,
     TxnError,
 };
+use lotus_rows::{Purpose, Schema};
 
 struct Counting;
 
@@ -71,11 +72,15 @@ const ACCOUNTS: u64 = 64;
 const WARM_UP: u64 = 1_500;
 const MEASURED: u64 = 3_000;
 
+const TYPED: Schema<u64, u64> = Schema::new("checking").record_bytes(16);
+
 /// Transaction that a job repeats.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// Reads and writes two accounts, like SmallBank's payments.
     Transfer,
+    /// The same by typed rows.
+    Typed,
     /// Reads three accounts in one snapshot.
     ReadOnly,
     /// Reads two accounts under locks and writes nothing.
@@ -111,6 +116,17 @@ impl Work {
                 let (left, right) = (balance(from), balance(to));
                 txn.put(from, &(left - 1).to_le_bytes())?;
                 txn.put(to, &(right + 1).to_le_bytes())?;
+            }
+            Self::Typed => {
+                let accounts = TYPED.table(table);
+                let [from, to] = [first, first + 1];
+                accounts.declare(&mut txn, &from, Purpose::Update)?;
+                accounts.declare(&mut txn, &to, Purpose::Update)?;
+                let left = accounts.get_for_update(&mut txn, &from).await?;
+                let right = accounts.get_for_update(&mut txn, &to).await?;
+                let (left, right) = left.zip(right).expect("the accounts exist");
+                accounts.put(&mut txn, &from, &(left - 1)).await?;
+                accounts.put(&mut txn, &to, &(right + 1)).await?;
             }
             Self::Abort => {
                 txn.add_ro(table, first)?;
@@ -176,7 +192,7 @@ fn bank(builder: ClusterBuilder) -> (Running, TableId) {
     (cluster, table)
 }
 
-const ALL: [Work; 4] = [Work::Transfer, Work::ReadOnly, Work::Locked, Work::Abort];
+const ALL: [Work; 5] = [Work::Transfer, Work::Typed, Work::ReadOnly, Work::Locked, Work::Abort];
 
 #[test]
 fn a_warm_coordinator_allocates_nothing() {

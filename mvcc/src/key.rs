@@ -58,6 +58,27 @@ impl PrimaryKey {
     /// Largest length of a primary key, in bytes.
     pub const MAX_BYTES: usize = 31;
 
+    /// Builds a key in its place: `write` fills the beginning of the room and returns the number of
+    /// bytes that the key has, which may be more than there is room for.
+    ///
+    /// # Errors
+    /// As for a key of so many bytes.
+    #[inline]
+    pub fn build(write: impl FnOnce(&mut [u8]) -> usize) -> Result<Self, KeyError> {
+        let mut words = [0; WORDS];
+        let all = words.as_mut_bytes();
+        let room = &mut all[..LENGTH_AT];
+        match write(room) {
+            0 => Err(KeyError::Empty),
+            len @ 1..=Self::MAX_BYTES => {
+                room[len..].fill(0);
+                all[LENGTH_AT] = len as u8;
+                Ok(Self { words })
+            }
+            len => Err(KeyError::TooLong { len }),
+        }
+    }
+
     /// The first bytes of a longer key, to name it in an error; `None` if there are none.
     pub fn prefix_of(bytes: &[u8]) -> Option<Self> {
         Self::try_from(&bytes[..bytes.len().min(Self::MAX_BYTES)]).ok()
@@ -273,6 +294,20 @@ mod tests {
             (PrimaryKey::prefix_of(&[7]), PrimaryKey::prefix_of(&[])),
             (Some([7].into()), None)
         );
+    }
+
+    #[test]
+    fn a_key_that_is_built_is_the_same_key() {
+        let built = |len: usize| {
+            PrimaryKey::build(|room| {
+                room.fill(7);
+                len
+            })
+        };
+        assert_eq!(built(3), Ok([7; 3].into()));
+        assert_eq!(built(31), Ok([7; 31].into()));
+        assert_eq!(built(0), Err(KeyError::Empty));
+        assert_eq!(built(32), Err(KeyError::TooLong { len: 32 }));
     }
 
     #[test]

@@ -42,5 +42,6 @@ pub mod visibility;
 
 pub use key::{CriticalField, PrimaryKey};
 pub use key_range::KeyRange;
+pub use lotus_fabric::ids::TableId;
 pub use table::{Inline, TableDef, TableSpec};
 pub use timestamp::Timestamp;

@@ -1,6 +1,7 @@
 //! Reasons of a transaction's body not to commit, and the rule by which its end is judged.
 
 use lotus_mvcc::table::SizeError;
+use lotus_rows::RowError;
 use serde::{Deserialize, Serialize};
 
 use crate::api::error::TxnError;
@@ -34,6 +35,12 @@ impl<E> From<PathError> for Abort<E> {
 
 impl<E> From<SizeError> for Abort<E> {
     fn from(error: SizeError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+impl<E> From<RowError> for Abort<E> {
+    fn from(error: RowError) -> Self {
         Self::Engine(error.into())
     }
 }

@@ -9,6 +9,7 @@ use lotus_mvcc::table::{MAX_TABLES, SizeError, SpecError};
 use lotus_recovery::log::GeometryError;
 use lotus_recovery::membership::MembershipError;
 use lotus_router::TopologyError;
+use lotus_rows::RowError;
 
 use crate::api::path_error::PathError;
 use lotus_fabric::lane::BatchError;
@@ -103,6 +104,9 @@ pub enum TxnError {
     /// A row of a secondary access path cannot be read or changed. Nothing was changed.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// A key or value does not fit its type or its table (`lotus_rows`). Nothing was changed.
+    #[error(transparent)]
+    Row(#[from] RowError),
     /// The transaction writes more rows than a log slot can name. Split it.
     #[error("a transaction writes at most {limit} rows")]
     TooManyWrites {

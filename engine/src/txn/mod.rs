@@ -23,4 +23,5 @@ pub(crate) mod session;
 pub(crate) mod slot;
 pub(crate) mod submit;
 pub(crate) mod transaction;
+mod typed;
 pub(crate) mod unknown_tables;

@@ -16,3 +16,4 @@ mod parts;
 mod scans;
 mod tables;
 mod tls;
+mod typed;

@@ -1,0 +1,96 @@
+//! Typed rows (`lotus_rows`) in interactive transactions.
+//!
+//! Each row that was read is remembered, so reading it again takes no exchange until the
+//! transaction has changed it. Rows that were declared come with the next exchange.
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+use lotus_protocol::messages::Failure;
+use lotus_rows::{HashRows, Purpose};
+
+use crate::error::CallError;
+use crate::transaction::{Item, Transaction};
+
+impl Transaction {
+    /// An item that shows the row as it is for this transaction, once it is executed.
+    fn current(&mut self, table: TableId, key: PrimaryKey, purpose: Purpose) -> Item {
+        let writes = purpose == Purpose::Update;
+        let known = self.item_of(table, key, writes);
+        known.filter(|item| !self.is_changed(*item)).unwrap_or_else(|| match purpose {
+            Purpose::Read => self.add_ro(table, key),
+            Purpose::Update => self.add_rw(table, key),
+        })
+    }
+
+    /// An executed item of the row, to be changed.
+    async fn written_item(&mut self, table: TableId, key: PrimaryKey) -> Result<Item, CallError> {
+        let known = self.item_of(table, key, true);
+        let item = known.unwrap_or_else(|| self.add_rw(table, key));
+        if !self.is_executed(item) {
+            self.execute().await?;
+        }
+        Ok(item)
+    }
+}
+
+impl HashRows for Transaction {
+    type Error = CallError;
+
+    fn declare_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        purpose: Purpose,
+    ) -> Result<(), CallError> {
+        let _item = self.current(table, key, purpose);
+        Ok(())
+    }
+
+    async fn get_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        purpose: Purpose,
+    ) -> Result<Option<&[u8]>, CallError> {
+        let item = self.current(table, key, purpose);
+        if !self.is_executed(item) {
+            self.execute().await?;
+        }
+        Ok(self.value(item))
+    }
+
+    async fn put_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        value: &[u8],
+    ) -> Result<(), CallError> {
+        let item = self.written_item(table, key).await?;
+        self.upsert(item, value);
+        Ok(())
+    }
+
+    async fn insert_row(
+        &mut self,
+        table: TableId,
+        key: PrimaryKey,
+        value: &[u8],
+    ) -> Result<(), CallError> {
+        let known = self.item_of(table, key, false).is_some();
+        if known && self.get_row(table, key, Purpose::Read).await?.is_some() {
+            let exists = format!("table {} already has a row {key:?}", table.0);
+            return Err(CallError::Failed(Failure::AlreadyExists(exists)));
+        }
+        self.insert(table, key, value);
+        Ok(())
+    }
+
+    async fn delete_row(&mut self, table: TableId, key: PrimaryKey) -> Result<bool, CallError> {
+        if self.get_row(table, key, Purpose::Update).await?.is_none() {
+            return Ok(false);
+        }
+        let item = self.written_item(table, key).await?;
+        self.delete(item);
+        Ok(true)
+    }
+}

@@ -1,0 +1,4 @@
+//! Integration tests of typed rows, as one program.
+
+mod encoding;
+mod tables;
