@@ -6,7 +6,7 @@
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
 use lotus_protocol::messages::Failure;
-use lotus_rows::{HashRows, Purpose};
+use lotus_rows::{HashRows, OrderedRows, Purpose, RangeQuery, RowError};
 
 use crate::error::CallError;
 use crate::transaction::{Item, Transaction};
@@ -92,5 +92,67 @@ impl HashRows for Transaction {
         let item = self.written_item(table, key).await?;
         self.delete(item);
         Ok(true)
+    }
+}
+
+impl OrderedRows for Transaction {
+    async fn get_ordered<R>(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        purpose: Purpose,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, CallError> {
+        let mut rows = self.ordered(table);
+        let value = match purpose {
+            Purpose::Read => rows.get(key).await?,
+            Purpose::Update => rows.get_for_update(key).await?,
+        };
+        Ok(value.as_deref().map(read))
+    }
+
+    async fn put_ordered(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), CallError> {
+        self.ordered(table).put(key, value);
+        Ok(())
+    }
+
+    async fn insert_ordered(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), CallError> {
+        self.ordered(table).insert(key, value);
+        Ok(())
+    }
+
+    async fn delete_ordered(&mut self, table: TableId, key: &[u8]) -> Result<bool, CallError> {
+        self.ordered(table).delete(key).await
+    }
+
+    async fn range_ordered<R>(
+        &mut self,
+        table: TableId,
+        query: RangeQuery<'_>,
+        mut read: impl FnMut(&[u8], &[u8]) -> Result<R, RowError>,
+    ) -> Result<Vec<R>, CallError> {
+        let mut rows = self.ordered(table);
+        let range = rows.range(query.bounds()).limit(query.limit.unwrap_or(usize::MAX));
+        let range = if query.reverse { range.reverse() } else { range };
+        let range = match query.purpose {
+            Purpose::Read => range,
+            Purpose::Update => range.for_update(),
+        };
+        let found = range.rows().await?;
+        let mut rows = Vec::with_capacity(found.len());
+        for (key, value) in &found {
+            rows.push(read(key, value)?);
+        }
+        Ok(rows)
     }
 }

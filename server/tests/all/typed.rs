@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use crate::common::{Bank, INITIAL, run};
 use lotus::{Isolation, TxnError};
 use lotus_client::{CallError, Failure, Kind};
-use lotus_rows::{Defect, HashRows, Purpose, Schema, Table};
+use lotus_rows::{Defect, HashRows, Ordered, OrderedRows, OrderedTable, Purpose, Schema, Table};
 
 const ACCOUNTS: Schema<u64, u64> = Schema::new("accounts");
 
@@ -67,6 +67,47 @@ fn one_function_works_here_and_at_a_client() {
     });
     let rows = cluster.run_read_only(read).wait().unwrap().value;
     assert_eq!(rows, [Some(4), Some(4), Some(2), Some(3), Some(2), Some(3)]);
+}
+
+const VISITS: Schema<(u32, u32), u64, Ordered> = Schema::ordered("visits");
+
+/// Goes through all operations on an ordered table, for visits of one guest.
+async fn visits<T: OrderedRows<Error: Debug>>(
+    txn: &mut T,
+    visits: OrderedTable<(u32, u32), u64>,
+    guest: u32,
+) -> Result<(), T::Error> {
+    for day in [5, 3, 9] {
+        visits.insert(txn, &(guest, day), &u64::from(day)).await?;
+    }
+    visits.put(txn, &(guest, 9), &90).await?;
+    assert_eq!(visits.get(txn, &(guest, 9)).await?, Some(90), "its own changes are seen");
+    assert!(visits.delete(txn, &(guest, 3)).await?);
+    assert!(!visits.delete(txn, &(guest, 3)).await?);
+    assert_eq!(visits.get_for_update(txn, &(guest, 3)).await?, None);
+    let rows = visits.prefix(txn, &guest).rows().await?;
+    assert_eq!(rows, [((guest, 5), 5), ((guest, 9), 90)]);
+    let last = visits.range(txn, (guest, 0)..(guest, 99)).reverse().limit(1).rows().await?;
+    assert_eq!(last, [((guest, 9), 90)]);
+    Ok(())
+}
+
+#[test]
+fn one_function_on_an_ordered_table_works_here_and_at_a_client() {
+    let bank = Bank::open(1);
+    let created = bank.cluster.create_table(VISITS.spec().capacity(100)).unwrap();
+    let table = VISITS.table(created);
+    let body = async move |txn: &mut lotus::Transaction| visits(txn, table, 1).await;
+    bank.cluster.run(Isolation::Serializable, body).wait().unwrap();
+    run(async {
+        let client = bank.client().await;
+        let body = async move |txn: &mut lotus_client::Transaction| visits(txn, table, 2).await;
+        client.run(Kind::Serializable, body).await.unwrap();
+    });
+    let all = async move |txn: &mut lotus::Transaction| {
+        Ok::<_, TxnError>(table.range(txn, ..).rows().await?.len())
+    };
+    assert_eq!(bank.cluster.run_read_only(all).wait().unwrap().value, 4);
 }
 
 #[test]
