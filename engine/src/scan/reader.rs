@@ -507,23 +507,31 @@ mod tests {
         Timestamp::new(raw).expect("63 bits")
     }
 
-    /// A row that was deleted in full memory has a tombstone without a record. Its record was read
-    /// at offset 0, where none is, again and again, until the snapshot failed.
-    #[test]
-    fn a_deletion_without_a_record_is_taken_for_an_absence_and_nothing_is_read() {
-        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
-        let deleted = Cell {
+    /// Cell of a row that was deleted at 21, in full memory: it has no record.
+    fn deleted() -> Cell {
+        Cell {
             version: Version::Committed(time(21)),
             state: CellState::Tombstone,
             record: 0,
             length: 0,
             writes: 1,
-        };
-        let words: Vec<u64> =
-            [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
+        }
+    }
+
+    fn words_of(cells: [Cell; 2]) -> Vec<u64> {
+        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
+        let [first, second] = cells.map(|cell| cell.encode());
+        [header.encode(), first, second].concat()
+    }
+
+    /// A row that was deleted in full memory has a tombstone without a record. Its record was read
+    /// at offset 0, where none is, again and again, until the snapshot failed.
+    #[test]
+    fn a_deletion_without_a_record_is_taken_for_an_absence_and_nothing_is_read() {
+        let words = words_of([deleted(), Cell::NEVER_USED.trimmed()]);
         assert!(matches!(aim(Cvt::new(&words, SHAPE), time(30)), Aim::Absent));
-        let value = Cell { state: CellState::Valid, record: 4096, length: 16, ..deleted };
-        let words: Vec<u64> = [header.encode(), value.encode(), Cell::NEVER_USED.encode()].concat();
+        let value = Cell { state: CellState::Valid, record: 4096, length: 16, ..deleted() };
+        let words = words_of([value, Cell::NEVER_USED]);
         let aimed = aim(Cvt::new(&words, SHAPE), time(30));
         assert!(matches!(aimed, Aim::Version(one) if one.record == 4096));
     }
@@ -532,16 +540,7 @@ mod tests {
     /// looked for a record of the row, which has none, until the limit of its looks.
     #[test]
     fn a_snapshot_too_old_for_a_row_without_any_record_ends() {
-        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
-        let deleted = Cell {
-            version: Version::Committed(time(21)),
-            state: CellState::Tombstone,
-            record: 0,
-            length: 0,
-            writes: 1,
-        };
-        let words: Vec<u64> =
-            [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
+        let words = words_of([deleted(), Cell::NEVER_USED.trimmed()]);
         let row = RowsSeen { key: Key(1), offset: 4096, cvt: Cvt::new(&words, SHAPE) };
         let aimed = aim(row.cvt, time(20));
         assert!(matches!(aimed, Aim::TooOld));

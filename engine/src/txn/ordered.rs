@@ -43,6 +43,9 @@ pub use range::{Range, Rows};
 /// Every operation first executes rows that were added to the transaction and not executed yet. An
 /// error that an execution may have ([`Transaction::execute`]) ends the attempt. Errors name at
 /// most the first 31 bytes of a key.
+///
+/// A put whose future is dropped has changed nothing. A deletion whose future is dropped may have
+/// deleted its row. The transaction may go on after either, and commit.
 pub struct OrderedTable<'t> {
     txn: &'t mut Transaction,
     table: TableId,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use crate::common::*;
 use lotus::ordered::Rows;
@@ -457,6 +458,47 @@ fn clients_at_two_nodes_lose_nothing() {
         submitted.into_iter().flat_map(|job| outcome(job).expect("it goes on")).collect();
     cluster.settle().expect("the nodes are well");
     assert_eq!(all(&cluster, 1, table), expected);
+    let checks = cluster.audit().expect("nothing runs");
+    checks.iter().for_each(|check| assert!(check.passed, "{}: {}", check.name, check.detail));
+}
+
+/// A change whose future is dropped while it waits, at any of its waits, leaves nothing behind: the
+/// transaction goes on and commits, and no key is lost or doubled.
+#[test]
+fn h21_a_change_that_is_dropped_changes_nothing() {
+    let (cluster, table) = with_loaded();
+    let mut added = Map::new();
+    for round in 0..120_u64 {
+        let (key, polls) = (between(round * 7 % LOADED), round % 6);
+        let wanted = key.clone();
+        let done = at(&cluster, (round % 2) as usize, async move |session| {
+            let mut txn = session.begin(Isolation::Serializable).await?;
+            let done = {
+                let mut sorted = txn.ordered(table)?;
+                let mut put = std::pin::pin!(sorted.put(&key, &[9; 100]));
+                let mut polled = 0;
+                std::future::poll_fn(|cx| {
+                    if polled == polls {
+                        return Poll::Ready(Ok(false));
+                    }
+                    polled += 1;
+                    put.as_mut().poll(cx).map(|done| done.map(|()| true))
+                })
+                .await?
+            };
+            // The execution that it waited for goes on.
+            txn.execute().await?;
+            txn.commit().await?;
+            Ok(done)
+        });
+        if done.expect("it is alone") {
+            added.insert(wanted, vec![9; 100]);
+        }
+    }
+    assert!(!added.is_empty() && added.len() < 120, "some are done, and some are dropped");
+    let found = all(&cluster, 0, table);
+    assert_eq!(found.len(), LOADED as usize + added.len());
+    assert!(added.iter().all(|(key, value)| found.get(key) == Some(value)));
     let checks = cluster.audit().expect("nothing runs");
     checks.iter().for_each(|check| assert!(check.passed, "{}: {}", check.name, check.detail));
 }

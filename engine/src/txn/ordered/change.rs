@@ -16,6 +16,9 @@ const ROOMY: usize = 2;
 impl OrderedTable<'_> {
     /// Writes the next state of a node, which has got the entry of `key`. If it is too large it is
     /// split, and its parent gets an entry.
+    ///
+    /// All that it waits for comes before the first change: a caller may drop it at any wait and
+    /// commit all the same, and half of a split would lose keys.
     pub(super) async fn grow(
         &mut self,
         id: u64,
@@ -24,6 +27,7 @@ impl OrderedTable<'_> {
         key: &[u8],
     ) -> Result<(), TxnError> {
         let (mut id, mut item, mut bytes, mut key) = (id, item, bytes, key.to_vec());
+        let (mut added, mut halved) = (Vec::new(), Vec::new());
         while bytes.len() > self.limits.node {
             let node = self.made(&bytes)?;
             let level = node.level();
@@ -32,20 +36,30 @@ impl OrderedTable<'_> {
                 split.left.len().max(split.right.len()) <= self.limits.node,
                 "I280: half of a node fits in a row"
             );
-            let right = self.add_node(&split.right)?;
+            let right = self.number();
+            added.push((right, split.right));
             if id == ROOT {
-                let left = self.add_node(&split.left)?;
+                let left = self.number();
+                added.push((left, split.left));
                 bytes = edit::root_above(level, left, &split.separator, right);
                 break;
             }
-            self.txn.upsert(item, &split.left)?;
+            halved.push((item, split.left));
             key = split.separator;
             (id, item) = self.find(Seek::At(&key), level + 1, Access::Write).await?;
             let parent = self.node(id, item)?.ok_or_else(|| self.damaged())?;
             bytes = edit::with_child(parent, &key, right);
-            point!(self.txn.slot.coordinator.node.id.0, NodeSplit);
         }
         debug_assert!(bytes.len() <= self.limits.node, "I280: a node fits in its row");
+        point!(self.txn.slot.coordinator.node.id.0, NodeSplit, if !added.is_empty());
+        // No wait from here on.
+        for (number, node) in added {
+            let item = self.txn.add(self.table, number.into(), Access::Insert, node.len())?;
+            self.txn.put(item, &node)?;
+        }
+        for (item, node) in halved {
+            self.txn.upsert(item, &node)?;
+        }
         self.txn.upsert(item, &bytes)
     }
 
@@ -104,13 +118,10 @@ impl OrderedTable<'_> {
         Ok(Some(Merged { item: left, bytes }))
     }
 
-    /// Adds a node with a number of its own.
-    fn add_node(&mut self, bytes: &[u8]) -> Result<u64, TxnError> {
+    /// Number for a new node.
+    fn number(&self) -> u64 {
         // That a number is taken already is found out like any other conflict.
-        let id = self.txn.slot.coordinator.rng.borrow_mut().random_range(ROOT + 1..=u64::MAX);
-        let item = self.txn.add(self.table, id.into(), Access::Insert, bytes.len())?;
-        self.txn.put(item, bytes)?;
-        Ok(id)
+        self.txn.slot.coordinator.rng.borrow_mut().random_range(ROOT + 1..=u64::MAX)
     }
 
     /// Views bytes that this module has made.
