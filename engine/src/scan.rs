@@ -19,6 +19,7 @@
 //! reading ([`Cluster::audit_scan`]), which shows the newest versions and must have no writers
 //! beside it.
 
+mod chains;
 pub(crate) mod held;
 pub(crate) mod place;
 pub(crate) mod reader;

@@ -12,8 +12,14 @@
 //! A row's entries are all in one cache line, which [`AddressCache::prefetch`] can fetch while a
 //! transaction is still gathering its locks. The offset is within the region of the row's replica
 //! group, which the row's key names.
+//!
+//! # Growth
+//! A table may have more rows than it was made for ([`crate::index`]). Searches of such rows pass
+//! through fans of buckets, and push each other's rows out of the cache. Once that has happened as
+//! often as there are entries, a larger array takes the place of the first, and begins empty.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use lotus_fabric::ids::{Key, TableId};
 use lotus_fabric::prefetch;
@@ -26,12 +32,31 @@ const _: () = assert!(LINE_ENTRIES * size_of::<AtomicU64>() == LINE_BYTES);
 
 type CacheLine = [AtomicU64; LINE_ENTRIES];
 
+/// Number of arrays that a cache may have, one after the other.
+const SIZES: usize = 5;
+/// Number of entries of an array for each one of the array before it.
+const GROWTH: usize = 8;
+
 /// A lossy map from rows to the offsets of their CVTs, shared without locks.
 pub struct AddressCache {
-    /// A mapping of its own: page-aligned, populated on use, and backed by huge pages where there
-    /// are any, so that a look-up costs one cache miss and no page walk.
+    /// Arrays of entries. Each is a mapping of its own: page-aligned, populated on use, and backed
+    /// by huge pages where there are any, so that a look-up costs one cache miss and no page walk.
+    arrays: [OnceLock<Array>; SIZES],
+    /// Index of the array in use.
+    current: AtomicUsize,
+    /// Rows of an outgrown index that have lost their place in this array.
+    lost: AtomicU64,
+}
+
+struct Array {
     entries: Memory,
     lines: usize,
+}
+
+impl Array {
+    fn with_lines(lines: usize) -> std::io::Result<Self> {
+        Ok(Self { entries: Memory::anonymous(lines * LINE_BYTES)?, lines })
+    }
 }
 
 impl AddressCache {
@@ -40,14 +65,40 @@ impl AddressCache {
     /// # Errors
     /// Error of the operating system when there is no address space left.
     pub fn with_entries(entries: usize) -> std::io::Result<Self> {
-        let lines = entries.div_ceil(LINE_ENTRIES).max(1);
-        let entries = Memory::anonymous(lines * LINE_BYTES)?;
-        Ok(Self { entries, lines })
+        let first = Array::with_lines(entries.div_ceil(LINE_ENTRIES).max(1))?;
+        let arrays = <[OnceLock<Array>; SIZES]>::default();
+        let is_new = arrays[0].set(first).is_ok();
+        debug_assert!(is_new, "I9: a cache begins with its first array");
+        Ok(Self { arrays, current: AtomicUsize::new(0), lost: AtomicU64::new(0) })
     }
 
     /// Number of entries.
     pub fn capacity(&self) -> usize {
-        self.lines * LINE_ENTRIES
+        self.array().lines * LINE_ENTRIES
+    }
+
+    #[inline]
+    fn array(&self) -> &Array {
+        // Acquire: an array is complete before it is in use.
+        let current = self.current.load(Ordering::Acquire);
+        self.arrays[current].get().expect("an array in use exists")
+    }
+
+    /// Notes that a row of an outgrown index has taken another row's entry. When that has happened
+    /// often enough, the cache goes on with a larger array, if there is memory for one.
+    #[cold]
+    pub fn note_lost(&self) {
+        let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
+        let current = self.current.load(Ordering::Relaxed);
+        if lost < self.capacity() as u64 || current + 1 == SIZES {
+            return;
+        }
+        self.lost.store(0, Ordering::Relaxed);
+        if let Ok(larger) = Array::with_lines(self.array().lines * GROWTH) {
+            // Another thread may have come first.
+            let _ = self.arrays[current + 1].set(larger);
+            self.current.fetch_max(current + 1, Ordering::Release);
+        }
     }
 
     /// Offset at which the CVT of row `key` of `table` was last seen, if the cache has it.
@@ -60,31 +111,33 @@ impl AddressCache {
     }
 
     /// Stores `offset` as the place of the CVT of row `key` of `table`, replacing another row's
-    /// entry if need be.
+    /// entry if need be; returns whether it did.
     ///
     /// # Panics
     /// If `offset` is 0 or does not fit in 40 bits.
     #[inline]
-    pub fn insert(&self, table: TableId, key: Key, offset: u64) {
+    pub fn insert(&self, table: TableId, key: Key, offset: u64) -> bool {
         assert!(offset != 0 && offset >> OFFSET_BITS == 0, "CVT offset {offset:#x}");
         let place = self.place(table, key);
         let entry = place.tag << OFFSET_BITS | offset;
         let mut target = (place.tag % LINE_ENTRIES as u64) as usize;
+        let mut is_full = true;
         for (index, existing) in place.line.iter().enumerate() {
             let existing = existing.load(Ordering::Relaxed);
             if existing == entry {
                 // The usual case; storing it again would take the line from other processors.
-                return;
+                return false;
             }
             if place.offset_in(existing).is_some() {
-                target = index;
+                (target, is_full) = (index, false);
                 break;
             }
             if existing == 0 {
-                target = index;
+                (target, is_full) = (index, false);
             }
         }
         place.line[target].store(entry, Ordering::Relaxed);
+        is_full
     }
 
     /// Removes the row, and any other with the same tag.
@@ -108,8 +161,9 @@ impl AddressCache {
     fn place(&self, table: TableId, key: Key) -> CachePlace<'_> {
         let mixed = mix(table, key);
         // The line from the upper bits, as a fraction of all lines; the tag from the lower ones.
-        let index = ((u128::from(mixed) * self.lines as u128) >> 64) as usize;
-        let (line, _) = self.entries[index * LINE_ENTRIES..]
+        let array = self.array();
+        let index = ((u128::from(mixed) * array.lines as u128) >> 64) as usize;
+        let (line, _) = array.entries[index * LINE_ENTRIES..]
             .split_first_chunk::<LINE_ENTRIES>()
             .expect("there are that many lines");
         CachePlace { line, tag: field(mixed, 0, u64::BITS - OFFSET_BITS) }
@@ -189,6 +243,29 @@ mod tests {
         let hit = |number: &u64| cache.lookup(TABLE, key(*number)) == Some((number + 1) * 8);
         let hits = (0..10_000).filter(hit).count();
         assert!(hits > 9_700, "{hits} of 10000");
+    }
+
+    #[test]
+    fn a_cache_of_an_outgrown_table_grows_until_it_keeps_almost_all() {
+        const ROWS: u64 = 20_000;
+        let cache = AddressCache::with_entries(200).expect("maps");
+        for _ in 0..3 {
+            for number in 0..ROWS {
+                if cache.insert(TABLE, key(number), (number + 1) * 8) {
+                    cache.note_lost();
+                }
+            }
+        }
+        let hit = |number: &u64| cache.lookup(TABLE, key(*number)) == Some((number + 1) * 8);
+        assert!((0..ROWS).filter(hit).count() as u64 > ROWS * 9 / 10);
+        assert!(cache.capacity() <= 200 * GROWTH.pow(3), "{}", cache.capacity());
+    }
+
+    #[test]
+    fn a_cache_has_a_largest_size() {
+        let cache = AddressCache::with_entries(1).expect("maps");
+        (0..1 << 20).for_each(|_| cache.note_lost());
+        assert_eq!(cache.capacity(), LINE_ENTRIES * GROWTH.pow(SIZES as u32 - 1));
     }
 
     #[test]

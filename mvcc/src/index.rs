@@ -5,7 +5,8 @@
 //! In the region of every replica group a table has one array of home buckets. Shard `s` belongs to
 //! group `s % groups`; within a group, shards lie one after the other with the same number of
 //! buckets each, and a row's home bucket follows from its hash. A bucket that is full continues in
-//! overflow buckets, which belong to the same shard and never leave its chain.
+//! overflow buckets, which belong to the same shard and never leave its chain: first one, then fans
+//! of four ([`crate::layout::bucket`]), so that an index grows with its table and nothing moves.
 //!
 //! ```text
 //! group g:  base | shard g: bucket 0, 1, ... | shard g + groups: bucket 0, 1, ... | ...
@@ -30,6 +31,7 @@ use lotus_fabric::ids::{Key, ShardId};
 use crate::layout::bucket::{BUCKET_SLOTS, Bucket, bucket_words, slot_offset};
 use crate::layout::cvt::{Cell, Cvt, CvtShape, HEADER_WORDS, Slot};
 use crate::layout::{LINE_BYTES, WORD_BYTES};
+use crate::slab::SlotKind;
 use crate::table::{SpecError, TableDef, TableSpec};
 
 /// Share of the slots of home buckets, in percent, that is used at a table's capacity: the other
@@ -172,6 +174,12 @@ impl IndexGeometry {
         self.bucket_at(key.shard(), self.shape.home_number(key))
     }
 
+    /// Kind of slot that continues the chain of `key` behind its last bucket, `tail`.
+    #[inline]
+    pub fn behind(&self, key: Key, tail: u64) -> SlotKind {
+        if tail == self.home_bucket(key) { SlotKind::Bucket } else { SlotKind::Fan }
+    }
+
     /// Offset of the home bucket with this number in `shard`, in the region of the shard's group.
     ///
     /// # Panics
@@ -216,7 +224,7 @@ pub enum SearchStep {
     },
     /// The row has no CVT. True only as of these reads, unless a lock keeps inserts away.
     Absent {
-        /// The last bucket of the chain, where an insert would append an overflow bucket.
+        /// The last bucket of the chain, behind which an insert would append overflow buckets.
         tail: u64,
         /// The first slot that an insert may take; `None` if the chain is full.
         free: Option<FreeSlot>,
@@ -237,6 +245,8 @@ pub struct Lookup {
     at: At,
     free: Option<FreeSlot>,
     torn: bool,
+    /// Whether the chain has led into a fan.
+    in_fan: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -253,9 +263,15 @@ impl Lookup {
         let at = cached.map_or(At::Bucket(home), At::CachedCvt);
         let header = table.header(key).encode();
         let cvt = table.cvt();
-        let lookup = Self { header, cvt, home, at, free: None, torn: false };
+        let lookup = Self { header, cvt, home, at, free: None, torn: false, in_fan: false };
         let read = lookup.pending();
         (lookup, read)
+    }
+
+    /// Whether the search has passed into a fan of buckets: the index has more rows there than it
+    /// was made for.
+    pub fn is_in_fan(&self) -> bool {
+        self.in_fan
     }
 
     /// Begins again at the home bucket.
@@ -322,7 +338,8 @@ impl Lookup {
         }
         match bucket.overflow() {
             Some(next) => {
-                self.at = At::Bucket(next);
+                self.in_fan = next.is_fan();
+                self.at = At::Bucket(next.bucket_of(Key(self.header[0]), self.cvt));
                 SearchStep::Read(self.pending())
             }
             None if self.torn => SearchStep::Torn,

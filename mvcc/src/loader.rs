@@ -9,8 +9,9 @@ use lotus_fabric::ids::{Key, ShardId};
 use thiserror::Error;
 
 use crate::layout::WORD_BYTES;
-use crate::layout::bucket::{Bucket, slot_offset};
+use crate::layout::bucket::{Bucket, Overflow, slot_offset};
 use crate::layout::cvt::{CELL_WORDS, Cell, CellState, HEADER_WORDS, Slot, Version};
+use crate::slab::SlotKind;
 use crate::table::TableDef;
 use crate::timestamp::Timestamp;
 
@@ -43,10 +44,10 @@ pub enum PlaceError {
         /// The key.
         key: Key,
     },
-    /// The row's chain is full. The caller gives the image an overflow bucket with
+    /// The row's chain is full. The caller gives the image a slot of this kind with
     /// [`ShardImage::add_overflow`] and places the row again.
     #[error("the row's chain of buckets is full")]
-    NeedsOverflow,
+    NeedsOverflow(SlotKind),
 }
 
 /// Buckets of one shard of one table, in local memory.
@@ -56,13 +57,13 @@ pub struct ShardImage<'a> {
     shard: ShardId,
     /// Home buckets, then overflow buckets, each [`TableDef::bucket_words`] long.
     words: Vec<u64>,
-    /// Index of the next bucket in the chain of each bucket in `words`; 0 for none: bucket 0 is a
-    /// home bucket, which follows no other.
+    /// Index of the first bucket behind each bucket in `words`; 0 for none: bucket 0 is a home
+    /// bucket, which is behind no other.
     next: Vec<usize>,
     /// Offsets of the overflow buckets in the group's region.
     overflow: Vec<u64>,
-    /// Number of overflow buckets that are linked into a chain; they are the first ones.
-    linked: usize,
+    /// Buckets that no chain has yet, each with the index of the first one.
+    unused: Vec<(Overflow, usize)>,
 }
 
 impl<'a> ShardImage<'a> {
@@ -71,7 +72,7 @@ impl<'a> ShardImage<'a> {
         let buckets = table.geometry().shape().buckets_per_shard() as usize;
         let words = vec![0; buckets * table.bucket_words()];
         let next = vec![0; buckets];
-        Self { table, shard, words, next, overflow: Vec::new(), linked: 0 }
+        Self { table, shard, words, next, overflow: Vec::new(), unused: Vec::new() }
     }
 
     /// Places row `key` with the version [`Timestamp::LOADED`]; returns the offset of its CVT in
@@ -88,7 +89,7 @@ impl<'a> ShardImage<'a> {
         let home = self.table.geometry().shape().home_number(key) as usize;
         let (bucket, slot) = match self.search(home, key)? {
             Room::In { bucket, slot } => (bucket, slot),
-            Room::After { tail } => (self.link(tail)?, 0),
+            Room::After { tail } => (self.link(key, home, tail)?, 0),
         };
         let shape = self.table.cvt();
         let offset = self.offset(bucket) + slot_offset(shape, slot);
@@ -115,12 +116,12 @@ impl<'a> ShardImage<'a> {
         Ok(offset)
     }
 
-    /// Adds the bucket at `offset` of the group's region to those that full chains may use.
-    pub fn add_overflow(&mut self, offset: u64) {
-        assert!(offset != 0, "offset 0 ends a chain");
-        self.overflow.push(offset);
-        self.next.push(0);
-        self.words.resize(self.words.len() + self.bucket_words(), 0);
+    /// Adds buckets to those that full chains may use.
+    pub fn add_overflow(&mut self, buckets: Overflow) {
+        self.unused.push((buckets, self.next.len()));
+        self.overflow.extend(buckets.offsets(self.table.cvt()));
+        self.next.resize(self.next.len() + buckets.buckets(), 0);
+        self.words.resize(self.next.len() * self.bucket_words(), 0);
     }
 
     /// Words to write, each with their offset in the group's region: all home buckets at once, then
@@ -147,22 +148,23 @@ impl<'a> ShardImage<'a> {
                     Slot::Used(_) | Slot::Torn => {}
                 }
             }
-            match self.next[bucket] {
-                0 => return Ok(Room::After { tail: bucket }),
-                next => bucket = next,
+            match view.overflow() {
+                None => return Ok(Room::After { tail: bucket }),
+                Some(behind) => bucket = self.next[bucket] + behind.index_of(key),
             }
         }
     }
 
-    /// Links an unused overflow bucket behind `tail` and returns its index.
-    fn link(&mut self, tail: usize) -> Result<usize, PlaceError> {
-        let offset = *self.overflow.get(self.linked).ok_or(PlaceError::NeedsOverflow)?;
-        let bucket = self.home_count() + self.linked;
+    /// Links unused buckets behind `tail`; returns the index of the one that `key` goes on in.
+    fn link(&mut self, key: Key, home: usize, tail: usize) -> Result<usize, PlaceError> {
+        let wanted = if tail == home { SlotKind::Bucket } else { SlotKind::Fan };
+        let fits = |(buckets, _): &(Overflow, usize)| buckets.is_fan() == (wanted == SlotKind::Fan);
+        let unused = self.unused.iter().position(fits).ok_or(PlaceError::NeedsOverflow(wanted))?;
+        let (buckets, first) = self.unused.swap_remove(unused);
         let overflow_word = (tail + 1) * self.bucket_words() - 1;
-        self.words[overflow_word] = offset;
-        self.next[tail] = bucket;
-        self.linked += 1;
-        Ok(bucket)
+        self.words[overflow_word] = buckets.encode();
+        self.next[tail] = first;
+        Ok(first + buckets.index_of(key))
     }
 
     fn offset(&self, bucket: usize) -> u64 {
@@ -220,10 +222,15 @@ mod tests {
             loop {
                 match image.place(*key, row) {
                     Ok(offset) => return offset,
-                    Err(PlaceError::NeedsOverflow) => image.add_overflow(spill),
+                    Err(PlaceError::NeedsOverflow(SlotKind::Fan)) => {
+                        image.add_overflow(Overflow::fan(spill));
+                    }
+                    Err(PlaceError::NeedsOverflow(_)) => {
+                        image.add_overflow(Overflow::bucket(spill));
+                    }
                     Err(error) => panic!("{error}"),
                 }
-                spill += 4096;
+                spill += 1 << 16;
             }
         };
         let offsets = rows.iter().enumerate().map(place).collect();
@@ -275,8 +282,8 @@ mod tests {
         for number in 0..7 {
             assert_eq!(place(number, &mut image), Ok((1 << 18) + 72 * number));
         }
-        assert_eq!(place(7, &mut image), Err(PlaceError::NeedsOverflow));
-        image.add_overflow(SPILL);
+        assert_eq!(place(7, &mut image), Err(PlaceError::NeedsOverflow(SlotKind::Bucket)));
+        image.add_overflow(Overflow::bucket(SPILL));
         assert_eq!(place(7, &mut image), Ok(SPILL));
         assert_eq!(place(8, &mut image), Ok(SPILL + 72));
         assert_eq!(image.images().count(), 2);

@@ -22,6 +22,7 @@
 
 use lotus_fabric::ids::TableId;
 
+use crate::layout::bucket::FAN_OUT;
 use crate::layout::region::{SLAB_BYTES, SlabKind};
 
 /// Table, group and kind that slots are used for: those of one purpose have one size.
@@ -42,6 +43,8 @@ pub enum SlotKind {
     Record,
     /// An overflow bucket.
     Bucket,
+    /// A fan of overflow buckets, side by side.
+    Fan,
 }
 
 impl SlotKind {
@@ -49,10 +52,15 @@ impl SlotKind {
     pub const fn slab(self) -> SlabKind {
         match self {
             Self::Record => SlabKind::Records,
-            Self::Bucket => SlabKind::Overflow,
+            Self::Bucket | Self::Fan => SlabKind::Overflow,
         }
     }
+
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Record, Self::Bucket, Self::Fan];
 }
+
+const KINDS: usize = SlotKind::ALL.len();
 
 /// Largest number of slots that are kept back for updates.
 const MOST_RESERVED: u64 = 512;
@@ -107,6 +115,18 @@ impl SlabAllocator {
     pub fn alloc(&mut self, purpose: Purpose, slot_bytes: u64) -> Option<u64> {
         let index = self.index(purpose);
         self.pools.get_mut(index)?.alloc(slot_bytes)
+    }
+
+    /// Takes a single bucket of `bucket_bytes`, as [`Self::alloc`] does: a free one, or one of a
+    /// fan, whose others are free then.
+    pub fn alloc_bucket(&mut self, buckets: Purpose, bucket_bytes: u64) -> Option<u64> {
+        self.alloc(buckets, bucket_bytes).or_else(|| {
+            let fans = Purpose { slots: SlotKind::Fan, ..buckets };
+            let first = self.alloc(fans, bucket_bytes * FAN_OUT as u64)?;
+            let others = (1..FAN_OUT as u64).map(|index| first + index * bucket_bytes);
+            others.for_each(|bucket| self.release(buckets, bucket));
+            Some(first)
+        })
     }
 
     /// Takes back a slot that no cell or link names any more.
@@ -200,7 +220,7 @@ impl SlabAllocator {
     pub fn hand_over(&mut self, group: u16, to: &mut Self) {
         assert_eq!(self.groups, to.groups, "both are of one cluster");
         let groups = self.groups;
-        let is_of = |index: &usize| index / 2 % groups == usize::from(group);
+        let is_of = |index: &usize| index / KINDS % groups == usize::from(group);
         for index in (0..self.pools.len()).filter(is_of) {
             let from = &mut self.pools[index];
             if from.is_empty() {
@@ -224,7 +244,7 @@ impl SlabAllocator {
     fn index(&self, purpose: Purpose) -> usize {
         let group = usize::from(purpose.group);
         assert!(group < self.groups, "group {group} of {}", self.groups);
-        (usize::from(purpose.table.0) * self.groups + group) * 2 + purpose.slots as usize
+        (usize::from(purpose.table.0) * self.groups + group) * KINDS + purpose.slots as usize
     }
 
     fn pool(&mut self, purpose: Purpose) -> &mut Pool {
@@ -311,6 +331,21 @@ mod tests {
         ];
         assert_eq!(others.map(|purpose| slabs.alloc(purpose, 64)), [None; 4]);
         assert_eq!(slabs.alloc(RECORDS, 64), Some(1000));
+    }
+
+    #[test]
+    fn single_buckets_are_cut_from_fans() {
+        let mut slabs = SlabAllocator::new(2);
+        let fans = Purpose { slots: SlotKind::Fan, ..RECORDS };
+        assert_eq!(slabs.alloc_bucket(BUCKETS, 512), None);
+        slabs.add_slab(fans, 1 << 18, 2 * 2048);
+        let mut cut: Vec<_> = (0..FAN_OUT).map(|_| slabs.alloc_bucket(BUCKETS, 512)).collect();
+        cut.sort_unstable();
+        let expected: Vec<_> =
+            (0..FAN_OUT as u64).map(|index| Some((1 << 18) + index * 512)).collect();
+        assert_eq!(cut, expected);
+        assert_eq!(slabs.alloc(fans, 2048), Some((1 << 18) + 2048), "the next one is whole");
+        assert_eq!(slabs.alloc_bucket(BUCKETS, 512), None);
     }
 
     #[test]

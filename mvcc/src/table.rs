@@ -16,9 +16,10 @@ use thiserror::Error;
 use crate::index::{IndexGeometry, IndexShape};
 use crate::key::{CriticalField, PrimaryKey};
 use crate::layout::WORD_BYTES;
-use crate::layout::bucket::bucket_words;
+use crate::layout::bucket::{FAN_OUT, bucket_bytes, bucket_words};
 use crate::layout::cvt::{Contents, CvtHeader, CvtShape, MAX_CELLS, MAX_HOME_WORDS, MIN_CELLS};
 use crate::layout::record::{record_words, slot_bytes};
+use crate::slab::SlotKind;
 
 /// Largest length of a table's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -523,6 +524,16 @@ impl TableDef {
     #[inline]
     pub fn slot_bytes(&self) -> u64 {
         slot_bytes(self.stored.key_bytes as usize, self.stored.value_bytes as usize) as u64
+    }
+
+    /// Bytes of a slot of this kind.
+    pub fn bytes_of(&self, slots: SlotKind) -> u64 {
+        let bucket = bucket_bytes(self.cvt);
+        match slots {
+            SlotKind::Record => self.slot_bytes(),
+            SlotKind::Bucket => bucket as u64,
+            SlotKind::Fan => (bucket * FAN_OUT) as u64,
+        }
     }
 
     /// Checks that a value of `bytes` bytes fits.

@@ -338,8 +338,9 @@ impl IndexBlocks {
         let Some((offset, bytes)) = self.pending.pop() else { return Ok(None) };
         let words = scan.read(replica.at(offset), bytes).await?;
         for bucket in words.chunks_exact(table.bucket_words()) {
-            let overflow = Bucket::new(bucket, table.cvt()).overflow();
-            self.pending.extend(overflow.map(|next| (next, table.bucket_words() * WORD_BYTES)));
+            let behind = Bucket::new(bucket, table.cvt()).overflow();
+            let offsets = behind.into_iter().flat_map(|behind| behind.offsets(table.cvt()));
+            self.pending.extend(offsets.map(|next| (next, table.bucket_words() * WORD_BYTES)));
         }
         Ok(Some((offset, words)))
     }

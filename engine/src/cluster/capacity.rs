@@ -133,10 +133,8 @@ async fn memory_figures(coordinator: &Coordinator) -> Result<MemoryFigures, Batc
 
 /// Bytes of a table's slots in a group that are free at this coordinator or shared by its node.
 fn free_bytes(coordinator: &Coordinator, group: GroupId, def: &TableDef) -> u64 {
-    let bucket_bytes = (def.bucket_words() * WORD_BYTES) as u64;
-    let kinds = [(SlotKind::Record, def.slot_bytes()), (SlotKind::Bucket, bucket_bytes)];
-    let free = kinds.map(|(kind, bytes)| {
-        let slots = purpose(def.id(), group, kind);
+    let free = SlotKind::ALL.map(|kind| {
+        let (slots, bytes) = (purpose(def.id(), group, kind), def.bytes_of(kind));
         let own = coordinator.slabs.borrow().available(slots, bytes);
         (own + coordinator.node.slots.lock().available(slots, bytes)) * bytes
     });

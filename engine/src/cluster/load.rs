@@ -14,6 +14,7 @@ use lotus_fabric::ids::{Key, ShardId};
 use lotus_fabric::lane::{BatchResult, Lane, Posted};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::Overflow;
 use lotus_mvcc::layout::record::RecordHeader;
 use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry};
 use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
@@ -121,7 +122,7 @@ impl<'a> Writer<'a> {
             let primary_key = (loader.source)(*number, &mut value);
             let slot = match table.spec().is_inline() {
                 true => None,
-                false => Some(self.allocate(shard, SlotKind::Record, table.slot_bytes()).await?),
+                false => Some(self.allocate(shard, SlotKind::Record).await?),
             };
             record.clear();
             record.resize(table.slot_bytes() as usize / WORD_BYTES, 0);
@@ -134,10 +135,12 @@ impl<'a> Writer<'a> {
             loop {
                 match image.place(*key, row) {
                     Ok(_) => break,
-                    Err(PlaceError::NeedsOverflow) => {
-                        let bytes = (table.bucket_words() * WORD_BYTES) as u64;
-                        let bucket = self.allocate(shard, SlotKind::Bucket, bytes).await?;
-                        image.add_overflow(bucket);
+                    Err(PlaceError::NeedsOverflow(kind)) => {
+                        let first = self.allocate(shard, kind).await?;
+                        image.add_overflow(match kind {
+                            SlotKind::Fan => Overflow::fan(first),
+                            _ => Overflow::bucket(first),
+                        });
                     }
                     Err(error) => {
                         let reason = error.to_string();
@@ -156,18 +159,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    async fn allocate(
-        &mut self,
-        shard: ShardId,
-        slots: SlotKind,
-        bytes: u64,
-    ) -> Result<u64, ClusterError> {
+    async fn allocate(&mut self, shard: ShardId, slots: SlotKind) -> Result<u64, ClusterError> {
         let shared = self.loader.shared;
+        let bytes = self.loader.table.bytes_of(slots);
         let group = shared.placement.group_of(shard);
         let table = self.loader.table.id();
         let purpose = Purpose { table, group: u16::from(group.0), slots };
         loop {
-            if let Some(offset) = self.slabs.alloc(purpose, bytes) {
+            let free = match slots {
+                SlotKind::Bucket => self.slabs.alloc_bucket(purpose, bytes),
+                SlotKind::Record | SlotKind::Fan => self.slabs.alloc(purpose, bytes),
+            };
+            if let Some(offset) = free {
                 return Ok(offset);
             }
             let kind = slots.slab();
@@ -180,7 +183,11 @@ impl<'a> Writer<'a> {
                 SlabError::Fabric(error) => ClusterError::Unreachable(error.to_string()),
             })?;
             debug_assert!(bytes <= SLAB_BYTES, "I20: a slot fits a slab");
-            self.slabs.add_slab(purpose, offset, SLAB_BYTES);
+            let cut_into = match slots {
+                SlotKind::Bucket => SlotKind::Fan,
+                slots => slots,
+            };
+            self.slabs.add_slab(Purpose { slots: cut_into, ..purpose }, offset, SLAB_BYTES);
         }
     }
 

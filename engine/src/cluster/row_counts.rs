@@ -114,7 +114,8 @@ async fn rows_in_group(
                 let bucket = Bucket::new(bucket, table.cvt());
                 let rows = bucket.cvts().filter(|cvt| is_row(*cvt));
                 counted += rows.count() as u64;
-                pending.extend(bucket.overflow().map(|next| (next, 1)));
+                let behind = bucket.overflow();
+                pending.extend(behind.map(|behind| (behind.first(), behind.buckets() as u64)));
             }
         }
     }

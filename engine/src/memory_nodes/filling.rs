@@ -432,9 +432,10 @@ impl Coordinator {
         let mut buckets = self.read_all(homes, bytes).await?;
         let mut looked = 0;
         while looked < buckets.len() {
-            let next = buckets[looked..].iter().filter_map(|bucket| {
-                let next = Bucket::new(&bucket.words, table.cvt()).overflow();
-                next.map(|next| (bucket.group, next))
+            let next = buckets[looked..].iter().flat_map(|bucket| {
+                let behind = Bucket::new(&bucket.words, table.cvt()).overflow();
+                let offsets = behind.into_iter().flat_map(|behind| behind.offsets(table.cvt()));
+                offsets.map(|next| (bucket.group, next))
             });
             let next: Vec<_> = next.collect();
             looked = buckets.len();

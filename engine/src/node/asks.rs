@@ -17,7 +17,7 @@ pub(crate) struct Asks {
     /// Last ask that was answered, by giver.
     pub(crate) answered: RefCell<BTreeMap<NodeId, Answered>>,
     /// Time of the last ask for such slots that brought none.
-    pub(crate) fruitless: RefCell<BTreeMap<(TableId, u16, bool), Nanos>>,
+    pub(crate) fruitless: RefCell<BTreeMap<(TableId, u16, usize), Nanos>>,
 }
 
 impl Asks {

@@ -21,7 +21,7 @@ impl Use {
     /// Returns the number of free slots that this use leaves in reserve.
     #[inline]
     pub(crate) fn keeps_back(self, purpose: Purpose, bytes: u64) -> u64 {
-        let all = self == Self::Update || purpose.slots == SlotKind::Bucket;
+        let all = self == Self::Update || purpose.slots != SlotKind::Record;
         if all { 0 } else { reserve(bytes) }
     }
 
@@ -99,7 +99,10 @@ mod tests {
         let buckets = Purpose { slots: SlotKind::Bucket, ..records };
         let uses = [Use::Insert, Use::Update, Use::Spare];
         assert_eq!(uses.map(|wanted| wanted.keeps_back(records, 4096)), [16, 0, 16]);
-        assert_eq!(uses.map(|wanted| wanted.keeps_back(buckets, 4096)), [0; 3]);
+        let fans = Purpose { slots: SlotKind::Fan, ..records };
+        for purpose in [buckets, fans] {
+            assert_eq!(uses.map(|wanted| wanted.keeps_back(purpose, 4096)), [0; 3]);
+        }
     }
 
     #[test]

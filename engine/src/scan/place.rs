@@ -1,20 +1,23 @@
 //! Place of a scan between two rows of a table: small, and good for as long as its snapshot is.
 //!
 //! A table's home buckets are read in *stretches* of a few buckets each. Behind each stretch come
-//! the overflow buckets of its chains, *level* by level: first all that a home bucket names, then
-//! all that these name. A bucket never leaves its chain and a row's CVT never moves (H13), on no
-//! replica, so a place names the same rows of a snapshot whenever it is returned to.
+//! the overflow buckets of its home buckets, one home bucket after the other
+//! ([`crate::scan::chains`]). A bucket never leaves its chain and a row's CVT never moves (H13), on
+//! no replica, so a place names the same rows of a snapshot whenever it is returned to.
 
 use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::bucket::BUCKET_SLOTS;
+use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT};
 use lotus_mvcc::table::MAX_ORDERED_KEY_BYTES;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_router::GroupId;
 
 /// Most rows that one batch reads.
 pub(crate) const AT_ONCE: usize = 64;
+
+/// Most home buckets in a stretch.
+const MOST_HOMES: usize = AT_ONCE / BUCKET_SLOTS;
 
 /// Place between two rows of a table, in the order of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,25 +26,67 @@ pub(crate) struct ScanPlace {
     pub(crate) group: u16,
     /// Number of the stretch's first home bucket, in the group.
     pub(crate) bucket: u64,
-    /// Level of the chains: 0 for the home buckets.
-    pub(crate) level: u32,
+    /// Bucket behind the home buckets that was read last; `None` before the home buckets.
+    pub(crate) chain: Option<ChainPlace>,
+}
+
+/// Place of a bucket behind the home buckets of a stretch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ChainPlace {
+    /// Number of home buckets in the stretch.
+    pub(crate) homes: u8,
+    /// Index of the home bucket in the stretch.
+    pub(crate) home: u8,
+    /// Path from the home bucket.
+    pub(crate) path: Path,
+}
+
+/// Path from a home bucket to one behind it: which of the buckets of each fan it passes through.
+/// Paths of one length are ordered as their buckets are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Path(u64);
+
+impl Path {
+    /// Path to the home bucket itself. Each step appends two bits.
+    pub(crate) const HOME: Self = Self(1);
+    const STEP_BITS: u32 = FAN_OUT.trailing_zeros();
+
+    /// Path that goes on to the bucket with this index.
+    ///
+    /// # Panics
+    /// If it has 32 steps: each of the last 30 divides the rows of a bucket by four.
+    pub(crate) const fn child(self, index: usize) -> Self {
+        assert!(self.0 >> (u64::BITS - Self::STEP_BITS) == 0, "I283: a path has 31 steps at most");
+        Self(self.0 << Self::STEP_BITS | index as u64)
+    }
+
+    /// Paths to all buckets that it passes through, its own included and the home bucket not.
+    pub(crate) fn prefixes(self) -> impl Iterator<Item = Self> {
+        let steps = self.0.ilog2() / Self::STEP_BITS;
+        (0..steps).rev().map(move |left| Self(self.0 >> (left * Self::STEP_BITS)))
+    }
+
+    /// Path with this encoding; `None` if there is none.
+    const fn from_raw(raw: u64) -> Option<Self> {
+        match raw.checked_ilog2() {
+            Some(bits) if bits.is_multiple_of(Self::STEP_BITS) => Some(Self(raw)),
+            _ => None,
+        }
+    }
 }
 
 impl ScanPlace {
     /// The beginning of every table.
-    pub(crate) const START: Self = Self { group: 0, bucket: 0, level: 0 };
+    pub(crate) const START: Self = Self { group: 0, bucket: 0, chain: None };
 
     /// The first place of the next group.
     pub(crate) const fn next_group(self) -> Self {
-        Self { group: self.group + 1, bucket: 0, level: 0 }
+        Self { group: self.group + 1, bucket: 0, chain: None }
     }
 
-    /// The next place in the group, which is among the stretch's overflow buckets if it has some.
-    pub(crate) const fn next(self, stretch: u64, is_linked: bool) -> Self {
-        match is_linked {
-            true => Self { level: self.level + 1, ..self },
-            false => Self { bucket: self.bucket + stretch, level: 0, ..self },
-        }
+    /// The first place behind a stretch of so many home buckets and all their overflow buckets.
+    pub(crate) const fn next_stretch(self, homes: u64) -> Self {
+        Self { bucket: self.bucket + homes, chain: None, ..self }
     }
 }
 
@@ -80,9 +125,8 @@ impl Homes {
 /// those of one bucket.
 pub(crate) fn stretch(table: &TableDef, room: usize) -> u64 {
     let row = (table.stored().value_bytes + table.stored().key_bytes) as usize;
-    let rows = (room / row).clamp(1, AT_ONCE);
     let in_one_read = MAX_VERB_BYTES / (table.bucket_words() * WORD_BYTES);
-    (rows / BUCKET_SLOTS).clamp(1, in_one_read) as u64
+    (room / row / BUCKET_SLOTS).clamp(1, in_one_read.min(MOST_HOMES)) as u64
 }
 
 /// Place from which a scan goes on, in any table.
@@ -133,7 +177,7 @@ impl ScanCursor {
     /// Bytes of the process, the snapshot and the table.
     const HEAD_BYTES: usize = 18;
     /// Bytes of a place in an index.
-    const BUCKETS_BYTES: usize = 14;
+    const BUCKETS_BYTES: usize = 20;
 
     /// Returns the table.
     pub const fn table(&self) -> TableId {
@@ -154,9 +198,12 @@ impl ScanCursor {
         bytes.extend_from_slice(&table.0.to_le_bytes());
         match place {
             CursorPlace::Start => bytes.push(START),
-            CursorPlace::Buckets(ScanPlace { group, bucket, level }) => {
+            CursorPlace::Buckets(ScanPlace { group, bucket, chain }) => {
+                let (homes, home, path) =
+                    chain.map_or((0, 0, 0), |chain| (chain.homes, chain.home, chain.path.0));
                 bytes.extend_from_slice(&bucket.to_le_bytes());
-                bytes.extend_from_slice(&level.to_le_bytes());
+                bytes.extend_from_slice(&path.to_le_bytes());
+                bytes.extend_from_slice(&[homes, home]);
                 bytes.extend_from_slice(&group.to_le_bytes());
                 bytes.push(BUCKETS);
             }
@@ -180,9 +227,15 @@ impl ScanCursor {
         let place = match (*kind, place.len()) {
             (START, 0) => CursorPlace::Start,
             (BUCKETS, Self::BUCKETS_BYTES) => {
-                let level = u32::from_le_bytes(place[8..].first_chunk().copied()?);
-                let (bucket, group) = (word(place)?, half(&place[12..])?);
-                CursorPlace::Buckets(ScanPlace { group, bucket, level })
+                let (bucket, path, group) = (word(place)?, word(&place[8..])?, half(&place[18..])?);
+                let chain = match (path, place[16], place[17]) {
+                    (0, 0, 0) => None,
+                    (path, homes, home) if home < homes && usize::from(homes) <= MOST_HOMES => {
+                        Some(ChainPlace { homes, home, path: Path::from_raw(path)? })
+                    }
+                    _ => return None,
+                };
+                CursorPlace::Buckets(ScanPlace { group, bucket, chain })
             }
             (KEY, _) => CursorPlace::Key(place.to_vec()),
             _ => return None,
@@ -226,14 +279,21 @@ mod tests {
     proptest! {
         #[test]
         fn cursors_survive_their_encoding(
-            words: (u64, u64, u32),
+            words: (u64, u64),
             halves: (u16, u16),
+            chain: Option<(u8, u8)>,
+            steps in prop::collection::vec(0..FAN_OUT, 0..=31),
             snapshot in 0..1_u64 << 63,
             key in prop::collection::vec(any::<u8>(), 0..=255),
         ) {
             let snapshot = Timestamp::new(snapshot).expect("63 bits");
-            let ((process, bucket, level), (table, group)) = (words, halves);
-            let buckets = CursorPlace::Buckets(ScanPlace { group, bucket, level });
+            let ((process, bucket), (table, group)) = (words, halves);
+            let path = steps.iter().fold(Path::HOME, |path, index| path.child(*index));
+            prop_assert_eq!(path.prefixes().count(), steps.len());
+            let chain = chain.map(|(home, homes)| (home, homes % (MOST_HOMES as u8 + 1)));
+            let chain = chain.filter(|(home, homes)| home < homes);
+            let chain = chain.map(|(home, homes)| ChainPlace { homes, home, path });
+            let buckets = CursorPlace::Buckets(ScanPlace { group, bucket, chain });
             for place in [CursorPlace::Start, buckets, CursorPlace::Key(key)] {
                 let cursor = ScanCursor { process, table: TableId(table), snapshot, place };
                 let encoded = cursor.encode();

@@ -33,7 +33,7 @@ use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::Buffer;
 use lotus_mvcc::acceptance::{Expected, accept_record};
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::bucket::Bucket;
+use lotus_mvcc::layout::bucket::{Bucket, bucket_bytes};
 use lotus_mvcc::layout::cvt::{Cvt, Slot as CvtSlot, Version};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
@@ -44,8 +44,9 @@ use zerocopy::IntoBytes;
 
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
+use crate::scan::chains::Chains;
 use crate::scan::held::Held;
-use crate::scan::place::{AT_ONCE, Homes, ScanPlace, stretch};
+use crate::scan::place::{AT_ONCE, ChainPlace, Homes, Path, ScanPlace, stretch};
 use crate::txn::session::Session;
 use crate::txn::transaction::Transaction;
 
@@ -215,7 +216,7 @@ impl<'a> Reader<'a> {
         let mut place = from;
         // Read anew: these words would be as old as the last page.
         self.ahead.1.clear();
-        let mut linked = None;
+        let mut chains = None;
         for _ in 0..MOST_STEPS {
             if usize::from(place.group) >= groups {
                 return Ok(None);
@@ -228,19 +229,35 @@ impl<'a> Reader<'a> {
                 place = place.next_group();
                 continue;
             }
-            let count = stretch.min(homes.count - place.bucket);
-            let buckets = match linked.take() {
-                Some(linked) => linked,
-                None => self.buckets_at(&homes, place, count).await?,
+            let asked = place.chain.map_or(stretch, |chain| u64::from(chain.homes));
+            let count = asked.clamp(1, homes.in_one_read(place.bucket));
+            let (buckets, behind) = match place.chain {
+                None => {
+                    let buckets = self.home_buckets(&homes, place.bucket, count).await?;
+                    (buckets, ChainPlace { homes: count as u8, home: 0, path: Path::HOME })
+                }
+                Some(at) => {
+                    let mut rest = match chains.take() {
+                        Some(rest) => rest,
+                        None => self.chains_from(&homes, place.bucket, at).await?,
+                    };
+                    self.read_wanted(&mut rest).await?;
+                    let run = rest.take(stretch as usize);
+                    chains = Some(rest);
+                    run.map_or((Vec::new(), at), |run| (run.buckets, run.last))
+                }
             };
             self.read_buckets(&buckets, rows).await?;
-            let links = self.links(&buckets);
-            place = place.next(count, !links.is_empty());
+            let rest = chains.get_or_insert_with(|| self.chains_behind(&buckets, behind));
+            place = match rest.is_over() {
+                false => ScanPlace { chain: Some(behind), ..place },
+                true => {
+                    chains = None;
+                    place.next_stretch(count)
+                }
+            };
             if rows.bytes() >= enough {
                 break;
-            }
-            if !links.is_empty() {
-                linked = Some(self.linked(&links).await?);
             }
         }
         debug_assert!(place != from, "I271: a page ends behind the place where it begins");
@@ -248,22 +265,36 @@ impl<'a> Reader<'a> {
         Ok(Some(place))
     }
 
-    /// Reads the buckets of a stretch at the place's level.
-    async fn buckets_at(
+    /// Walk over what is behind these home buckets, the first of which is at `at`.
+    fn chains_behind(&self, homes: &Buckets, at: ChainPlace) -> Chains {
+        Chains::behind(self.table.cvt(), at, homes.iter().map(|(_, words)| &words[..]))
+    }
+
+    /// Walk over what is behind the home buckets from `first` on, as it goes on behind `at`.
+    async fn chains_from(
         &mut self,
         homes: &Homes,
-        place: ScanPlace,
-        count: u64,
-    ) -> Result<Buckets, ReadError> {
-        let mut buckets = self.home_buckets(homes, place.bucket, count).await?;
-        for _ in 0..place.level {
-            let links = self.links(&buckets);
-            if links.is_empty() {
-                return Ok(Vec::new());
-            }
-            buckets = self.linked(&links).await?;
+        first: u64,
+        at: ChainPlace,
+    ) -> Result<Chains, ReadError> {
+        let count = u64::from(at.homes).clamp(1, homes.in_one_read(first));
+        let buckets = self.home_buckets(homes, first, count).await?;
+        let mut chains = self.chains_behind(&buckets, at);
+        for path in at.path.prefixes() {
+            self.read_wanted(&mut chains).await?;
+            chains.pass(ChainPlace { path, ..at });
         }
-        Ok(buckets)
+        Ok(chains)
+    }
+
+    /// Reads the overflow buckets that a walk wants next.
+    async fn read_wanted(&self, chains: &mut Chains) -> Result<(), ReadError> {
+        let bytes = bucket_bytes(self.table.cvt());
+        let reads: Vec<_> = chains.wanted().map(|offset| (offset, bytes)).collect();
+        if !reads.is_empty() {
+            chains.absorb(self.read_words(&reads).await?);
+        }
+        Ok(())
     }
 
     async fn home_buckets(
@@ -284,19 +315,6 @@ impl<'a> Reader<'a> {
         let skipped = (first - ahead) as usize;
         let all = read.chunks_exact(words).skip(skipped).take(count as usize);
         Ok((first..).zip(all).map(|(bucket, words)| (homes.offset(bucket), words.into())).collect())
-    }
-
-    /// Reads overflow buckets.
-    async fn linked(&self, links: &[u64]) -> Result<Buckets, ReadError> {
-        let bytes = self.table.bucket_words() * WORD_BYTES;
-        let reads: Vec<_> = links.iter().map(|offset| (*offset, bytes)).collect();
-        Ok(links.iter().copied().zip(self.read_words(&reads).await?).collect())
-    }
-
-    /// Offsets of the next buckets of the chains.
-    fn links(&self, buckets: &Buckets) -> Vec<u64> {
-        let of = |words| Bucket::new(words, self.table.cvt()).overflow();
-        buckets.iter().filter_map(|(_, words)| of(words)).collect()
     }
 
     /// Reads words at the primary, by offset and length in bytes.

@@ -73,11 +73,7 @@ impl Ask {
     fn from_words(words: &[u64], groups: u16) -> Option<Self> {
         let [number, answered, life, place, bytes, update] = *words else { return None };
         let answered = Answered { number: answered, life };
-        let slots = match place >> 32 {
-            0 => SlotKind::Record,
-            1 => SlotKind::Bucket,
-            _ => return None,
-        };
+        let slots = *SlotKind::ALL.get(usize::try_from(place >> 32).ok()?)?;
         let group = Some((place >> 16) as u16).filter(|group| *group < groups)?;
         let purpose = Purpose { table: TableId(place as u16), group, slots };
         let wanted = match update {
@@ -207,7 +203,7 @@ impl Coordinator {
         purpose: Purpose,
         bytes: u64,
     ) -> bool {
-        let kind = (purpose.table, purpose.group, purpose.slots == SlotKind::Bucket);
+        let kind = (purpose.table, purpose.group, purpose.slots as usize);
         let asks = &self.asks;
         let pause = self.shared.config.horizon_interval * PAUSE;
         let since = asks.fruitless.borrow().get(&kind).copied();
@@ -377,7 +373,7 @@ mod tests {
         let no_asks: [&[u64]; 5] = [
             &[],
             &[5, 3, 1, place, 64],
-            &[5, 3, 1, place | 2 << 32, 64, 0],
+            &[5, 3, 1, place | 3 << 32, 64, 0],
             &[5, 3, 1, place, 0, 0],
             &[5, 3, 1, place, 64, 2],
         ];

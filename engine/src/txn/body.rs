@@ -11,6 +11,7 @@ use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
 use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
 use lotus_mvcc::acceptance::Expected;
 use lotus_mvcc::index::Lookup;
+use lotus_mvcc::layout::bucket::Overflow;
 use lotus_mvcc::layout::cvt::{Cell, CvtShape};
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_mvcc::{PrimaryKey, Timestamp};
@@ -118,18 +119,23 @@ impl Target {
     }
 }
 
-/// Bucket allocated for an insert into a full chain. It joins the chain when the transaction
-/// commits, and is free memory until then.
+/// Buckets allocated for an insert into a full chain. They join the chain when the transaction
+/// commits, and are free memory until then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GrownBucket {
+pub(crate) struct GrownChain {
     pub(crate) table: TableId,
     pub(crate) group: GroupId,
-    /// Offset of the chain's last bucket; its overflow word will name the new one.
+    /// Offset of the chain's last bucket; its overflow word will name the new ones.
     pub(crate) tail: u64,
-    /// Offset of the new bucket.
-    pub(crate) bucket: u64,
-    /// Number of its slots that this transaction has claimed.
-    pub(crate) claimed: usize,
+    pub(crate) buckets: Overflow,
+}
+
+impl GrownChain {
+    /// Purpose of the slot that the buckets are in.
+    pub(crate) fn slots(&self) -> Purpose {
+        let kind = if self.buckets.is_fan() { SlotKind::Fan } else { SlotKind::Bucket };
+        purpose(self.table, self.group, kind)
+    }
 }
 
 /// One row of a transaction.
@@ -193,7 +199,7 @@ pub(crate) struct Body {
     /// Offsets of the CVTs that this transaction's inserts will take.
     pub(crate) claims: Vec<u64>,
     /// Overflow buckets that this transaction's inserts need.
-    pub(crate) grown: Vec<GrownBucket>,
+    pub(crate) grown: Vec<GrownChain>,
     pub(crate) plan: CommitPlan,
     pub(crate) tables: Option<Tables>,
     pub(crate) snapshot: Option<Timestamp>,
@@ -363,8 +369,7 @@ impl Body {
             }
         }
         for grown in self.grown.drain(..) {
-            let buckets = purpose(grown.table, grown.group, SlotKind::Bucket);
-            coordinator.release_slot(buckets, grown.bucket);
+            coordinator.release_slot(grown.slots(), grown.buckets.first());
         }
     }
 }

@@ -34,11 +34,11 @@ pub(crate) struct PlannedWrite {
     pub(crate) buffers: Option<StagedWrite>,
 }
 
-/// Link to a new overflow bucket: `bucket` is written to the word at `link`.
+/// Link to new overflow buckets: `word` is written at `link`.
 pub(crate) struct PlannedLink {
     pub(crate) group: GroupId,
     pub(crate) link: u64,
-    pub(crate) bucket: u64,
+    pub(crate) word: u64,
 }
 
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use lotus_mvcc::Timestamp;
 use lotus_mvcc::acceptance::{Reject, accept_record};
 use lotus_mvcc::index::{FreeSlot, Read, SearchStep};
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
+use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT, Overflow, slot_offset};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
@@ -30,7 +30,7 @@ use crate::api::config::ReadRule;
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::node::slots::Use;
-use crate::txn::body::{Access, Body, GrownBucket, Mode, Row, Target, purpose};
+use crate::txn::body::{Access, Body, GrownChain, Mode, Row, Target, purpose};
 use crate::txn::fetch::{Fetch, Next, Wants};
 use crate::txn::reserve::allocate;
 use crate::txn::slot::Slot;
@@ -375,7 +375,9 @@ impl Body {
                 Ok(Next::Read)
             }
             SearchStep::Found { offset, words: range } => {
-                table.addresses.insert(row.table, row.key, offset);
+                if table.addresses.insert(row.table, row.key, offset) && lookup.is_in_fan() {
+                    table.addresses.note_lost();
+                }
                 (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
                 let cvt = Cvt::new(&words[range], table.def.cvt());
                 self.keep_cached(coordinator, mode, fetch, cvt);
@@ -645,39 +647,33 @@ impl Body {
         });
     }
 
-    /// Allocates overflow buckets for inserts with full chains. The buckets join the chains when
-    /// the transaction commits; its bucket locks protect the chains until then.
+    /// Allocates overflow buckets for inserts with full chains. They join the chains when the
+    /// transaction commits; its bucket locks protect the chains until then.
     #[cold]
     async fn grow_chains(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
         for index in 0..self.fetches.len() {
             let Fetch { row, wants: Wants::Overflow { tail }, .. } = self.fetches[index] else {
                 continue;
             };
-            let Row { table, group, .. } = self.rows[row];
-            let tables = self.tables.as_ref().expect("a row was added");
-            let def = &tables[usize::from(table.0)].def;
-            let (shape, bytes) = (def.cvt(), (def.bucket_words() * WORD_BYTES) as u64);
-            // This transaction's own buckets behind the same tail form a chain.
+            let Row { table, group, key, .. } = self.rows[row];
+            let shape = self.table(table).def.cvt();
+            // This transaction's own buckets behind the same tail may be full, too.
             let mut tail = tail;
-            let place = |grown: &GrownBucket| (grown.table, grown.group, grown.tail);
-            let found = loop {
-                let next = |grown: &GrownBucket| place(grown) == (table, group, tail);
-                match self.grown.iter().position(next) {
-                    Some(found) if self.grown[found].claimed < BUCKET_SLOTS => break found,
-                    Some(full) => tail = self.grown[full].bucket,
-                    None => {
-                        let buckets = purpose(table, group, SlotKind::Bucket);
-                        let taken = allocate(coordinator, Use::Insert, buckets, group, bytes);
-                        let bucket = taken.await?;
-                        self.grown.push(GrownBucket { table, group, tail, bucket, claimed: 0 });
-                        break self.grown.len() - 1;
-                    }
+            let cvt = loop {
+                let is_behind = |grown: &&GrownChain| {
+                    (grown.table, grown.group, grown.tail) == (table, group, tail)
+                };
+                let buckets = match self.grown.iter().find(is_behind) {
+                    Some(grown) => grown.buckets,
+                    None => self.grow_chain(coordinator, row, tail).await?,
+                };
+                let bucket = buckets.bucket_of(key, shape);
+                let mut slots = (0..BUCKET_SLOTS).map(|slot| bucket + slot_offset(shape, slot));
+                match slots.find(|cvt| !self.claims.contains(cvt)) {
+                    Some(cvt) => break cvt,
+                    None => tail = bucket,
                 }
             };
-            let grown = &mut self.grown[found];
-            debug_assert!(grown.claimed < BUCKET_SLOTS, "I24: a bucket has a CVT for each insert");
-            let cvt = grown.bucket + slot_offset(shape, grown.claimed);
-            grown.claimed += 1;
             let absent_since = self.fetches[index].absent_since.unwrap_or_default();
             self.claim(row, Target::new_cvt(shape, cvt, Cell::NEVER_USED, absent_since))?;
             self.rows[row].executed = true;
@@ -685,5 +681,41 @@ impl Body {
         let rows = &self.rows;
         self.fetches.retain(|fetch| !rows[fetch.row].executed);
         Ok(())
+    }
+
+    /// Allocates the buckets behind `tail`, the end of a row's chain.
+    async fn grow_chain(
+        &mut self,
+        coordinator: &Rc<Coordinator>,
+        row: usize,
+        tail: u64,
+    ) -> Result<Overflow, TxnError> {
+        let Row { table, group, key, .. } = self.rows[row];
+        let def = &self.table(table).def;
+        let kind = def.geometry().behind(key, tail);
+        let (fan_bytes, bytes) = (def.bytes_of(SlotKind::Fan), def.bytes_of(SlotKind::Bucket));
+        let [fans, singles] = [SlotKind::Fan, SlotKind::Bucket].map(|k| purpose(table, group, k));
+        let take_fan = || allocate(coordinator, Use::Insert, fans, group, fan_bytes);
+        let buckets = if kind == SlotKind::Fan {
+            Overflow::fan(take_fan().await?)
+        } else if let Some(free) = coordinator.take_slot(Use::Insert, singles, bytes) {
+            Overflow::bucket(free)
+        } else {
+            match take_fan().await {
+                // Single buckets are cut from fans, so that both come from one slab.
+                Ok(fan) => {
+                    let others = (1..FAN_OUT as u64).map(|index| fan + index * bytes);
+                    others.for_each(|bucket| coordinator.release_slot(singles, bucket));
+                    Overflow::bucket(fan)
+                }
+                // Another node may have single ones.
+                Err(TxnError::TableFull { .. }) => Overflow::bucket(
+                    allocate(coordinator, Use::Insert, singles, group, bytes).await?,
+                ),
+                Err(error) => return Err(error),
+            }
+        };
+        self.grown.push(GrownChain { table, group, tail, buckets });
+        Ok(buckets)
     }
 }

@@ -1,17 +1,118 @@
-//! An index bucket: seven CVTs and the offset of the next bucket in the chain.
+//! An index bucket: seven CVTs and the place where rows go that find no room in it.
 //!
 //! ```text
 //! CVT 0 | CVT 1 | ... | CVT 6 | zero padding to a multiple of 64 bytes, less 8 | overflow word
 //! ```
 //! The overflow word is the bucket's last, so that it stands at the same place from the end
-//! however many cells a CVT has. It is written once, from 0 to an offset, under the lock of the
-//! chain's first bucket; a bucket never leaves its chain, and a CVT never moves (H13).
+//! however many cells a CVT has. It is written once, from 0 to an [`Overflow`], under the lock of
+//! the chain's first bucket; a bucket never leaves its chain, and a CVT never moves (H13).
+//!
+//! # Chains and fans
+//! A full home bucket continues in one bucket, and each full bucket behind that in a *fan* of
+//! [`FAN_OUT`] buckets side by side, one of which a row's key selects. So the buckets behind a home
+//! bucket are a tree, and the chain of a row is one path through it: a table with a hundred times
+//! the rows that it was made for has paths of four or five buckets.
+
+use lotus_fabric::ids::Key;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cvt::{Cvt, CvtShape};
 use super::{LINE_BYTES, WORD_BYTES};
 
 /// Number of CVTs in a bucket.
 pub const BUCKET_SLOTS: usize = 7;
+
+/// Number of buckets in a fan.
+pub const FAN_OUT: usize = 4;
+
+/// Buckets behind a full one: a single bucket, or a fan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overflow {
+    /// Offset of the first bucket, in the group's region.
+    first: u64,
+    is_fan: bool,
+}
+
+impl Overflow {
+    const FAN: u64 = 1;
+
+    /// The bucket at `first`.
+    ///
+    /// # Panics
+    /// If that is 0, which ends a chain, or not the offset of a cache line.
+    pub const fn bucket(first: u64) -> Self {
+        Self::new(first, false)
+    }
+
+    /// The fan whose first bucket is at `first`.
+    ///
+    /// # Panics
+    /// As [`Self::bucket`].
+    pub const fn fan(first: u64) -> Self {
+        Self::new(first, true)
+    }
+
+    const fn new(first: u64, is_fan: bool) -> Self {
+        assert!(first != 0, "offset 0 ends a chain");
+        assert!(first.is_multiple_of(LINE_BYTES as u64), "buckets begin with a cache line");
+        Self { first, is_fan }
+    }
+
+    /// Reads an overflow word; `None` at the end of a chain.
+    #[inline]
+    pub const fn decode(word: u64) -> Option<Self> {
+        let first = word & !(LINE_BYTES as u64 - 1);
+        if first == 0 { None } else { Some(Self { first, is_fan: word & Self::FAN != 0 }) }
+    }
+
+    /// Overflow word that names these buckets: `fan:1 | zero:5 | offset ÷ 64:34`.
+    #[inline]
+    pub const fn encode(self) -> u64 {
+        self.first | if self.is_fan { Self::FAN } else { 0 }
+    }
+
+    /// Whether it is a fan.
+    pub const fn is_fan(self) -> bool {
+        self.is_fan
+    }
+
+    /// Offset of the first bucket.
+    pub const fn first(self) -> u64 {
+        self.first
+    }
+
+    /// Number of buckets.
+    pub const fn buckets(self) -> usize {
+        if self.is_fan { FAN_OUT } else { 1 }
+    }
+
+    /// Offsets of the buckets, with CVTs of this shape.
+    pub fn offsets(self, cvt: CvtShape) -> impl Iterator<Item = u64> {
+        (0..self.buckets()).map(move |index| self.first + (index * bucket_bytes(cvt)) as u64)
+    }
+
+    /// Offset of the bucket that the chain of `key` goes on in. Each fan selects by other bits of a
+    /// hash, which is the same on all hosts and in all versions.
+    #[inline]
+    pub fn bucket_of(self, key: Key, cvt: CvtShape) -> u64 {
+        self.first + (self.index_of(key) * bucket_bytes(cvt)) as u64
+    }
+
+    /// Index of the bucket that the chain of `key` goes on in.
+    #[inline]
+    pub fn index_of(self, key: Key) -> usize {
+        if !self.is_fan {
+            return 0;
+        }
+        xxh3_64_with_seed(&key.0.to_le_bytes(), self.first) as usize % FAN_OUT
+    }
+}
+
+/// Bytes of a bucket of CVTs of this shape.
+#[inline]
+pub const fn bucket_bytes(cvt: CvtShape) -> usize {
+    bucket_words(cvt) * WORD_BYTES
+}
 
 /// Number of words of a bucket of CVTs of this shape.
 #[inline]
@@ -71,11 +172,10 @@ impl<'a> Bucket<'a> {
         self.slots().map(move |words| Cvt::new(words, self.cvt))
     }
 
-    /// Offset of the next bucket in the chain, in the group's region; `None` at the end.
+    /// Buckets behind this one, in the group's region; `None` if it ends its chains.
     #[inline]
-    pub fn overflow(self) -> Option<u64> {
-        let offset = self.words[self.words.len() - 1];
-        (offset != 0).then_some(offset)
+    pub fn overflow(self) -> Option<Overflow> {
+        Overflow::decode(self.words[self.words.len() - 1])
     }
 }
 
@@ -95,11 +195,41 @@ mod tests {
                 assert_eq!(found.words()[0] * WORD_BYTES as u64, slot_offset(shape, slot));
             }
             let overflow = overflow_offset(shape);
-            assert_eq!(bucket.overflow(), Some(overflow / WORD_BYTES as u64));
             assert!(overflow >= slot_offset(shape, BUCKET_SLOTS));
             let last = words.len() - 1;
-            words[last] = 0;
-            assert_eq!(Bucket::new(&words, shape).overflow(), None);
+            assert_eq!(overflow, (last * WORD_BYTES) as u64);
+            for (word, named) in [
+                (0, None),
+                (4096, Some(Overflow::bucket(4096))),
+                (4096 | 1, Some(Overflow::fan(4096))),
+            ] {
+                words[last] = word;
+                assert_eq!(Bucket::new(&words, shape).overflow(), named);
+                assert_eq!(named.map_or(0, Overflow::encode), word);
+            }
         }
+    }
+
+    /// Keys that share a bucket of one fan are spread evenly by the next.
+    #[test]
+    fn every_fan_spreads_keys_over_all_its_buckets() {
+        const KEYS: usize = 64 * 100;
+        let shape = CvtShape::new(2, 0);
+        let fans = [1, 2, 3, 1 << 20].map(|line| Overflow::fan(line << 18));
+        for (one, other) in [(0, 1), (1, 2), (0, 3)].map(|(a, b)| (fans[a], fans[b])) {
+            let mut counts = [[0; FAN_OUT]; FAN_OUT];
+            for number in 0..KEYS as u64 {
+                let key = Key(number << 12);
+                counts[one.index_of(key)][other.index_of(key)] += 1;
+                let index = one.offsets(shape).position(|at| at == one.bucket_of(key, shape));
+                assert_eq!(index, Some(one.index_of(key)));
+            }
+            let mean = KEYS / FAN_OUT / FAN_OUT;
+            let even = |count: &usize| (mean / 2..2 * mean).contains(count);
+            assert!(counts.as_flattened().iter().all(even), "{counts:?}");
+        }
+        let single = Overflow::bucket(1 << 18);
+        assert_eq!(single.offsets(shape).collect::<Vec<_>>(), [1 << 18]);
+        assert_eq!(single.bucket_of(Key(5 << 12), shape), 1 << 18);
     }
 }

@@ -350,7 +350,7 @@ impl Coordinate {
         let workload = match point {
             _ if self.splits_nodes() => Workload::Bins { bins: 40 },
             _ if inserts => Workload::Tatp { subscribers: 200 },
-            _ if upkeep => Workload::Pairs { pairs: 80, record_bytes: 8192 },
+            _ if upkeep => Workload::Pairs { pairs: 80, made_for: 0, record_bytes: 8192 },
             _ => bank,
         };
         Scenario {

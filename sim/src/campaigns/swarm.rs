@@ -138,7 +138,7 @@ fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
     let pairs = pick(rng, &[60, 80, 120]) * scale * groups_used(cluster);
     // Deleted rows are to be free long before the run is over.
     cluster.horizon_us = cluster.horizon_us.min(100);
-    scenario.workload = Workload::Pairs { pairs, record_bytes };
+    scenario.workload = Workload::Pairs { pairs, made_for: 0, record_bytes };
     scenario.load.isolation = Isolation::Serializable;
     scenario.load.other_isolation = 0.0;
     let spare = rng.random_range(0..=2);
@@ -355,7 +355,10 @@ fn workload(rng: &mut SmallRng) -> Workload {
             ),
         },
         4 => Workload::Bins { bins: pick(rng, &[1, 5, 20, 60]) },
-        _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]), record_bytes: SHORTEST },
+        _ => {
+            let (pairs, made_for) = pick(rng, &[(1, 0), (3, 0), (20, 0), (100, 3)]);
+            Workload::Pairs { pairs, made_for, record_bytes: SHORTEST }
+        }
     }
 }
 

@@ -59,8 +59,9 @@ impl Scenario {
                 must(few, "customers-per-district are not from 1 to 300")?;
                 must((1..=10_000).contains(&items), "items are not from 1 to 10000")?;
             }
-            Workload::Pairs { pairs, record_bytes } => {
+            Workload::Pairs { pairs, made_for, record_bytes } => {
                 must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;
+                must(made_for <= 1 << 20, "made-for is above 2^20")?;
                 let fits = (SHORTEST..=MAX_RECORD_BYTES as usize).contains(&record_bytes);
                 must(fits, "record-bytes are not from 16 to 8192")?;
             }

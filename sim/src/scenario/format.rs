@@ -203,6 +203,10 @@ pub enum Workload {
     Pairs {
         /// Pairs of rows.
         pairs: u64,
+        /// Rows that the index is made for; as many as there are pairs, if it is 0. Far fewer make
+        /// it grow.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        made_for: u64,
         /// Bytes of each row's value.
         #[serde(default = "shortest", skip_serializing_if = "is_shortest")]
         record_bytes: usize,
@@ -214,6 +218,10 @@ pub enum Workload {
         /// Bins, each with a limit of rows.
         bins: u32,
     },
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn shortest() -> usize {

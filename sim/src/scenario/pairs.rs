@@ -27,6 +27,8 @@ pub const COUNTED: &str = "as many rows exist as were inserted and not deleted";
 pub struct Pairs {
     table: TableId,
     pairs: u64,
+    /// Capacity of the table.
+    made_for: u64,
     record_bytes: usize,
 }
 
@@ -73,7 +75,14 @@ const KINDS: [PairChange; 6] = [
 impl Pairs {
     /// A workload of `pairs` pairs, with values of `record_bytes`, at least [`SHORTEST`].
     pub fn new(pairs: u64, record_bytes: usize) -> Self {
-        Self { table: TableId(0), pairs, record_bytes: record_bytes.max(SHORTEST) }
+        let record_bytes = record_bytes.max(SHORTEST);
+        // Buckets for half of the rows, so that they overflow.
+        Self { table: TableId(0), pairs, made_for: pairs, record_bytes }
+    }
+
+    /// Makes the index for so many rows; 0 leaves it as it is.
+    pub fn made_for(self, rows: u64) -> Self {
+        if rows == 0 { self } else { Self { made_for: rows, ..self } }
     }
 
     /// Value of a row: its key, the complement of that as a check, and padding.
@@ -122,8 +131,7 @@ impl Workload for Pairs {
         &["EnterBoth", "Enter", LEAVES, "Swap", "Touch", "Look"];
 
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
-        // Buckets for half of the rows, so that they overflow.
-        vec![integer_table("pairs", self.record_bytes, self.pairs, cluster)]
+        vec![integer_table("pairs", self.record_bytes, self.made_for, cluster)]
     }
 
     fn attach(&mut self, tables: &[TableId]) {

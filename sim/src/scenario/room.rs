@@ -14,11 +14,11 @@
 use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::ids::{Key, TableId};
-use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::{FAN_OUT, Overflow};
 use lotus_mvcc::layout::record::slot_bytes;
 use lotus_mvcc::layout::region::{HEADER_BYTES, SLAB_BYTES};
 use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
-use lotus_mvcc::slab::reserve;
+use lotus_mvcc::slab::{SlotKind, reserve};
 use lotus_mvcc::{TableDef, TableSpec};
 
 use crate::scenario::format::{self, Scenario, Topology};
@@ -77,31 +77,42 @@ pub(crate) fn groups_used(cluster: &Topology) -> u64 {
 /// Number of slabs that a table takes in one group; `keys` are those of its rows, sorted by shard.
 fn table_slabs(table: &TableDef, keys: &[Key], group: usize) -> u64 {
     let shape = table.geometry().shape();
-    let (mut records, mut buckets) = (0, 0);
+    let (mut records, mut buckets, mut fans) = (0, 0, 0);
     let of_group = |shard: &&[Key]| shape.group(shard[0].shard()) == group;
     for shard in keys.chunk_by(|one, other| one.shard() == other.shard()).filter(of_group) {
         records += if table.spec().is_inline() { 0 } else { shard.len() as u64 };
-        buckets += overflow_buckets(table, shard);
+        let (single, side_by_side) = overflow(table, shard);
+        buckets += single;
+        fans += side_by_side;
     }
-    let bucket_bytes = (table.bucket_words() * WORD_BYTES) as u64;
-    let cut = |slots: u64, bytes: u64| slots.div_ceil(SLAB_BYTES / bytes);
+    let cut = |slots: u64, kind| slots.div_ceil(SLAB_BYTES / table.bytes_of(kind));
     let index = shape.index_bytes(group).div_ceil(SLAB_BYTES);
-    index + cut(records, table.slot_bytes()) + cut(buckets, bucket_bytes)
+    // Single buckets are cut from fans.
+    fans += buckets.div_ceil(FAN_OUT as u64);
+    index + cut(records, SlotKind::Record) + cut(fans, SlotKind::Fan)
 }
 
-/// Number of overflow buckets that the rows of a shard take.
-fn overflow_buckets(table: &TableDef, shard: &[Key]) -> u64 {
+/// Number of overflow buckets, and of fans of them, that the rows of a shard take.
+fn overflow(table: &TableDef, shard: &[Key]) -> (u64, u64) {
     let mut image = ShardImage::new(table, shard[0].shard());
-    let mut buckets = 0;
+    let (mut buckets, mut fans) = (0, 0);
     for key in shard {
         let row = LoadedRow { record: LoadedRecord::At(ANYWHERE), length: 0 };
         while let Err(error) = image.place(*key, row) {
-            assert_eq!(error, PlaceError::NeedsOverflow, "a row that can be loaded");
-            buckets += 1;
-            image.add_overflow(ANYWHERE);
+            match error {
+                PlaceError::NeedsOverflow(SlotKind::Bucket) => {
+                    buckets += 1;
+                    image.add_overflow(Overflow::bucket(ANYWHERE));
+                }
+                PlaceError::NeedsOverflow(SlotKind::Fan) => {
+                    fans += 1;
+                    image.add_overflow(Overflow::fan(ANYWHERE));
+                }
+                error => panic!("a row that can be loaded: {error}"),
+            }
         }
     }
-    buckets
+    (buckets, fans)
 }
 
 #[cfg(test)]
@@ -184,7 +195,7 @@ mod tests {
     fn the_rows_of_every_drawn_scenario_that_fills_memory_fit() {
         let (mut fit, mut full) = (0, 0);
         for one in (500_000..500_100).filter_map(swarm::with_full_memory) {
-            let format::Workload::Pairs { pairs, record_bytes } = one.workload else {
+            let format::Workload::Pairs { pairs, record_bytes, .. } = one.workload else {
                 panic!("{one:?}")
             };
             let workload = Pairs::new(pairs, record_bytes);

@@ -99,14 +99,15 @@ impl Body {
         for grown in self.grown.drain(..) {
             let shape = tables[usize::from(grown.table.0)].def.cvt();
             let (group, link) = (grown.group, grown.tail + overflow_offset(shape));
-            plan.links.push(PlannedLink { group, link, bucket: grown.bucket });
+            let word = grown.buckets.encode();
+            plan.links.push(PlannedLink { group, link, word });
             plan.logged.push(LoggedWrite {
                 group: group.0,
                 table: grown.table,
                 kind: WriteKind::Link,
                 cvt: grown.tail,
                 cell: 0,
-                record: grown.bucket,
+                record: word,
             });
         }
         self.check_plan();
@@ -249,7 +250,7 @@ impl Body {
             }
             for link in &self.plan.links {
                 let here = placement.replicas(link.group).nodes().and(nodes);
-                batch.write_word_all(here, link.group.region(), link.link, link.bucket);
+                batch.write_word_all(here, link.group.region(), link.link, link.word);
             }
         }
     }
