@@ -11,7 +11,7 @@ use super::described::Described;
 use super::{refusal, text};
 use crate::common::lotus;
 
-/// An ordered table, and one that is not.
+/// An ordered table, one that is not, and one of each kind with rows of the greatest length.
 const TABLES: &str = "\
 [[table]]
 name = \"names\"
@@ -23,6 +23,17 @@ ordered = true
 name = \"purchases\"
 record_bytes = 16
 capacity = 1_000
+[[table]]
+name = \"blobs\"
+key_bytes = 31
+record_bytes = 15_360
+capacity = 100
+[[table]]
+name = \"pages\"
+key_bytes = 255
+record_bytes = 7_164
+capacity = 100
+ordered = true
 ";
 
 /// Runs a command for the data of a cluster.
@@ -167,7 +178,9 @@ fn rows_are_in_order(described: &Described) {
     assert!(line("names").ends_with("ordered"), "{tables}");
     assert!(line("purchases").ends_with("in no order"), "{tables}");
     let json: Value = serde_json::from_str(&told(&["tables", "--json"])).expect("JSON");
-    assert_eq!([&json[0]["ordered"], &json[1]["ordered"]], [true, false]);
+    let tables = json.as_array().expect("a list").iter();
+    let ordered = tables.filter(|table| table["ordered"] == true).map(|table| &table["table"]);
+    assert!(ordered.eq(["names", "pages"]), "{json}");
 
     let long = "a key of more than thirty-one bytes";
     for name in ["carol", "alice", long, "bob", "alan"] {
@@ -225,14 +238,53 @@ fn rows_are_in_order(described: &Described) {
     }
 }
 
-#[test]
-fn an_ordered_table_of_a_cluster_is_at_hand() {
-    let (described, _) = Described::serving("rows-ordered");
+/// Rows of the greatest length of each kind of table.
+fn the_longest_rows_come_and_go(described: &Described) {
+    let told = |arguments: &[&str]| told(described, arguments);
+    for (table, key_bytes, bytes) in [("blobs", 31, 15_360), ("pages", 255, 7_164)] {
+        let key = |letter: &str| letter.repeat(key_bytes);
+        let value = |letter: &str| letter.repeat(bytes);
+        for letter in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+            told(&["put", table, &key(letter), &value("z")]);
+            told(&["put", table, &key(letter), &value(letter)]);
+            assert_eq!(told(&["get", table, &key(letter)]), value(letter) + "\n");
+        }
+        told(&["del", table, &key("a")]);
+        let scanned = told(&["scan", table]);
+        let mut lines: Vec<&str> = scanned.lines().collect();
+        lines.sort_unstable();
+        let line = |letter| format!("{}\t{}", key(letter), value(letter));
+        assert!(lines.into_iter().eq(["b", "c", "d", "e", "f", "g", "h", "i", "j"].map(line)));
+        let refused = failure(described, &["put", table, "k", &(value("x") + "x")]);
+        assert!(
+            refused.contains(&format!("at most {bytes} bytes, not {}", bytes + 1)),
+            "{refused}"
+        );
+    }
+}
+
+/// A cluster that serves [`TABLES`].
+fn with_tables(described: &Described) {
     let file = fs::read_to_string(described.file()).expect("it is ours");
     let (nodes, _) = file.split_once("[load").expect("it has one");
     fs::write(described.file(), format!("{nodes}{TABLES}")).expect("it is ours");
     described.done(&["up"]);
+}
+
+#[test]
+fn an_ordered_table_of_a_cluster_is_at_hand() {
+    let (described, _) = Described::serving("rows-ordered");
+    with_tables(&described);
     rows_are_in_order(&described);
+    the_longest_rows_come_and_go(&described);
+    described.done(&["down"]);
+}
+
+#[test]
+fn the_longest_rows_come_and_go_over_tcp() {
+    let (described, _) = Described::serving_tcp("rows-longest");
+    with_tables(&described);
+    the_longest_rows_come_and_go(&described);
     described.done(&["down"]);
 }
 
