@@ -50,6 +50,12 @@ pub const ENTRY_BYTES: usize = 3;
 /// Bytes of a child's number: no payload of an entry is counted for less.
 pub const CHILD_BYTES: usize = size_of::<u64>();
 
+/// Number of rows of the node with these first eight bytes: its entries if it is a leaf, or none.
+pub const fn rows_of(first: u64) -> u64 {
+    let [level, _, low, high, ..] = first.to_le_bytes();
+    if level == 0 { u16::from_le_bytes([low, high]) as u64 } else { 0 }
+}
+
 /// Bytes that a node needs to hold [`MIN_ENTRIES`] entries, whose keys and values have at most
 /// these lengths.
 pub const fn least_bytes(key_bytes: usize, value_bytes: usize) -> usize {

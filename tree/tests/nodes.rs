@@ -175,6 +175,19 @@ fn trees_are_built_whole() {
 }
 
 #[test]
+fn the_first_word_of_a_node_tells_its_rows() {
+    let nodes = built(500, 256);
+    let first = |bytes: &Vec<u8>| {
+        let mut word = [0; 8];
+        let count = bytes.len().min(8);
+        word[..count].copy_from_slice(&bytes[..count]);
+        u64::from_le_bytes(word)
+    };
+    assert_eq!(nodes.values().map(|node| lotus_tree::rows_of(first(node))).sum::<u64>(), 500);
+    assert_eq!(lotus_tree::rows_of(first(&Node::EMPTY.bytes().to_vec())), 0);
+}
+
+#[test]
 fn every_defect_of_a_tree_is_named() {
     let tree = built(100, 256);
     let root = tree[&ROOT].clone();
