@@ -49,7 +49,7 @@ pub enum KeyError {
     /// Keys are held inline. The caller may use an ordered table, whose keys may be longer, or a
     /// digest of the long key.
     #[error(
-        "a primary key has at most {max} bytes, not {len}; keys of ordered tables may have {longer}",
+        "a primary key has at most {max} bytes, not {len}; in ordered tables it may have {longer}",
         max = PrimaryKey::MAX_BYTES,
         longer = lotus_tree::MAX_KEY_BYTES
     )]

@@ -148,7 +148,7 @@ pub enum SpecError {
     /// Lower `key_bytes` or `record_bytes`, or use a table that is not ordered.
     #[error(
         "record_bytes of an ordered table with keys of {key_bytes} bytes must be 1 to {limit}, not \
-         {record_bytes}: two rows and two more keys fit in a node, of at most {MAX_NODE_BYTES} bytes"
+         {record_bytes}: two rows and two more keys fit in a node of {MAX_NODE_BYTES} bytes"
     )]
     OrderedRowBytes {
         /// Length of a key.

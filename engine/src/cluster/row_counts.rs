@@ -61,9 +61,9 @@ impl<M: Machines> Cluster<M> {
     /// Estimates the number of rows of each table, in the order of the tables. Coordinator 0 of a
     /// compute node reads up to 4,096 buckets of each table's index in each replica group, some 2
     /// MiB, between transactions; of an ordered table also a word of up to 2,048 nodes. The number
-    /// is exact for a table with no more buckets and nodes there and no writes under way; for larger
-    /// ones its standard error is about 1% where half of the index is used, or 2% if the table is
-    /// ordered ([`TableRows::is_estimate`]).
+    /// is exact for a table with no more buckets and nodes there and no writes under way; for
+    /// larger ones its standard error is about 1% where half of the index is used, or 2% if the
+    /// table is ordered ([`TableRows::is_estimate`]).
     ///
     /// The result is an error if a memory node that is in use cannot be read.
     ///

@@ -167,6 +167,38 @@ fn data_is_at_hand(described: &Described) {
     described.done(&["down", "--no-snapshot"]);
 }
 
+/// Numbers of rows, not of nodes, and bytes of the table `names`, in all forms.
+fn rows_and_memory_are_counted(described: &Described, rows: u64) {
+    let told = |arguments: &[&str]| told(described, arguments);
+    let find = |tables: &Value| {
+        let mut tables = tables.as_array().expect("a list").iter();
+        tables.find(|table| table["table"] == "names").expect("it is there").clone()
+    };
+    let listed = || find(&serde_json::from_str(&told(&["tables", "--json"])).expect("JSON"));
+    // A count is used again for a moment.
+    wait_until("all rows are counted", || listed()["rows"] == rows);
+    assert_eq!(listed()["rows_estimated"], false);
+    let tables = told(&["tables"]);
+    let shown = tables.lines().find(|line| line.contains("names")).expect("it is shown");
+    assert!(shown.contains(&format!(" {rows} ")) && shown.contains("iB"), "{tables}");
+
+    let status = described.status();
+    let names = find(&status["tables"]);
+    assert_eq!(names["rows"], rows, "{status}");
+    let bytes = |field: &str| names[field].as_u64().expect("a number");
+    let parts = ["index_bytes", "overflow_bytes", "record_bytes"].map(bytes);
+    assert!(parts.iter().sum::<u64>() == bytes("bytes") && parts[0] > 0, "{names}");
+    assert!(bytes("free_bytes") < bytes("bytes"), "{names}");
+    let memory = &status["nodes"][0]["memory"];
+    let of = |field: &str| memory[field].as_u64().expect("a number");
+    assert_eq!(of("allocated") + of("unallocated"), of("limit"), "{memory}");
+    assert!(of("allocated") >= bytes("bytes"), "{memory}");
+    assert_eq!(status["groups"].as_array().map(Vec::len), Some(2), "{status}");
+    let text = described.done(&["status"]);
+    let shown = text.lines().find(|line| line.contains("names")).expect("it is shown");
+    assert!(text.contains("overflow") && shown.contains(&format!(" {rows} ")), "{text}");
+}
+
 /// Rows of an ordered table, and bounds for which others are refused.
 fn rows_are_in_order(described: &Described) {
     let told = |arguments: &[&str]| told(described, arguments);
@@ -181,17 +213,7 @@ fn rows_are_in_order(described: &Described) {
     let tables = json.as_array().expect("a list").iter();
     let ordered = tables.filter(|table| table["ordered"] == true).map(|table| &table["table"]);
     assert!(ordered.eq(["names", "pages"]), "{json}");
-    let count = |name: &str| {
-        let tables = told(&["tables", "--json"]);
-        let tables: Value = serde_json::from_str(&tables).expect("JSON");
-        let tables = tables.as_array().expect("a list").iter();
-        tables.clone().find(|table| table["table"] == name).expect("it is there").clone()
-    };
-    assert_eq!(
-        (&count("names")["rows"], &count("names")["rows_estimated"]),
-        (&0.into(), &false.into())
-    );
-    assert!(count("names")["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{}", count("names"));
+    rows_and_memory_are_counted(described, 0);
 
     let long = "a key of more than thirty-one bytes";
     for name in ["carol", "alice", long, "bob", "alan"] {
@@ -224,26 +246,7 @@ fn rows_are_in_order(described: &Described) {
     }
     let expected: Vec<String> = (0..100).map(|number| format!("z{number:03}")).collect();
     assert_eq!(keys(&["--prefix", "z"]), expected);
-    // A count is used again for a moment.
-    wait_until("all rows are counted", || count("names")["rows"] == 104);
-    let tables = told(&["tables"]);
-    let shown: Vec<_> = tables.lines().find(|line| line.contains("names")).into_iter().collect();
-    assert!(shown.len() == 1 && shown[0].contains(" 104 "), "{tables}");
-    let status = described.status();
-    let named = |table: &&Value| table["table"] == "names";
-    let names = status["tables"].as_array().expect("a list").iter().find(named).expect("there");
-    assert_eq!(names["rows"], 104, "{status}");
-    let bytes = |field: &str| names[field].as_u64().expect("a number");
-    let parts = ["index_bytes", "overflow_bytes", "record_bytes"].map(bytes);
-    assert_eq!(parts.iter().sum::<u64>(), bytes("bytes"));
-    assert!(bytes("free_bytes") < bytes("bytes"));
-    let memory = &status["nodes"][0]["memory"];
-    let of = |field: &str| memory[field].as_u64().expect("a number");
-    assert_eq!(of("allocated") + of("unallocated"), of("limit"), "{memory}");
-    assert!(of("allocated") >= bytes("bytes"), "{memory}");
-    assert_eq!(status["groups"].as_array().map(Vec::len), Some(2), "{status}");
-    let text = described.done(&["status"]);
-    assert!(text.contains("overflow") && text.contains(" 104 "), "{text}");
+    rows_and_memory_are_counted(described, 104);
 
     let inverted = failure(&["scan", "names", "--from", "b", "--until", "a"]);
     assert!(
