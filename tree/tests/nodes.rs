@@ -229,26 +229,28 @@ fn places_below_a_key_are_before_its_fence() {
 
 #[test]
 fn sizes_hold_as_many_of_the_longest_entries_as_they_say() {
-    let shapes = [(1, 1), (8, 16), (255, 8), (16, 1000)];
-    for ((key_bytes, value_bytes), (entries, size)) in shapes.into_iter().flat_map(|shape| {
-        let sizes: [(usize, fn(usize, usize) -> usize); 2] = [(2, least_bytes), (4, usual_bytes)];
-        sizes.map(|size| (shape, size))
-    }) {
-        let key = |first: u8| {
-            let mut key = vec![0; key_bytes];
-            key[0] = first;
-            key
-        };
-        let value = vec![7; value_bytes];
-        let limit = size(key_bytes, value_bytes);
-        let map: Map = (1..entries as u8 + 2).map(|first| (key(first), value.clone())).collect();
-        let split = edit::split(read(&leaf_of(&map)), &key(1), limit);
-        assert!(split.left.len() <= limit && split.right.len() <= limit);
-        let fit: Map = map.into_iter().take(entries).collect();
-        assert!(leaf_of(&fit).len() <= limit);
-        let inner = edit::root_above(0, 1, &key(1), 2);
-        let inner = (2..entries as u8)
-            .fold(inner, |inner, child| edit::with_child(read(&inner), &key(child), child.into()));
-        assert!(read(&inner).len() == entries && inner.len() <= limit);
+    for (key_bytes, value_bytes) in [(1, 1), (8, 16), (255, 8), (16, 1000)] {
+        let sizes = [least_bytes, usual_bytes].map(|of| of(key_bytes, value_bytes));
+        holds_so_many(2, sizes[0], key_bytes, value_bytes);
+        holds_so_many(4, sizes[1], key_bytes, value_bytes);
     }
+}
+
+/// A node of `limit` bytes holds so many of the longest entries, and one more splits it.
+fn holds_so_many(entries: usize, limit: usize, key_bytes: usize, value_bytes: usize) {
+    let key = |first: u8| {
+        let mut key = vec![0; key_bytes];
+        key[0] = first;
+        key
+    };
+    let value = vec![7; value_bytes];
+    let map: Map = (1..entries as u8 + 2).map(|first| (key(first), value.clone())).collect();
+    let split = edit::split(read(&leaf_of(&map)), &key(1), limit);
+    assert!(split.left.len() <= limit && split.right.len() <= limit);
+    let fit: Map = map.into_iter().take(entries).collect();
+    assert!(leaf_of(&fit).len() <= limit);
+    let inner = edit::root_above(0, 1, &key(1), 2);
+    let inner = (2..entries as u8)
+        .fold(inner, |inner, child| edit::with_child(read(&inner), &key(child), child.into()));
+    assert!(read(&inner).len() == entries && inner.len() <= limit);
 }

@@ -24,6 +24,9 @@ pub(super) struct Memory {
     rows: RowCounts,
 }
 
+/// A figure of a table.
+type OfTable = fn(&TableMemory) -> u64;
+
 /// Reads the figures; `None` if a memory node that is in use cannot be read now.
 pub(super) async fn look(node: &NodeServer) -> Option<Memory> {
     let host = node.host();
@@ -47,7 +50,7 @@ pub(super) fn encode(
         let (_, spec) = tables.iter().find(|(id, _)| *id == table)?;
         Some(spec.name.to_string())
     };
-    let parts: [(&str, &str, fn(&TableMemory) -> u64); 5] = [
+    let parts: [(&str, &str, OfTable); 5] = [
         (
             "table_allocated",
             "Bytes of one copy of a table that were handed out, freed ones included",
