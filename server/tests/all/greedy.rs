@@ -254,11 +254,19 @@ fn a_step_that_asks_for_too_much_is_refused_with_what_is_too_much() {
         let (most, answer) =
             (RESULT_BYTES / MAX_RECORD_BYTES as usize, (Excess::AnswerBytes, RESULT_BYTES));
         assert_eq!(too_large(long(most + 1).execute().await), answer);
-        long(most - 1).execute().await.unwrap();
+        // Locks of what was dropped are released a little later.
+        while let Err(error) = long(most - 1).execute().await {
+            assert!(error.is_retryable(), "{error}");
+        }
         // In steps, all of them may be read. The client divides what is longer than a request.
-        step(ROWS).execute().await.unwrap();
+        while let Err(error) = step(ROWS).execute().await {
+            assert!(error.is_retryable(), "{error}");
+        }
         let mut txn = step(1000);
-        txn.execute().await.unwrap();
+        while let Err(error) = txn.execute().await {
+            assert!(error.is_retryable(), "{error}");
+            txn = step(1000);
+        }
         // Refused steps have changed nothing and hold no lock.
         assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
         txn.commit().await.unwrap();
