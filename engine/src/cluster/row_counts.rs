@@ -80,7 +80,8 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// The last count of the compute node's [`Self::row_counts`], or a new one if that is not
-    /// younger than `limit`: for callers that ask often, as metrics do.
+    /// younger than `limit`: for callers that ask often, as metrics do. A count that took long is
+    /// used for ten times as long, and one that is under way is not made twice.
     ///
     /// The result is an error as there.
     ///
@@ -93,8 +94,9 @@ impl<M: Machines> Cluster<M> {
             if let Some(last) = node.counted.within(limit, node.env.now()) {
                 return Ok(last);
             }
+            let begun = node.env.now();
             match row_counts(coordinator).await {
-                Ok(tables) => Ok(RowCounts { tables, age: Duration::ZERO }),
+                Ok(tables) => Ok(RowCounts { tables, age: node.env.now().since(begun) }),
                 Err(error) => Err(coordinator.after_failure(error).await),
             }
         })
@@ -102,7 +104,8 @@ impl<M: Machines> Cluster<M> {
 }
 
 async fn row_counts(coordinator: &Coordinator) -> Result<Vec<TableRows>, BatchError> {
-    let mut counts = Vec::new();
+    let (node, mut counts) = (&coordinator.node, Vec::new());
+    let counting = node.counted.begin(node.env.now());
     let placement = Placement::clone(&coordinator.placement());
     for table in coordinator.shared.all_tables() {
         let mut all = TableRows { table: table.id(), rows: 0, is_estimate: false };
@@ -113,7 +116,7 @@ async fn row_counts(coordinator: &Coordinator) -> Result<Vec<TableRows>, BatchEr
         }
         counts.push(all);
     }
-    coordinator.node.counted.keep(coordinator.node.env.now(), &counts);
+    counting.keep(node.env.now(), &counts);
     Ok(counts)
 }
 

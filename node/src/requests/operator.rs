@@ -25,6 +25,8 @@ use crate::config::name::{NodeKind, NodeName};
 pub const ANSWERING: Duration = Duration::from_secs(5);
 /// Longest time for which a count of rows is used again.
 const ROWS_AGE: Duration = Duration::from_secs(2);
+/// Looks of the daemon, of which there are five a second, after which memory is told without rows.
+const ROWS_LOOKS: usize = 10;
 /// Maximum number of shards in one order.
 const MOST_AT_ONCE: usize = 128;
 
@@ -271,7 +273,8 @@ pub struct Operator<M: Machines> {
 
 enum Pending {
     Figures(Vec<Submitted<CoordinatorFigures>>),
-    Memory(Submitted<MemoryFigures>, Option<Submitted<RowCounts>>),
+    /// Memory, rows if they were asked for, and for how many looks they are waited for.
+    Memory(Submitted<MemoryFigures>, Option<Submitted<RowCounts>>, usize),
     Move(Vec<(Vec<u16>, Progress)>),
 }
 
@@ -299,7 +302,7 @@ impl<M: Machines> Operator<M> {
             Question::Memory { rows } => {
                 let count = || self.cluster.recent_row_counts(self.index, ROWS_AGE);
                 let counted = rows.then(count);
-                Ok(Pending::Memory(self.cluster.memory_figures(self.index), counted))
+                Ok(Pending::Memory(self.cluster.memory_figures(self.index), counted, ROWS_LOOKS))
             }
             Question::Owners => Err(self.owners().map_or_else(Answer::Failed, Answer::Owners)),
             Question::Move { shards, to } => match self.order(&shards, usize::from(to)) {
@@ -411,8 +414,10 @@ impl Pending {
     fn is_over(&mut self) -> bool {
         match self {
             Self::Figures(asked) => asked.iter().all(Submitted::is_finished),
-            Self::Memory(asked, rows) => {
-                asked.is_finished() && rows.as_ref().is_none_or(Submitted::is_finished)
+            Self::Memory(asked, rows, looks) => {
+                *looks = looks.saturating_sub(1);
+                let counted = rows.as_ref().is_none_or(Submitted::is_finished);
+                asked.is_finished() && (counted || *looks == 0)
             }
             Self::Move(orders) => {
                 for (_, progress) in orders.iter_mut() {
@@ -484,8 +489,9 @@ where
                 _ => return self.pending = Some((version, pending)),
             },
             Pending::Move(orders) => Answer::Moved(sum_up(orders)),
-            Pending::Memory(asked, rows) => {
-                // Numbers of rows that cannot be had are left out.
+            Pending::Memory(asked, rows, _) => {
+                // Numbers of rows that cannot be had, or not in time, are left out.
+                let rows = rows.filter(Submitted::is_finished);
                 let rows = rows.and_then(|rows| self.cluster.wait(rows).ok());
                 match self.cluster.wait(asked) {
                     Ok(memory) => Answer::Memory(self.memory(&memory, rows.unwrap_or_default())),
