@@ -33,10 +33,10 @@ pub struct RowCounts {
 
 /// The last count.
 #[derive(Default)]
-pub(crate) struct LastCount(Mutex<State>);
+pub(crate) struct LastCount(Mutex<CountState>);
 
 #[derive(Default)]
-struct State {
+struct CountState {
     last: Option<Counted>,
     /// Number of counts under way.
     counting: usize,
@@ -51,7 +51,7 @@ struct Counted {
 }
 
 impl LastCount {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CountState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
