@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::table::MAX_RECORD_BYTES;
 
 use crate::client::{ClientState, Target};
 use crate::connection::Connection;
@@ -16,12 +17,23 @@ use crate::error::CallError;
 use crate::ordered::OrderedTable;
 use crate::retry::Repetition;
 use lotus_protocol::messages::{
-    Action, Answer, Begin, Bytes, Failure, Found, Kind, Op, Step, StepEnd, decode,
+    Action, Answer, Begin, Bytes, Failure, Found, Kind, Op, REQUEST_BYTES, Step, StepEnd, decode,
 };
 
 /// One row of one transaction, by the order in which rows were added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Item(u32);
+
+/// Bytes of keys and values from which what is planned is sent by several steps: servers take
+/// requests of [`REQUEST_BYTES`] at least.
+const STEP_BYTES: usize = REQUEST_BYTES / 2;
+/// Bytes of an action beside its key and value, at most.
+const ACTION_BYTES: usize = 16;
+
+const _: () = assert!(
+    STEP_BYTES + MAX_RECORD_BYTES as usize + 4 * u8::MAX as usize + 64 <= REQUEST_BYTES,
+    "a step that one action has made longer than it should be fits in a request"
+);
 
 /// A change or a new row for the next step.
 #[derive(Debug)]
@@ -57,6 +69,20 @@ impl Planned {
         }
     }
 
+    /// Bytes that it takes in a request, at most.
+    fn bytes(&self) -> usize {
+        let contents = match self {
+            Self::Read(_, key) | Self::Write(_, key) => key.byte_count(),
+            Self::Insert(_, key, value) => key.byte_count() + value.len(),
+            Self::Put(_, value) | Self::Upsert(_, value) => value.len(),
+            Self::Delete(_) => 0,
+            Self::OrderedPut(_, key, value) | Self::OrderedInsert(_, key, value) => {
+                key.len() + value.len()
+            }
+        };
+        ACTION_BYTES + contents
+    }
+
     /// The row that it adds, if it adds one.
     const fn added(&self) -> Option<(TableId, PrimaryKey)> {
         match self {
@@ -70,6 +96,18 @@ impl Planned {
             | Self::OrderedInsert(..) => None,
         }
     }
+}
+
+/// Takes what a first step of at most [`STEP_BYTES`], and one action more, leaves; `None` if
+/// nothing.
+fn split_off(planned: &mut Vec<Planned>) -> Option<Vec<Planned>> {
+    let mut bytes = 0;
+    let full = planned.iter().position(|one| {
+        bytes += one.bytes();
+        bytes > STEP_BYTES
+    });
+    let next = full? + 1;
+    (next < planned.len()).then(|| planned.split_off(next))
 }
 
 /// A row as a transaction has added it, one for each item.
@@ -190,7 +228,7 @@ impl Transaction {
     pub async fn execute(&mut self) -> Result<(), CallError> {
         let answer = self.step(StepEnd::Execute).await?;
         let Ok(Answer::Executed(values)) = decode(&answer) else { return self.over() };
-        self.take_in(values)
+        self.take_in(values, self.items as usize)
     }
 
     /// Ends a step with an operation on an ordered table; returns `judge` of its result, which is
@@ -202,17 +240,21 @@ impl Transaction {
     ) -> Result<T, CallError> {
         let answer = self.step(end).await?;
         let Ok(Answer::Found { added, found }) = decode(&answer) else { return self.over() };
-        self.take_in(added)?;
+        self.take_in(added, self.items as usize)?;
         match judge(found) {
             Some(found) => Ok(found),
             None => self.over(),
         }
     }
 
-    /// Takes in the values of the rows that a step has executed.
-    fn take_in(&mut self, values: Vec<Option<Bytes<'_>>>) -> Result<(), CallError> {
+    /// Takes in the values of the rows that a step has executed, after which there are `executed`.
+    fn take_in(
+        &mut self,
+        values: Vec<Option<Bytes<'_>>>,
+        executed: usize,
+    ) -> Result<(), CallError> {
         self.values.extend(values.into_iter().map(|value| value.map(|Bytes(value)| value.into())));
-        if self.values.len() == self.items as usize { Ok(()) } else { self.over() }
+        if self.values.len() == executed { Ok(()) } else { self.over() }
     }
 
     /// Adds a change to the next step.
@@ -272,16 +314,39 @@ impl Transaction {
         Item(self.items - 1)
     }
 
-    /// Takes a step; an answer that is an error ends the transaction.
+    /// Takes a step, after others for what one request is too short for; an answer that is an error
+    /// ends the transaction.
     async fn step(&mut self, end: StepEnd<'_>) -> Result<Vec<u8>, CallError> {
-        let planned = std::mem::take(&mut self.planned);
+        let mut planned = std::mem::take(&mut self.planned);
+        // A server would end the connection.
+        if let Some(bytes) = planned.iter().map(Planned::bytes).find(|bytes| *bytes > STEP_BYTES) {
+            let why =
+                format!("a row of {bytes} bytes, where values have {MAX_RECORD_BYTES} at most");
+            return Err(self.ended(CallError::Failed(Failure::Refused(why))));
+        }
+        while let Some(rest) = split_off(&mut planned) {
+            let some = std::mem::replace(&mut planned, rest);
+            let executed = self.values.len() + some.iter().filter_map(Planned::added).count();
+            let answer = self.step_of(&some, StepEnd::Execute).await?;
+            let Ok(Answer::Executed(values)) = decode(&answer) else { return self.over() };
+            self.take_in(values, executed)?;
+        }
+        self.step_of(&planned, end).await
+    }
+
+    /// Takes a step with these actions.
+    async fn step_of(
+        &mut self,
+        planned: &[Planned],
+        end: StepEnd<'_>,
+    ) -> Result<Vec<u8>, CallError> {
         let stepped = match self.seat.clone() {
             Seat::At(connection, number) => {
                 let actions = planned.iter().map(Planned::action).collect();
                 let op = Op::Step(Step { txn: number, begin: None, actions, end });
                 self.go_on(&connection, &op, end).await
             }
-            Seat::Nowhere => self.begin(&planned, end).await,
+            Seat::Nowhere => self.begin(planned, end).await,
             Seat::Over => return Err(CallError::Failed(Failure::NoTransaction)),
         };
         stepped.map_err(|error| self.ended(error))

@@ -73,7 +73,6 @@ pub use cluster::load::RowSource;
 pub use cluster::loaded::{Data, LoadWatch};
 pub use cluster::memory_status::{MemoryReturn, MemoryStanding, MemoryStatus};
 pub use cluster::part::Wait;
-pub use cluster::row_counts::TableRows;
 pub use cluster::shards::{Balancing, Moving, ShardStatus};
 pub use lotus_authority::Authority;
 pub use lotus_fabric::counters::VerbCounters;
@@ -81,9 +80,10 @@ pub use lotus_fabric::env::Nanos;
 pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
 pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
-pub use lotus_mvcc::table::SpecError;
+pub use lotus_mvcc::table::{MAX_RECORD_BYTES, SpecError, max_ordered_record_bytes};
 pub use lotus_mvcc::{CriticalField, Inline, KeyRange, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Intent, ShardEpoch};
+pub use node::counted::{RowCounts, TableRows};
 pub use scan::{Scan, ScanCursor, ScanError, ScanPage, ScanRow, SessionScan};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,

@@ -46,8 +46,13 @@ pub enum KeyError {
     /// A key has at least one byte. The caller must choose another key.
     #[error("a primary key has at least one byte")]
     Empty,
-    /// Keys are held inline. The caller may use a digest of the long key instead.
-    #[error("a primary key has at most {max} bytes, not {len}", max = PrimaryKey::MAX_BYTES)]
+    /// Keys are held inline. The caller may use an ordered table, whose keys may be longer, or a
+    /// digest of the long key.
+    #[error(
+        "a primary key has at most {max} bytes, not {len}; in ordered tables it may have {longer}",
+        max = PrimaryKey::MAX_BYTES,
+        longer = lotus_tree::MAX_KEY_BYTES
+    )]
     TooLong {
         /// Number of bytes given.
         len: usize,

@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 
 use lotus_fabric::ids::{Key, ShardId, TableId};
+use lotus_fabric::verbs::MAX_VERB_BYTES;
 use thiserror::Error;
 
 use crate::index::{IndexGeometry, IndexShape};
@@ -23,8 +24,8 @@ use crate::slab::SlotKind;
 
 /// Largest length of a table's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Largest length of a value, in bytes.
-pub const MAX_RECORD_BYTES: u32 = 8192;
+/// Largest length of a value, in bytes: with the longest key, a record is still one verb.
+pub const MAX_RECORD_BYTES: u32 = 15 << 10;
 /// Largest number of rows in a table.
 pub const MAX_CAPACITY: u64 = 1 << 36;
 /// Largest number of tables in a cluster: their list is one value at the authority, of 1 MiB at
@@ -39,13 +40,28 @@ pub const MAX_INLINE_BYTES: u32 = 64;
 pub const MAX_ORDERED_KEY_BYTES: u32 = lotus_tree::MAX_KEY_BYTES as u32;
 /// Least size of the nodes of an ordered table, in bytes: what a reader of one row reads.
 const LEAST_NODE_BYTES: usize = 1024;
+/// Largest size of the nodes of an ordered table, in bytes: a node is a value.
+pub const MAX_NODE_BYTES: usize = MAX_RECORD_BYTES as usize;
 /// Share of a node, in percent, that is full where rows come and go.
 const NODE_FILL_PERCENT: u64 = 65;
 
 const _: () = assert!(
+    slot_bytes(PrimaryKey::MAX_BYTES, MAX_RECORD_BYTES as usize) <= MAX_VERB_BYTES
+        && slot_bytes(u8::MAX as usize, MAX_RECORD_BYTES as usize) <= MAX_VERB_BYTES,
+    "a record of the longest key and value is one verb"
+);
+const _: () = assert!(
     record_words(PrimaryKey::MAX_BYTES, 0) + MAX_INLINE_BYTES as usize / 8 <= MAX_HOME_WORDS,
     "every record that may lie in its cell fits a home slot"
 );
+
+/// Longest value, in bytes, of an ordered table with keys of up to `key_bytes` bytes: two of the
+/// longest rows fit in a node.
+pub const fn max_ordered_record_bytes(key_bytes: u32) -> u32 {
+    let least = lotus_tree::least_bytes(key_bytes as usize, 0);
+    let free = MAX_NODE_BYTES.saturating_sub(least);
+    (free / lotus_tree::MIN_ENTRIES) as u32 + lotus_tree::CHILD_BYTES as u32
+}
 
 /// Place of a table's records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -117,8 +133,13 @@ pub enum SpecError {
         /// Length given.
         bytes: u32,
     },
-    /// Set `key_bytes` within its range; use a digest in place of longer keys.
-    #[error("key_bytes must be 1 to {limit}, not {bytes}")]
+    /// Set `key_bytes` within its range, make the table an ordered one, or use a digest in place of
+    /// longer keys.
+    #[error(
+        "key_bytes must be 1 to {limit}, not {bytes}; only ordered tables take more than {max}, up \
+         to {MAX_ORDERED_KEY_BYTES}",
+        max = PrimaryKey::MAX_BYTES
+    )]
     KeyBytes {
         /// Length given.
         bytes: u32,
@@ -127,14 +148,16 @@ pub enum SpecError {
     },
     /// Lower `key_bytes` or `record_bytes`, or use a table that is not ordered.
     #[error(
-        "four rows of {key_bytes} + {record_bytes} bytes, and two more keys, do not fit in a node \
-         of an ordered table, which has at most {MAX_RECORD_BYTES} bytes"
+        "record_bytes of an ordered table with keys of {key_bytes} bytes must be 1 to {limit}, not \
+         {record_bytes}: two rows and two more keys fit in a node of {MAX_NODE_BYTES} bytes"
     )]
     OrderedRowBytes {
         /// Length of a key.
         key_bytes: u32,
         /// Length of a value.
         record_bytes: u32,
+        /// Longest value for keys of this length.
+        limit: u32,
     },
     /// Leave the critical field out: rows of an ordered table lie where their leaf does.
     #[error("an ordered table has no critical field")]
@@ -263,13 +286,18 @@ impl TableSpec {
             return StoredRows { key_bytes, value_bytes: record_bytes, rows: capacity };
         }
         let (key, value) = (key_bytes as usize, record_bytes as usize);
-        let least = lotus_tree::least_bytes(key, value);
-        let node_bytes = if least > LEAST_NODE_BYTES { least } else { LEAST_NODE_BYTES } as u64;
-        let rows_bytes = capacity.saturating_mul((lotus_tree::ENTRY_BYTES + key + value) as u64);
+        let entry = lotus_tree::ENTRY_BYTES + key + value;
+        // Of a node that holds only two or three of the longest rows, the rest stays free.
+        let (node_bytes, used_bytes) = match lotus_tree::usual_bytes(key, value) {
+            ..LEAST_NODE_BYTES => (LEAST_NODE_BYTES, LEAST_NODE_BYTES),
+            usual @ LEAST_NODE_BYTES..=MAX_NODE_BYTES => (usual, usual),
+            _ => (MAX_NODE_BYTES, MAX_NODE_BYTES / entry * entry),
+        };
+        let rows_bytes = capacity.saturating_mul(entry as u64);
         StoredRows {
             key_bytes: size_of::<u64>() as u32,
             value_bytes: node_bytes as u32,
-            rows: 1 + rows_bytes / (node_bytes * NODE_FILL_PERCENT / 100),
+            rows: 1 + rows_bytes / (used_bytes as u64 * NODE_FILL_PERCENT / 100),
         }
     }
 
@@ -374,11 +402,11 @@ impl TableSpec {
     /// Checks what ordered tables cannot have.
     fn validate_order(&self) -> Result<(), SpecError> {
         let &Self { key_bytes, record_bytes, ordered, .. } = self;
-        let node_bytes = lotus_tree::least_bytes(key_bytes as usize, record_bytes as usize);
+        let limit = max_ordered_record_bytes(key_bytes);
         match self.critical_field {
             _ if !ordered => Ok(()),
-            _ if node_bytes > MAX_RECORD_BYTES as usize => {
-                Err(SpecError::OrderedRowBytes { key_bytes, record_bytes })
+            _ if record_bytes > limit => {
+                Err(SpecError::OrderedRowBytes { key_bytes, record_bytes, limit })
             }
             CriticalField::Hashed => Ok(()),
             CriticalField::Bytes { .. } => Err(SpecError::OrderedCriticalField),
@@ -403,16 +431,20 @@ pub struct StoredRows {
 #[non_exhaustive]
 pub enum SizeError {
     /// The value exceeds the table's `record_bytes`; store less, or use another table.
-    #[error("a value of this table has at most {limit} bytes, not {bytes}")]
+    #[error("a value of table {} has at most {limit} bytes, not {bytes}", table.0)]
     Value {
+        /// The table.
+        table: TableId,
         /// Bytes of the value.
         bytes: usize,
         /// Largest length in this table.
         limit: u32,
     },
     /// The primary key exceeds the table's `key_bytes`; use a shorter one.
-    #[error("a primary key of this table has at most {limit} bytes, not {bytes}")]
+    #[error("a primary key of table {} has at most {limit} bytes, not {bytes}", table.0)]
     Key {
+        /// The table.
+        table: TableId,
         /// Bytes of the key.
         bytes: usize,
         /// Largest length in this table.
@@ -542,8 +574,8 @@ impl TableDef {
     /// [`SizeError::Value`] if it does not.
     #[inline]
     pub fn check_value(&self, bytes: usize) -> Result<(), SizeError> {
-        let limit = self.stored.value_bytes;
-        if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Value { bytes, limit }) }
+        let (table, limit) = (self.id, self.stored.value_bytes);
+        if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Value { table, bytes, limit }) }
     }
 
     /// Checks that `primary_key` fits.
@@ -553,7 +585,8 @@ impl TableDef {
     #[inline]
     pub fn check_key(&self, primary_key: &PrimaryKey) -> Result<(), SizeError> {
         let (bytes, limit) = (primary_key.byte_count(), self.stored.key_bytes);
-        if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Key { bytes, limit }) }
+        let table = self.id;
+        if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Key { table, bytes, limit }) }
     }
 }
 
@@ -569,19 +602,19 @@ mod tests {
         let cases = [
             (GOOD, None),
             (TableSpec::named("x".repeat(64)).record_bytes(1).capacity(1), None),
-            (GOOD.record_bytes(8192).key_bytes(31).versions(8).shards(1), None),
+            (GOOD.record_bytes(15_360).key_bytes(31).versions(8).shards(1), None),
             (field(0, 8), None),
             (TableSpec::new(""), Some(SpecError::NameEmpty)),
             (TableSpec::named("x".repeat(65)), Some(SpecError::NameTooLong { bytes: 65 })),
             (TableSpec::new("x").capacity(1), Some(SpecError::RecordBytes { bytes: 0 })),
-            (GOOD.record_bytes(8193), Some(SpecError::RecordBytes { bytes: 8193 })),
+            (GOOD.record_bytes(15_361), Some(SpecError::RecordBytes { bytes: 15_361 })),
             (GOOD.key_bytes(0), Some(SpecError::KeyBytes { bytes: 0, limit: 31 })),
             (GOOD.key_bytes(32), Some(SpecError::KeyBytes { bytes: 32, limit: 31 })),
             (GOOD.ordered().key_bytes(255).record_bytes(1000), None),
             (GOOD.ordered().key_bytes(256), Some(SpecError::KeyBytes { bytes: 256, limit: 255 })),
             (
-                GOOD.ordered().record_bytes(2048),
-                Some(SpecError::OrderedRowBytes { key_bytes: 8, record_bytes: 2048 }),
+                GOOD.ordered().record_bytes(7660),
+                Some(SpecError::OrderedRowBytes { key_bytes: 8, record_bytes: 7660, limit: 7658 }),
             ),
             (field(0, 8).ordered(), Some(SpecError::OrderedCriticalField)),
             (GOOD.capacity(0), Some(SpecError::Capacity { rows: 0 })),
@@ -645,9 +678,12 @@ mod tests {
     fn sizes_are_checked_against_the_spec() {
         let table = TableDef::new(TableId(1), GOOD, vec![1 << 18]).expect("valid");
         assert_eq!(table.check_value(16), Ok(()));
-        assert_eq!(table.check_value(17), Err(SizeError::Value { bytes: 17, limit: 16 }));
+        let value = SizeError::Value { table: TableId(1), bytes: 17, limit: 16 };
+        assert_eq!(table.check_value(17), Err(value));
+        assert_eq!(value.to_string(), "a value of table 1 has at most 16 bytes, not 17");
         assert_eq!(table.check_key(&[1; 8].into()), Ok(()));
-        assert_eq!(table.check_key(&[1; 9].into()), Err(SizeError::Key { bytes: 9, limit: 8 }));
+        let key = SizeError::Key { table: TableId(1), bytes: 9, limit: 8 };
+        assert_eq!(table.check_key(&[1; 9].into()), Err(key));
         assert_eq!(table.slot_bytes(), 64);
     }
 }

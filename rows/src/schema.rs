@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
-use lotus_mvcc::table::{MAX_ORDERED_KEY_BYTES, MAX_RECORD_BYTES};
+use lotus_mvcc::table::{MAX_ORDERED_KEY_BYTES, MAX_RECORD_BYTES, max_ordered_record_bytes};
 use lotus_mvcc::{PrimaryKey, TableId, TableSpec};
 
 use crate::error::{Defect, RowError};
@@ -24,6 +24,8 @@ pub trait TableKind: sealed::Sealed {
     const ORDERED: bool;
     /// Longest key, in bytes.
     const KEY_LIMIT: u32;
+    /// Longest value, in bytes, beside the shortest key.
+    const VALUE_LIMIT: u32;
 }
 
 /// A table whose rows are found by their whole keys.
@@ -37,11 +39,13 @@ pub enum Ordered {}
 impl TableKind for Hashed {
     const ORDERED: bool = false;
     const KEY_LIMIT: u32 = PrimaryKey::MAX_BYTES as u32;
+    const VALUE_LIMIT: u32 = MAX_RECORD_BYTES;
 }
 
 impl TableKind for Ordered {
     const ORDERED: bool = true;
     const KEY_LIMIT: u32 = MAX_ORDERED_KEY_BYTES;
+    const VALUE_LIMIT: u32 = max_ordered_record_bytes(1);
 }
 
 /// Types of a schema, of which it holds no value: it is `Send` whatever they are.
@@ -66,14 +70,16 @@ pub struct Schema<K, V, O = Hashed> {
 }
 
 impl<K: RowKey, V: Value> Schema<K, V> {
-    /// Rows of a table that is not ordered. Keys have at most 31 bytes.
+    /// Rows of a table that is not ordered. Keys have at most 31 bytes; longer ones need an
+    /// [ordered](Self::ordered) table.
     pub const fn new(name: &'static str) -> Self {
         Self::of(name)
     }
 }
 
 impl<K: RowKey, V: Value> Schema<K, V, Ordered> {
-    /// Rows of an ordered table. Keys have at most 255 bytes.
+    /// Rows of an ordered table. Keys have at most 255 bytes, and values at most half of what those
+    /// of other tables have ([`max_ordered_record_bytes`]).
     pub const fn ordered(name: &'static str) -> Self {
         Self::of(name)
     }
@@ -83,9 +89,15 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
     const fn of(name: &'static str) -> Self {
         const {
             let (key, value) = (or_zero(K::MAX_KEY_BYTES), or_zero(V::MAX_VALUE_BYTES));
-            assert!(key <= O::KEY_LIMIT, "keys of this type are too long");
+            assert!(
+                key <= O::KEY_LIMIT,
+                "keys of this type are too long: 31 bytes at most, in ordered tables 255"
+            );
             assert!(key > 0 || K::MAX_KEY_BYTES.is_none(), "keys of this type have no bytes");
-            assert!(value <= MAX_RECORD_BYTES, "values of this type are too long");
+            assert!(
+                value <= O::VALUE_LIMIT,
+                "values of this type are too long: 15,360 bytes at most, in ordered tables half"
+            );
         }
         let (key_bytes, record_bytes) = (or_zero(K::MAX_KEY_BYTES), or_zero(V::MAX_VALUE_BYTES));
         Self { name, key_bytes, record_bytes, types: PhantomData }
@@ -170,7 +182,7 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
 
     const fn spec_record_bytes(&self) -> u32 {
         if self.record_bytes == 0 && V::MAX_VALUE_BYTES.is_none() {
-            MAX_RECORD_BYTES
+            O::VALUE_LIMIT
         } else {
             self.record_bytes
         }

@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_row_that_is_full_of_results_still_takes_what_is_given_up() {
-        for row_bytes in [256, 2048, 8192] {
+        for row_bytes in [256, 2048, 15_360] {
             let (mut row, mut id) = (Vec::new(), 0);
             // The longest encodings of numbers.
             let full = loop {

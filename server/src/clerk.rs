@@ -111,7 +111,7 @@ fn found(tables: &[(TableId, TableSpec)], wanted: &TableSpec) -> Result<TableId,
 /// Failure that a client gets for the engine's error.
 fn failure_of(error: ClusterError) -> Failure {
     match error {
-        ClusterError::Spec(error) => Failure::InvalidTable(error.to_string()),
+        ClusterError::Spec { .. } => Failure::InvalidTable(error.to_string()),
         ClusterError::MayExist(_) => Failure::Unknown,
         ClusterError::Authority(_) => Failure::NoAuthority,
         ClusterError::OutOfMemory { .. } | ClusterError::TooManyTables => {
@@ -146,8 +146,9 @@ mod tests {
     fn each_error_of_the_engine_has_its_failure() {
         let table = TableId(0);
         let spec = ORDERS.versions(1).validate().expect_err("too few");
+        let spec = ClusterError::Spec { table: "orders".into(), error: spec };
         let cases = [
-            (ClusterError::Spec(spec), "versions must be 2 to 8"),
+            (spec, "table \"orders\": versions must be 2 to 8"),
             (ClusterError::MayExist("orders".into()), "the outcome is unknown"),
             (ClusterError::OutOfMemory { table, needed: 5 }, "5 more bytes do not fit"),
             (ClusterError::TooManyTables, "at most 1024 tables"),

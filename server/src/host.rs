@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lotus::{
     Cluster, ClusterError, CoordinatorFigures, Machines, MemoryFigures, MemoryStatus, NodeFigures,
-    Seat, Session, ShardId, ShardOwner, Submitted, TableId, TableRows, TableSpec,
+    RowCounts, Seat, Session, ShardId, ShardOwner, Submitted, TableId, TableSpec,
 };
 use lotus_fabric::env::Env;
 
@@ -24,7 +24,7 @@ pub(crate) trait Host: Send + Sync {
     fn node_figures(&self, compute_node: usize) -> NodeFigures;
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
     fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures>;
-    fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>>;
+    fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts>;
     fn takes_part(&self, compute_node: usize) -> bool;
     fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
     fn needed_memory(&self, compute_node: usize) -> Vec<usize>;
@@ -75,8 +75,8 @@ where
         Self::memory_figures(self, compute_node)
     }
 
-    fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>> {
-        Self::row_counts(self, compute_node)
+    fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts> {
+        Self::recent_row_counts(self, compute_node, limit)
     }
 
     fn takes_part(&self, compute_node: usize) -> bool {

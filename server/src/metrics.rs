@@ -21,8 +21,6 @@ use crate::exposition::{self, gauge};
 use crate::metrics::memory::Memory;
 use crate::node::NodeServer;
 
-pub(crate) use memory::Counted;
-
 /// Gathers all metrics of a node.
 pub(crate) async fn gather(node: Arc<NodeServer>) -> Registry {
     let mut coordinators = CoordinatorFigures::default();

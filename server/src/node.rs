@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::exposition::{Gauge, Process};
 use crate::host::Host;
 use crate::http::{Gathering, Shown};
-use crate::metrics::{self, Counted};
+use crate::metrics;
 use crate::queue::Queue;
 use crate::registry::Registry;
 use crate::sparing::Sparing;
@@ -67,8 +67,6 @@ pub(crate) struct NodeServer {
     pub(crate) budgets: Vec<Arc<Budget>>,
     /// The last directories sent, to clients elsewhere and to those on this host.
     told: [Mutex<Option<Told>>; 2],
-    /// Rows of all tables, as last counted for metrics.
-    pub(crate) rows: Mutex<Option<Counted>>,
     pub(crate) doors: Doors,
     /// Limits log lines about clients that were refused or closed.
     pub(crate) complaints: Sparing,
@@ -136,7 +134,6 @@ impl NodeServer {
                 .map(|_| Arc::new(Budget::new(parts.limits.held_in_all_bytes / threads)))
                 .collect(),
             told: [const { Mutex::new(None) }; 2],
-            rows: Mutex::default(),
             doors: Doors::default(),
             complaints: Sparing::default(),
         })

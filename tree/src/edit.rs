@@ -75,6 +75,14 @@ fn edited(node: Node<'_>, key: &[u8], payload: Option<&[u8]>) -> Vec<u8> {
 /// added above all others of the tree, the lower half gets as much as `limit` bytes hold: keys that
 /// ascend fill their nodes.
 ///
+/// # Both halves fit
+/// Each half has at most `limit` bytes if the node had no more before one entry was added or
+/// replaced, and `limit` is at least [`least_bytes`](crate::least_bytes) of the longest entry. For
+/// let an entry have at most `e` bytes and a key `k`, and `limit` be at least a header, `2k` and
+/// `2e`. The entries together have no more than `limit`, without header and fences, and `e`. So the
+/// places at which both halves fit, whatever separator of `k` bytes lies there, are an interval of
+/// `e` bytes or more; and from one end of an entry to the next there are at most `e`.
+///
 /// # Panics
 /// If there are fewer entries.
 pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
@@ -85,7 +93,8 @@ pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
         size(Fences { low: node.low(), high: Some(separator) }, &entries[..*at]) <= limit
     };
     let fullest = || (1..entries.len()).rev().find(fits);
-    let at = ascends.then(fullest).flatten().unwrap_or_else(|| middle(&entries));
+    let at = ascends.then(fullest).flatten();
+    let at = at.unwrap_or_else(|| balanced(node, &entries, limit));
     let (separator, (lower, upper)) =
         (separator(node.is_leaf(), &entries, at), entries.split_at(at));
     let (below, above) = (
@@ -104,6 +113,21 @@ pub(crate) fn separator<'a>(of_leaf: bool, entries: &Entries<'a>, at: usize) -> 
     match of_leaf {
         true => shortest_between(entries[at - 1].0, entries[at].0),
         false => entries[at].0,
+    }
+}
+
+/// Place near the middle by bytes, or another one if a half were too large there: the one where the
+/// larger half is smallest.
+fn balanced(node: Node<'_>, entries: &Entries<'_>, limit: usize) -> usize {
+    let larger_half = |at: usize| {
+        let separator = separator(node.is_leaf(), entries, at);
+        let below = Fences { low: node.low(), high: Some(separator) };
+        let above = Fences { low: separator, high: node.high() };
+        size(below, &entries[..at]).max(size(above, &entries[at..]))
+    };
+    match middle(entries) {
+        at if larger_half(at) <= limit => at,
+        at => (1..entries.len()).min_by_key(|at| larger_half(*at)).unwrap_or(at),
     }
 }
 

@@ -37,19 +37,37 @@ pub use node::{Node, Seek};
 pub const ROOT: u64 = 0;
 /// Largest length of a key, in bytes.
 pub const MAX_KEY_BYTES: usize = u8::MAX as usize;
-/// Smallest number of entries that a full node has.
-pub const MIN_ENTRIES: usize = 4;
+/// Number of the longest entries that a node must have room for: with two, a node that has grown
+/// too large can always be split into two that are not ([`edit::split`]).
+pub const MIN_ENTRIES: usize = 2;
+/// Number of the longest entries that a node has room for where its size is not bounded by more.
+pub const USUAL_ENTRIES: usize = 4;
 
 /// Bytes of the fields before the offsets.
 const HEADER_BYTES: usize = 6;
 /// Bytes of an entry beyond its key and payload: its offset, and the length of its key.
 pub const ENTRY_BYTES: usize = 3;
-/// Bytes of a child's number.
-const CHILD_BYTES: usize = size_of::<u64>();
+/// Bytes of a child's number: no payload of an entry is counted for less.
+pub const CHILD_BYTES: usize = size_of::<u64>();
+
+/// Number of rows of the node with these first eight bytes: its entries if it is a leaf, or none.
+pub const fn rows_of(first: u64) -> u64 {
+    let [level, _, low, high, ..] = first.to_le_bytes();
+    if level == 0 { u16::from_le_bytes([low, high]) as u64 } else { 0 }
+}
 
 /// Bytes that a node needs to hold [`MIN_ENTRIES`] entries, whose keys and values have at most
 /// these lengths.
 pub const fn least_bytes(key_bytes: usize, value_bytes: usize) -> usize {
+    bytes_of(MIN_ENTRIES, key_bytes, value_bytes)
+}
+
+/// The same for [`USUAL_ENTRIES`] entries.
+pub const fn usual_bytes(key_bytes: usize, value_bytes: usize) -> usize {
+    bytes_of(USUAL_ENTRIES, key_bytes, value_bytes)
+}
+
+const fn bytes_of(entries: usize, key_bytes: usize, value_bytes: usize) -> usize {
     let payload = if value_bytes > CHILD_BYTES { value_bytes } else { CHILD_BYTES };
-    HEADER_BYTES + 2 * key_bytes + MIN_ENTRIES * (ENTRY_BYTES + key_bytes + payload)
+    HEADER_BYTES + 2 * key_bytes + entries * (ENTRY_BYTES + key_bytes + payload)
 }

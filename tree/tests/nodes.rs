@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lotus_tree::whole::{self, Defect, Summary};
-use lotus_tree::{Node, ROOT, Seek, edit, least_bytes};
+use lotus_tree::{CHILD_BYTES, Node, ROOT, Seek, edit, least_bytes, usual_bytes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -73,6 +73,47 @@ proptest! {
     }
 
     #[test]
+    fn halves_fit_where_two_of_the_longest_entries_do(
+        (key_bytes, value_bytes) in (1..40_usize, 1..60_usize),
+        steps in vec((any::<u16>(), any::<u8>(), any::<u8>()), 1..60),
+        inner: bool,
+    ) {
+        let limit = least_bytes(key_bytes, value_bytes);
+        // Keys, and so separators, have any length; half of the values have the longest.
+        let entry = |(first, key, value): (u16, u8, u8)| {
+            let mut bytes = first.to_be_bytes()[..2.min(key_bytes)].to_vec();
+            bytes.resize(bytes.len() + usize::from(key) % (key_bytes + 1 - bytes.len()), key);
+            let long = if value % 2 == 0 { value_bytes } else { usize::from(value) % value_bytes };
+            (bytes, vec![7; if inner { CHILD_BYTES } else { long }])
+        };
+        let start = match inner {
+            false => Node::EMPTY.bytes().to_vec(),
+            true => edit::root_above(0, 1, &entry(steps[0]).0, 2),
+        };
+        let mut nodes = vec![start];
+        for step in steps {
+            let (key, payload) = entry(step);
+            let covers = |bytes: &Vec<u8>| read(bytes).covers(Seek::At(&key));
+            let at = nodes.iter().position(covers).expect("the nodes cover all keys");
+            let grown = match <[u8; CHILD_BYTES]>::try_from(&payload[..]) {
+                Ok(child) if inner => {
+                    edit::with_child(read(&nodes[at]), &key, u64::from_le_bytes(child))
+                }
+                _ => edit::with(read(&nodes[at]), &key, &payload),
+            };
+            if grown.len() <= limit {
+                nodes[at] = grown;
+                continue;
+            }
+            let split = edit::split(read(&grown), &key, limit);
+            for half in [&split.left, &split.right] {
+                prop_assert!(half.len() <= limit && !read(half).is_empty());
+            }
+            nodes.splice(at..=at, [split.left, split.right]);
+        }
+    }
+
+    #[test]
     fn inner_nodes_lead_to_the_child_that_covers(map in maps(1), wanted in vec(97_u8..100, 1..6)) {
         let separators: Vec<_> = map.keys().cloned().collect();
         let mut bytes = edit::root_above(0, 7, &separators[0], 8);
@@ -134,6 +175,19 @@ fn trees_are_built_whole() {
 }
 
 #[test]
+fn the_first_word_of_a_node_tells_its_rows() {
+    let nodes = built(500, 256);
+    let first = |bytes: &Vec<u8>| {
+        let mut word = [0; 8];
+        let count = bytes.len().min(8);
+        word[..count].copy_from_slice(&bytes[..count]);
+        u64::from_le_bytes(word)
+    };
+    assert_eq!(nodes.values().map(|node| lotus_tree::rows_of(first(node))).sum::<u64>(), 500);
+    assert_eq!(lotus_tree::rows_of(first(&Node::EMPTY.bytes().to_vec())), 0);
+}
+
+#[test]
 fn every_defect_of_a_tree_is_named() {
     let tree = built(100, 256);
     let root = tree[&ROOT].clone();
@@ -174,22 +228,29 @@ fn places_below_a_key_are_before_its_fence() {
 }
 
 #[test]
-fn the_least_size_holds_four_of_the_longest_entries() {
+fn sizes_hold_as_many_of_the_longest_entries_as_they_say() {
     for (key_bytes, value_bytes) in [(1, 1), (8, 16), (255, 8), (16, 1000)] {
-        let key = |first: u8| {
-            let mut key = vec![0; key_bytes];
-            key[0] = first;
-            key
-        };
-        let value = vec![7; value_bytes];
-        let limit = least_bytes(key_bytes, value_bytes);
-        let map: Map = (1..6).map(|first| (key(first), value.clone())).collect();
-        let split = edit::split(read(&leaf_of(&map)), &key(1), limit);
-        assert!(split.left.len() <= limit && split.right.len() <= limit);
-        let four: Map = map.into_iter().take(4).collect();
-        assert!(leaf_of(&four).len() <= limit);
-        let inner = edit::root_above(0, 1, &key(1), 2);
-        let inner = edit::with_child(read(&inner), &key(2), 3);
-        assert!(edit::with_child(read(&inner), &key(3), 4).len() <= limit);
+        let sizes = [least_bytes, usual_bytes].map(|of| of(key_bytes, value_bytes));
+        holds_so_many(2, sizes[0], key_bytes, value_bytes);
+        holds_so_many(4, sizes[1], key_bytes, value_bytes);
     }
+}
+
+/// A node of `limit` bytes holds so many of the longest entries, and one more splits it.
+fn holds_so_many(entries: usize, limit: usize, key_bytes: usize, value_bytes: usize) {
+    let key = |first: u8| {
+        let mut key = vec![0; key_bytes];
+        key[0] = first;
+        key
+    };
+    let value = vec![7; value_bytes];
+    let map: Map = (1..entries as u8 + 2).map(|first| (key(first), value.clone())).collect();
+    let split = edit::split(read(&leaf_of(&map)), &key(1), limit);
+    assert!(split.left.len() <= limit && split.right.len() <= limit);
+    let fit: Map = map.into_iter().take(entries).collect();
+    assert!(leaf_of(&fit).len() <= limit);
+    let inner = edit::root_above(0, 1, &key(1), 2);
+    let inner = (2..entries as u8)
+        .fold(inner, |inner, child| edit::with_child(read(&inner), &key(child), child.into()));
+    assert!(read(&inner).len() == entries && inner.len() <= limit);
 }

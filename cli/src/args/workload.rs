@@ -99,7 +99,7 @@ pub struct YcsbArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=KeyChooser::MAX_KEYS))]
     pub records: u64,
-    /// Bytes of each value. Four rows of an ordered table must fit in 8 KiB.
+    /// Bytes of each value. Two rows of an ordered table must fit in 15 KiB.
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u32).range(
         Ycsb::LEAST_VALUE_BYTES as i64..=Ycsb::MOST_VALUE_BYTES as i64

@@ -2,7 +2,7 @@
 //! `apps`, `args`, `host` and `show`.
 //!
 //! * `commands`: starting, ending and saving the nodes of a host; `status`: the state of all nodes
-//!   of the cluster;
+//!   of the cluster; `memory`: its memory and its tables;
 //! * `shards`: showing and moving shards; `ranges`: compact text for sets of them;
 //! * `rows`: tables and rows; `bytes`: their keys and values as text.
 //!
@@ -10,6 +10,7 @@
 
 mod bytes;
 pub mod commands;
+mod memory;
 pub mod ranges;
 pub mod rows;
 pub mod shards;

@@ -13,10 +13,15 @@ use lotus_client::{
     CallError, Client, Effect, Failure, Kind, PrimaryKey, Rows, Scan, Table as KnownTable, TableId,
 };
 use lotus_fabric::env::{Env, Nanos};
+use lotus_node::agree::seat::authority;
 use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::NodeKind;
+use lotus_node::host::processes::StateFolder;
 use serde::Serialize;
 
 use super::bytes::{Part, hex, parse, show, written};
+use super::memory::{TableFigures, TableUse, Used, size};
+use super::status::Survey;
 use crate::apps::connect::connect;
 use crate::args::{DelArgs, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs};
 use crate::show::Verdict;
@@ -196,6 +201,9 @@ struct ShownTable {
     critical_field: Option<(u8, u8)>,
     /// Whether its rows are in the order of their keys.
     ordered: bool,
+    /// Rows and memory, if compute nodes have told them.
+    #[serde(flatten)]
+    used: Option<TableFigures>,
 }
 
 /// `lotus tables`.
@@ -203,32 +211,53 @@ struct ShownTable {
 /// # Errors
 /// A sentence.
 pub fn tables(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
-    run(file, async |client| {
-        let shown = client.tables().into_iter().map(|table| ShownTable {
-            table: written(&table.name),
-            number: table.id,
-            shards: table.shards,
-            critical_field: table.critical_field,
-            ordered: table.ordered,
-        });
-        let shown: Vec<ShownTable> = shown.collect();
-        let text = match as_json {
-            true => serde_json::to_string_pretty(&shown).expect("strings and numbers"),
-            false => listed(&shown),
-        };
-        write(std::iter::once(text)).map(drop)
-    })
+    let mut known = Vec::new();
+    let verdict = run(file, async |client| {
+        known = client.tables();
+        Ok(())
+    })?;
+    if verdict != Verdict::Sound {
+        return Ok(verdict);
+    }
+    let used = used(file);
+    let shown = known.into_iter().map(|table| ShownTable {
+        used: used.iter().find(|used| used.table == table.name).map(|used| used.figures),
+        table: written(&table.name),
+        number: table.id,
+        shards: table.shards,
+        critical_field: table.critical_field,
+        ordered: table.ordered,
+    });
+    let shown: Vec<ShownTable> = shown.collect();
+    let text = match as_json {
+        true => serde_json::to_string_pretty(&shown).expect("strings and numbers"),
+        false => listed(&shown),
+    };
+    match write(std::iter::once(text)) {
+        Ok(_) => Ok(Verdict::Sound),
+        Err(why) => Ok(complain(&why)),
+    }
+}
+
+/// Rows and memory of all tables, as the compute nodes tell; empty if they do not.
+fn used(file: &ClusterFile) -> Vec<TableUse> {
+    let Ok(authority) = authority(file) else { return Vec::new() };
+    let serving =
+        Survey::take(file, &StateFolder::look(file), &authority).serving(NodeKind::Compute);
+    Used::ask(&authority, &serving).tables
 }
 
 fn listed(tables: &[ShownTable]) -> String {
     let mut text = Table::new();
     text.load_preset(comfy_table::presets::NOTHING);
-    text.set_header(["table", "number", "shards", "shard by bytes", "rows"]);
-    for ShownTable { table, number, shards, critical_field, ordered } in tables {
-        let bytes = or_dash(*critical_field, |(start, length)| format!("{start}, {length} long"));
-        let rows = if *ordered { "ordered" } else { "in no order" };
+    text.set_header(["table", "number", "rows", "bytes", "shards", "shard by bytes", "order"]);
+    for ShownTable { table, number, shards, critical_field, ordered, used } in tables {
+        let field = or_dash(*critical_field, |(start, length)| format!("{start}, {length} long"));
+        let order = if *ordered { "ordered" } else { "in no order" };
         let [number, shards] = [number, shards].map(ToString::to_string);
-        text.add_row([table.clone(), number, shards, bytes, rows.to_owned()]);
+        let rows = or_dash(used.as_ref(), TableFigures::rows_in_words);
+        let bytes = or_dash(used.as_ref(), |used| size(used.bytes));
+        text.add_row([table.clone(), number, rows, bytes, shards, field, order.to_owned()]);
     }
     text.trim_fmt()
 }

@@ -17,6 +17,7 @@ use lotus_recovery::membership;
 use lotus_router::Placement;
 use serde::Serialize;
 
+use super::memory::{self, GroupUse, NodeUse, TableUse, Used};
 use super::shards;
 use crate::host::usage::processor_time;
 use crate::show::Verdict;
@@ -28,7 +29,7 @@ use lotus_node::config::address::HostPort;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::processes::{ProcessState, StateFolder};
-use lotus_node::requests::operator::{self, Figures, Group};
+use lotus_node::requests::operator::{self, Figures};
 
 /// Share of memory in use from which status warns.
 const NEARLY_FULL: f64 = 0.9;
@@ -56,6 +57,8 @@ struct NodeStatus {
     shards_given: Option<u64>,
     /// Share of its transactions' locks that it granted itself.
     local_locks: Option<f64>,
+    /// Memory of a memory node.
+    memory: Option<NodeUse>,
     state: &'static str,
 }
 
@@ -76,10 +79,23 @@ pub struct Status {
     cut_short: Option<String>,
     /// Share in use of the memory for rows and indexes, of the fullest group.
     memory_used: Option<f64>,
+    /// Memory of each replica group.
+    groups: Vec<GroupUse>,
     nodes: Vec<NodeStatus>,
+    /// Rows and memory of each table.
+    tables: Vec<TableUse>,
 }
 
 impl Status {
+    /// Adds what compute nodes have reported of memory.
+    fn with_memory(mut self, memory: Used) -> Self {
+        let Used { share, nodes, groups, tables } = memory;
+        for one in self.nodes.iter_mut().filter(|one| one.node.kind == NodeKind::Memory) {
+            one.memory = nodes.get(usize::from(one.node.index)).copied().flatten();
+        }
+        Self { memory_used: share, groups, tables, ..self }
+    }
+
     /// Number of nodes that serve, and of all nodes.
     pub fn serving(&self) -> (usize, usize) {
         let serving = self.nodes.iter().filter(|node| node.state == SERVING).count();
@@ -106,9 +122,8 @@ pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     let said = operator::figures(&authority, &asked);
     // With a silent memory node no compute node could answer.
     let silent = said.iter().flatten().any(|figures| figures.silent != 0);
-    let memory = if silent { Vec::new() } else { operator::memory(&authority, &asked) };
-    let survey = survey.with_figures(&asked, &said);
-    let status = Status { memory_used: memory_used(&memory), ..survey.into_status() };
+    let memory = if silent { Used::default() } else { Used::ask(&authority, &asked) };
+    let status = survey.with_figures(&asked, &said).into_status().with_memory(memory);
     if as_json {
         let json = serde_json::to_string_pretty(&status).expect("strings and numbers");
         say(&format!("{json}\n"))?;
@@ -267,6 +282,7 @@ impl<'a> Survey<'a> {
                 shards: one.figures.map(|figures| figures.shards_owned),
                 shards_given: one.figures.map(|figures| figures.ownership.shards),
                 local_locks: one.figures.as_ref().and_then(shards::local_locks),
+                memory: None,
                 state: one.state,
             }
         };
@@ -285,7 +301,9 @@ impl<'a> Survey<'a> {
             epoch: self.members.as_ref().map(|now| now.epoch().0),
             copies: self.copies,
             memory_used: None,
+            groups: Vec::new(),
             nodes: self.nodes.iter().map(node).collect(),
+            tables: Vec::new(),
         }
     }
 }
@@ -332,21 +350,6 @@ fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
     let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
     let first = Placement::new(&nodes, file.settings.replicas).ok()?;
     Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
-}
-
-/// Share of memory in use in the fullest group: allocated, and free at no compute node. `None` if
-/// no node has answered.
-fn memory_used(said: &[Option<Vec<Group>>]) -> Option<f64> {
-    let said: Vec<_> = said.iter().flatten().collect();
-    let groups = said.iter().map(|groups| groups.len()).min().filter(|groups| *groups > 0)?;
-    let used = (0..groups).map(|group| {
-        let all = || said.iter().map(|groups| groups[group]);
-        let allocated = all().map(|one| one.allocated).max().unwrap_or(0);
-        let free: u64 = all().map(|one| one.free).sum();
-        let limit = all().map(|one| one.limit).max().unwrap_or(0).max(1);
-        allocated.saturating_sub(free) as f64 / limit as f64
-    });
-    used.reduce(f64::max)
 }
 
 /// State of a node, in one word. `said` is `None` where the authority does not answer.
@@ -409,7 +412,7 @@ fn table(status: &Status) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
     let places = ["node", "address", "client", "metrics", "process"];
-    let figures = ["cpu s", "shards", "given", "local locks", "state"];
+    let figures = ["cpu s", "shards", "given", "local locks", "memory", "state"];
     table.set_header(places.into_iter().chain(figures));
     for node in &status.nodes {
         table.add_row([
@@ -422,6 +425,7 @@ fn table(status: &Status) -> String {
             or_dash(node.shards, |shards| shards.to_string()),
             or_dash(node.shards_given, |given| given.to_string()),
             or_dash(node.local_locks, percent),
+            or_dash(node.memory, |memory| memory.in_words()),
             node.state.to_owned(),
         ]);
     }
@@ -450,6 +454,7 @@ fn table(status: &Status) -> String {
              that was cut short, give it again, or lotus cluster up to let them serve"
         );
     }
+    text += &memory::listed(&status.tables);
     if status.memory_used.is_some_and(|used| used >= NEARLY_FULL) {
         let _ = writeln!(
             text,
@@ -464,30 +469,11 @@ fn table(status: &Status) -> String {
 mod tests {
     use super::*;
 
-    const fn group(allocated: u64, free: u64) -> Group {
-        Group { limit: 100, allocated, free }
-    }
-
-    #[test]
-    fn memory_in_use_is_what_is_allocated_and_free_nowhere_in_the_fullest_group() {
-        let one = Some(vec![group(100, 10), group(80, 0)]);
-        let other = Some(vec![group(100, 25), group(80, 0)]);
-        let cases = [
-            (vec![], None),
-            (vec![None], None),
-            (vec![one.clone(), None], Some(0.9)),
-            (vec![one, other], Some(0.8)),
-        ];
-        for (said, expected) in cases {
-            assert_eq!(memory_used(&said), expected, "{said:?}");
-        }
-    }
-
     #[test]
     fn status_warns_before_memory_is_full() {
         for (memory_used, warns) in [(None, false), (Some(0.89), false), (Some(0.9), true)] {
             let (authority, epoch, copies) = ("answers", Some(3), Some(2));
-            let nodes = Vec::new();
+            let (nodes, groups, tables) = (Vec::new(), Vec::new(), Vec::new());
             let (reason, data, cut_short) = (None, None, None);
             let status = Status {
                 healthy: true,
@@ -498,7 +484,9 @@ mod tests {
                 data,
                 cut_short,
                 memory_used,
+                groups,
                 nodes,
+                tables,
             };
             let text = table(&status);
             assert_eq!(text.contains("warning: memory"), warns, "{text}");

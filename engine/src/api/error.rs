@@ -218,8 +218,13 @@ pub enum ClusterError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The table's specification is not valid.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
+    #[error("table \"{table}\": {error}")]
+    Spec {
+        /// Name of the table.
+        table: String,
+        /// Its defect.
+        error: SpecError,
+    },
     /// A table of that name exists already.
     #[error("there is a table named \"{0}\" already")]
     TableExists(String),

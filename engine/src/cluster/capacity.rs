@@ -14,7 +14,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{RegionLayout, SLAB_BYTES, SlabEntry};
+use lotus_mvcc::layout::region::{RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
 use lotus_mvcc::slab::SlotKind;
 use lotus_router::{GroupId, Placement, Replica};
 
@@ -44,6 +44,13 @@ pub struct NodeMemory {
     pub limit_bytes: u64,
 }
 
+impl NodeMemory {
+    /// Bytes of the slabs that were not handed out.
+    pub const fn free_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.allocated_bytes)
+    }
+}
+
 /// The memory of one replica of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupMemory {
@@ -56,6 +63,13 @@ pub struct GroupMemory {
     pub free_here_bytes: u64,
 }
 
+impl GroupMemory {
+    /// Bytes of the slabs that were not handed out.
+    pub const fn free_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.allocated_bytes)
+    }
+}
+
 /// The memory of one table, in one replica of each group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableMemory {
@@ -63,6 +77,12 @@ pub struct TableMemory {
     pub table: TableId,
     /// Bytes of its slabs.
     pub allocated_bytes: u64,
+    /// The part of them that is its index.
+    pub index_bytes: u64,
+    /// The part that is for further buckets of the index.
+    pub overflow_bytes: u64,
+    /// The part that is for records. Records that lie beside their cells are in the index.
+    pub record_bytes: u64,
     /// Bytes of its slots that are free at this compute node, like
     /// [`GroupMemory::free_here_bytes`].
     pub free_here_bytes: u64,
@@ -72,7 +92,15 @@ pub struct TableMemory {
 #[derive(Default)]
 struct Directory {
     end: u64,
-    tables: BTreeMap<TableId, u64>,
+    tables: BTreeMap<TableId, Slabs>,
+}
+
+/// Bytes of one table's slabs in one group.
+#[derive(Clone, Copy, Default)]
+struct Slabs {
+    index: u64,
+    overflow: u64,
+    records: u64,
 }
 
 impl<M: Machines> Cluster<M> {
@@ -103,10 +131,14 @@ async fn memory_figures(coordinator: &Coordinator) -> Result<MemoryFigures, Batc
         groups: Vec::new(),
         tables: Vec::with_capacity(defs.len()),
     };
-    for table in &defs {
-        let table = table.id();
-        figures.tables.push(TableMemory { table, allocated_bytes: 0, free_here_bytes: 0 });
-    }
+    figures.tables.extend(defs.iter().map(|table| TableMemory {
+        table: table.id(),
+        allocated_bytes: 0,
+        index_bytes: 0,
+        overflow_bytes: 0,
+        record_bytes: 0,
+        free_here_bytes: 0,
+    }));
     let placement = Placement::clone(&coordinator.placement());
     for (group, replicas) in placement.groups() {
         let directory = read_directory(coordinator, replicas.primary(), layout).await?;
@@ -122,7 +154,12 @@ async fn memory_figures(coordinator: &Coordinator) -> Result<MemoryFigures, Batc
         let mut free_here_bytes = 0;
         for (table, def) in figures.tables.iter_mut().zip(&defs) {
             let free = free_bytes(coordinator, group, def);
-            table.allocated_bytes += directory.tables.get(&table.table).copied().unwrap_or(0);
+            let slabs = directory.tables.get(&table.table).copied().unwrap_or_default();
+            let Slabs { index, overflow, records } = slabs;
+            table.index_bytes += index;
+            table.overflow_bytes += overflow;
+            table.record_bytes += records;
+            table.allocated_bytes += index + overflow + records;
             table.free_here_bytes += free;
             free_here_bytes += free;
         }
@@ -158,7 +195,12 @@ async fn read_directory(
             slab += SLAB_BYTES;
             if let Some(entry) = SlabEntry::decode(*word) {
                 directory.end = slab;
-                *directory.tables.entry(entry.table).or_default() += SLAB_BYTES;
+                let slabs = directory.tables.entry(entry.table).or_default();
+                *match entry.kind {
+                    SlabKind::Index => &mut slabs.index,
+                    SlabKind::Overflow => &mut slabs.overflow,
+                    SlabKind::Records => &mut slabs.records,
+                } += SLAB_BYTES;
             }
         }
     }

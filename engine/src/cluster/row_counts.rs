@@ -6,25 +6,35 @@
 //! [`STRETCHES`] equal stretches of the index, give an estimate of the total. Writes keep no
 //! counts, so a restart loses none: the sample reads memory itself.
 //!
+//! The rows of an ordered table are those in the leaves of its tree, and each leaf says how many it
+//! has in its first word. Of the nodes that were found in the sample of the index, up to
+//! [`MOST_NODES`] are asked.
+//!
 //! # How good it is
 //! Where a group has no more than [`MOST_READ`] home buckets all are read, and the number is exact
 //! except for rows being written. In larger tables it has a standard error of one divided by the
-//! square root of the rows that were counted: 1% where 10,000 were. A row counts from its insert's
-//! commit to its deletion's.
+//! square root of the rows, or nodes, that were counted: 1% where 10,000 were. Of an ordered table
+//! with more than [`MOST_NODES`] nodes in a group the error is some 2%. A row counts from its
+//! insert's commit to its deletion's.
 
-use lotus_fabric::ids::{ShardId, TableId};
+use std::time::Duration;
+
+use lotus_fabric::ids::ShardId;
 use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
-use lotus_mvcc::layout::cvt::{CellState, Cvt, Slot as CvtSlot, Version};
+use lotus_mvcc::layout::cvt::{Cell, CellState, Cvt, Slot as CvtSlot, Version};
+use lotus_mvcc::layout::record::{GLIMPSE_OFFSET, GLIMPSE_WORDS, glimpse};
 use lotus_router::{GroupId, Placement, Replica};
 use rand::Rng;
+use rand::seq::SliceRandom;
 
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::node::coordinator::Coordinator;
+use crate::node::counted::{RowCounts, TableRows};
 use crate::txn::submit::Submitted;
 
 /// Most home buckets of a table that are read in each group.
@@ -35,23 +45,25 @@ const SIDE_BY_SIDE: u64 = 8;
 const STRETCHES: u64 = MOST_READ / SIDE_BY_SIDE;
 /// READs in one batch: few, since a batch of many bytes keeps the thread from its transactions.
 const AT_ONCE: usize = 8;
+/// Most nodes of an ordered table that are asked for their rows in each group.
+const MOST_NODES: usize = 2048;
+/// Nodes that are asked in one batch, by a READ of a few words each.
+const NODES_AT_ONCE: usize = 64;
 
-/// Row count of one table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableRows {
-    /// The table.
-    pub table: TableId,
-    /// Estimated number of rows, of an ordered table the number of its tree's nodes; see
-    /// [`Cluster::row_counts`].
-    pub rows: u64,
+/// Rows of one table in one group.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    rows: u64,
+    is_estimate: bool,
 }
 
 impl<M: Machines> Cluster<M> {
     /// Estimates the number of rows of each table, in the order of the tables. Coordinator 0 of a
     /// compute node reads up to 4,096 buckets of each table's index in each replica group, some 2
-    /// MiB, between transactions. The number is exact for a table with no more buckets there and no
-    /// writes under way; for larger ones its standard error is about 1% where half of the index is
-    /// used.
+    /// MiB, between transactions; of an ordered table also a word of up to 2,048 nodes. The number
+    /// is exact for a table with no more buckets and nodes there and no writes under way; for
+    /// larger ones its standard error is about 1% where half of the index is used, or 2% if the
+    /// table is ordered ([`TableRows::is_estimate`]).
     ///
     /// The result is an error if a memory node that is in use cannot be read.
     ///
@@ -66,18 +78,45 @@ impl<M: Machines> Cluster<M> {
             }
         })
     }
+
+    /// The last count of the compute node's [`Self::row_counts`], or a new one if that is not
+    /// younger than `limit`: for callers that ask often, as metrics do. A count that took long is
+    /// used for ten times as long, and one that is under way is not made twice.
+    ///
+    /// The result is an error as there.
+    ///
+    /// # Panics
+    /// If this process has no such compute node.
+    pub fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts> {
+        self.submit(Seat { compute_node, thread: 0 }, move |session| async move {
+            let coordinator = session.coordinator();
+            let node = &coordinator.node;
+            if let Some(last) = node.counted.within(limit, node.env.now()) {
+                return Ok(last);
+            }
+            let begun = node.env.now();
+            match row_counts(coordinator).await {
+                Ok(tables) => Ok(RowCounts { tables, age: node.env.now().since(begun) }),
+                Err(error) => Err(coordinator.after_failure(error).await),
+            }
+        })
+    }
 }
 
 async fn row_counts(coordinator: &Coordinator) -> Result<Vec<TableRows>, BatchError> {
-    let mut counts = Vec::new();
+    let (node, mut counts) = (&coordinator.node, Vec::new());
+    let counting = node.counted.begin(node.env.now());
     let placement = Placement::clone(&coordinator.placement());
     for table in coordinator.shared.all_tables() {
-        let mut rows = 0;
+        let mut all = TableRows { table: table.id(), rows: 0, is_estimate: false };
         for (group, replicas) in placement.groups() {
-            rows += rows_in_group(coordinator, &table, group, replicas.primary()).await?;
+            let counted = rows_in_group(coordinator, &table, group, replicas.primary()).await?;
+            all.rows += counted.rows;
+            all.is_estimate |= counted.is_estimate;
         }
-        counts.push(TableRows { table: table.id(), rows });
+        counts.push(all);
     }
+    counting.keep(node.env.now(), &counts);
     Ok(counts)
 }
 
@@ -86,12 +125,12 @@ async fn rows_in_group(
     table: &TableDef,
     group: GroupId,
     primary: Replica,
-) -> Result<u64, BatchError> {
+) -> Result<Counted, BatchError> {
     let geometry = table.geometry();
     let bucket_bytes = table.bucket_words() * WORD_BYTES;
     let buckets = geometry.shape().index_bytes(usize::from(group.0)) / bucket_bytes as u64;
     if buckets == 0 {
-        return Ok(0);
+        return Ok(Counted::default());
     }
     // The group's first shard has the group's own number.
     let base = geometry.shard_base(ShardId::from_low_bits(u64::from(group.0)));
@@ -100,7 +139,7 @@ async fn rows_in_group(
     let at = |bucket: u64| base + bucket * bucket_bytes as u64;
     let mut pending: Vec<(u64, u64)> =
         drawn.into_iter().map(|(first, count)| (at(first), count)).collect();
-    let mut counted = 0;
+    let (mut counted, mut nodes) = (0, Vec::new());
     while !pending.is_empty() {
         let some = pending.split_off(pending.len().saturating_sub(AT_ONCE));
         let mut batch = coordinator.lane.batch();
@@ -112,15 +151,53 @@ async fn rows_in_group(
         for words in buffers.into_iter().map(|buffer| done.words(buffer)) {
             for bucket in words.chunks_exact(table.bucket_words()) {
                 let bucket = Bucket::new(bucket, table.cvt());
-                let rows = bucket.cvts().filter(|cvt| is_row(*cvt));
-                counted += rows.count() as u64;
+                for row in bucket.cvts().filter_map(newest_value) {
+                    counted += 1;
+                    nodes.extend(table.is_ordered().then_some(row.record));
+                }
                 let behind = bucket.overflow();
-                pending.extend(behind.map(|behind| (behind.first(), behind.buckets() as u64)));
+                let offsets = behind.into_iter().flat_map(|behind| behind.offsets(table.cvt()));
+                pending.extend(offsets.map(|next| (next, 1)));
             }
         }
     }
-    let scaled = u128::from(counted) * u128::from(buckets) / u128::from(sampled);
-    Ok(scaled as u64)
+    let mut is_estimate = sampled < buckets;
+    let mut share = (u128::from(buckets), u128::from(sampled));
+    if table.is_ordered() && !nodes.is_empty() {
+        let found = nodes.len() as u64;
+        let (some, _) = nodes.partial_shuffle(&mut *coordinator.rng.borrow_mut(), MOST_NODES);
+        let (leaves, asked) = rows_of_nodes(coordinator, table, primary, some).await?;
+        is_estimate |= asked < found;
+        counted = leaves;
+        share = (share.0 * u128::from(found), share.1 * u128::from(asked.max(1)));
+    }
+    let scaled = u128::from(counted) * share.0 / share.1;
+    Ok(Counted { rows: scaled as u64, is_estimate })
+}
+
+/// Rows of the nodes of an ordered table in these record slots, and the number of nodes that were
+/// still there.
+async fn rows_of_nodes(
+    coordinator: &Coordinator,
+    table: &TableDef,
+    primary: Replica,
+    nodes: &[u64],
+) -> Result<(u64, u64), BatchError> {
+    let (mut rows, mut asked) = (0, 0);
+    for some in nodes.chunks(NODES_AT_ONCE) {
+        let mut batch = coordinator.lane.batch();
+        let mut read = |record: &u64| {
+            batch.read(primary.at(record + GLIMPSE_OFFSET), GLIMPSE_WORDS * WORD_BYTES)
+        };
+        let buffers: Vec<_> = some.iter().map(&mut read).collect();
+        let done = batch.post().await?;
+        let first_words = buffers.into_iter().map(|buffer| done.words(buffer));
+        for first in first_words.filter_map(|words| glimpse(table.id(), words)) {
+            rows += lotus_tree::rows_of(first);
+            asked += 1;
+        }
+    }
+    Ok((rows, asked))
 }
 
 /// Draws some buckets side by side from each of [`STRETCHES`] stretches of nearly equal length: the
@@ -136,17 +213,18 @@ fn sample(buckets: u64, rng: &mut impl Rng) -> Vec<(u64, u64)> {
     (0..stretches).map(draw).collect()
 }
 
-/// Whether the newest committed version is a value. A cell being written is ignored: a purge marks
-/// one beside the tombstone.
-fn is_row(cvt: Cvt<'_>) -> bool {
+/// Cell of the newest committed version, if that is a value. A cell being written is ignored: a
+/// purge marks one beside the tombstone.
+fn newest_value(cvt: Cvt<'_>) -> Option<Cell> {
     if !matches!(cvt.slot(), CvtSlot::Used(_)) {
-        return false;
+        return None;
     }
     let committed = cvt.cells().flatten().filter_map(|cell| match cell.version {
-        Version::Committed(time) => Some((time, cell.state)),
+        Version::Committed(time) => Some((time, cell)),
         Version::None | Version::Invisible(_) => None,
     });
-    committed.max_by_key(|(time, _)| *time).is_some_and(|(_, state)| state == CellState::Valid)
+    let (_, newest) = committed.max_by_key(|(time, _)| *time)?;
+    (newest.state == CellState::Valid).then_some(newest)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
-use lotus_mvcc::table::MAX_TABLES;
+use lotus_mvcc::table::{MAX_TABLES, SpecError};
 use lotus_mvcc::{TableDef, TableSpec};
 use lotus_router::Placement;
 
@@ -29,6 +29,10 @@ use crate::space::slabs::{self, SlabError};
 /// Error for allocations while a memory node is being removed.
 pub(crate) fn leaving() -> ClusterError {
     ClusterError::Unreachable("a memory node is being lost; try again".to_owned())
+}
+
+fn refused(spec: &TableSpec, error: SpecError) -> ClusterError {
+    ClusterError::Spec { table: spec.name.clone().into_owned(), error }
 }
 
 /// Table that is being created.
@@ -67,7 +71,8 @@ impl<M: Machines> Cluster<M> {
         patience: Duration,
     ) -> Result<TableId, ClusterError> {
         let shared = &self.shared;
-        let shape = IndexShape::of(&spec, shared.placement.group_count())?;
+        let shape = IndexShape::of(&spec, shared.placement.group_count());
+        let shape = shape.map_err(|error| refused(&spec, error))?;
         let taking = shared.take_by_control().ok_or_else(leaving)?;
         let deadline = shared.control.now().after(patience);
         let mut creation = Creation {
@@ -136,7 +141,8 @@ impl Creation<'_> {
                 shared.placement.group_count(),
                 "I87: a table has a place in every group"
             );
-            let table = TableDef::new(id, self.spec.clone(), self.bases.clone())?;
+            let table = TableDef::new(id, self.spec.clone(), self.bases.clone());
+            let table = table.map_err(|error| refused(&self.spec, error))?;
             let before = self.in_doubt.replace(table.clone());
             match catalogue.enter(table, shared.council.authority()) {
                 Ok(()) => {

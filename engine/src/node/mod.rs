@@ -13,6 +13,7 @@ pub(crate) mod configuration;
 pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod council;
+pub(crate) mod counted;
 pub(crate) mod filled;
 pub(crate) mod grace;
 pub(crate) mod horizon;

@@ -27,6 +27,7 @@ use crate::api::moves::MoveCounters;
 use crate::node::configuration::{NodeConfiguration, Takers};
 use crate::node::control::Control;
 use crate::node::council::Council;
+use crate::node::counted::LastCount;
 use crate::node::filled::Filled;
 use crate::node::horizon::NodeHorizon;
 use crate::node::load_counts::NodeCounts;
@@ -128,6 +129,8 @@ pub(crate) struct ComputeNode {
     pub(crate) silent: Silent,
     /// Compute nodes that do not answer it.
     pub(crate) suspects: Suspects,
+    /// Numbers of rows that it has counted last.
+    pub(crate) counted: LastCount,
     /// Closed to end its coordinators at once.
     killed: (Sender<()>, Receiver<()>),
 }
@@ -256,6 +259,7 @@ impl ComputeNode {
             configuration: NodeConfiguration::new(&parts.placement, threads),
             filled: Filled::default(),
             silent: Silent::default(),
+            counted: LastCount::default(),
             suspects: Suspects::none_of(members.members().iter().map(|member| member.node)),
             standing: AtomicU8::new(standing),
             killed: async_channel::bounded(1),

@@ -155,8 +155,8 @@ impl OrderedTable<'_> {
     async fn write(&mut self, key: &[u8], value: &[u8], replace: bool) -> Result<(), TxnError> {
         self.check_key(key)?;
         if value.len() > self.limits.value as usize {
-            let (bytes, limit) = (value.len(), self.limits.value);
-            return Err(SizeError::Value { bytes, limit }.into());
+            let (table, bytes, limit) = (self.table, value.len(), self.limits.value);
+            return Err(SizeError::Value { table, bytes, limit }.into());
         }
         let (id, item) = self.leaf(Seek::At(key), Access::Write).await?;
         let leaf = self.node(id, item)?.unwrap_or(Node::EMPTY);
@@ -194,10 +194,10 @@ impl OrderedTable<'_> {
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), TxnError> {
-        let (bytes, limit) = (key.len(), self.limits.key);
+        let (table, bytes, limit) = (self.table, key.len(), self.limits.key);
         match bytes {
             0 => Err(TxnError::Misuse("a key has at least one byte")),
-            _ if bytes > limit as usize => Err(SizeError::Key { bytes, limit }.into()),
+            _ if bytes > limit as usize => Err(SizeError::Key { table, bytes, limit }.into()),
             _ => Ok(()),
         }
     }

@@ -9,6 +9,7 @@ mod endings;
 mod extremes;
 mod faults;
 mod isolation;
+mod large_values;
 mod limits;
 mod locks_that_wait;
 mod memory_loss;

@@ -109,6 +109,22 @@ fn checksum(key: Key, words: &[u64]) -> u64 {
     hash_seeded(words, key.0).max(1)
 }
 
+/// Offset of the words of a record that [`glimpse`] looks at.
+pub const GLIMPSE_OFFSET: u64 = 4 * WORD_BYTES as u64;
+/// Number of these words.
+pub const GLIMPSE_WORDS: usize = 3;
+
+/// First word of the value in a record with a key of eight bytes at most, for estimates: no
+/// checksum is looked at, so the record may be another one of the same table, or a torn one. `None`
+/// where there is no value of this table.
+pub fn glimpse(table: TableId, words: &[u64]) -> Option<u64> {
+    let &[head, _, first] = words else { return None };
+    let fits = field(head, 0, 16) == u64::from(table.0)
+        && (1..=WORD_BYTES as u64).contains(&field(head, 16, 8))
+        && field(head, 24, 8) == CellState::Valid as u64;
+    fits.then_some(first)
+}
+
 /// A record with a valid checksum: a view of its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {

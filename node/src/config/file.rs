@@ -11,7 +11,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lotus::{ClusterBuilder, TableSpec};
+use lotus::{ClusterBuilder, MAX_RECORD_BYTES, TableSpec};
 use lotus_authority::remote::Security;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::tcp;
@@ -46,7 +46,7 @@ const BALANCE: Duration = Duration::from_millis(100);
 /// Shortest lease that a real cluster may have, in milliseconds.
 const MIN_LEASE_MS: u64 = 20;
 /// Permitted bytes of a row that remembers calls: from room for one call to the largest row.
-const CALL_BYTES: RangeInclusive<u64> = 256..=8192;
+const CALL_BYTES: RangeInclusive<u64> = 256..=MAX_RECORD_BYTES as u64;
 /// Records of calls take one part in this many of the memory, unless the file says otherwise.
 const CALLS_PART: u64 = 8;
 /// Versions of a row that remembers calls.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lotus::{
     Balancing, Cluster, CoordinatorFigures, GroupMemory, Machines, MemoryFigures, MoveCounters,
-    MoveError, Moved, Moving, Seat, ShardId, Submitted,
+    MoveError, Moved, Moving, NodeMemory, RowCounts, Seat, ShardId, Submitted, TableMemory,
 };
 use lotus_authority::Authority;
 use lotus_authority::Version;
@@ -23,6 +23,10 @@ use crate::config::name::{NodeKind, NodeName};
 
 /// Timeout of a node's answer.
 pub const ANSWERING: Duration = Duration::from_secs(5);
+/// Longest time for which a count of rows is used again.
+const ROWS_AGE: Duration = Duration::from_secs(2);
+/// Looks of the daemon, of which there are five a second, after which memory is told without rows.
+const ROWS_LOOKS: usize = 10;
 /// Maximum number of shards in one order.
 const MOST_AT_ONCE: usize = 128;
 
@@ -31,8 +35,11 @@ const MOST_AT_ONCE: usize = 128;
 pub enum Question {
     /// Figures of the node.
     Figures,
-    /// Memory in use.
-    Memory,
+    /// Memory in use, and, if `rows`, the numbers of rows.
+    Memory {
+        /// Whether rows are to be counted, unless they were a moment ago.
+        rows: bool,
+    },
     /// Owner of every shard.
     Owners,
     /// Move these shards to that compute node.
@@ -63,8 +70,8 @@ pub enum Switch {
 pub enum Answer {
     /// Figures of the node.
     Figures(Figures),
-    /// Memory in use, by group of memory nodes.
-    Memory(Vec<Group>),
+    /// Memory in use.
+    Memory(Memory),
     /// Owner of every shard.
     Owners(Owners),
     /// Outcome of a move.
@@ -115,6 +122,54 @@ pub struct Group {
     pub allocated: u64,
     /// Allocated bytes that are free at the node that answers.
     pub free: u64,
+}
+
+/// Bytes of a memory node for rows and indexes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeBytes {
+    /// Bytes of all slabs.
+    pub limit: u64,
+    /// Bytes of slabs that were handed out.
+    pub allocated: u64,
+}
+
+/// Memory of one table, in one replica of each group, and its rows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TableBytes {
+    /// Name of the table.
+    pub table: String,
+    /// Bytes of its index.
+    pub index: u64,
+    /// Bytes of further buckets of the index.
+    pub overflow: u64,
+    /// Bytes of slabs for records.
+    pub records: u64,
+    /// Bytes of its slots that are free at the node that answers.
+    pub free: u64,
+    /// Its rows, if they were asked for.
+    pub rows: Option<RowCount>,
+}
+
+/// Number of rows of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RowCount {
+    /// The number.
+    pub rows: u64,
+    /// Whether only a sample was counted.
+    pub is_estimate: bool,
+    /// Time since they were counted, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// Memory in use, as one compute node sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// Replica groups, in their order.
+    pub groups: Vec<Group>,
+    /// Memory nodes, by their places; `None` for one that is not in use.
+    pub nodes: Vec<Option<NodeBytes>>,
+    /// Tables, in their order.
+    pub tables: Vec<TableBytes>,
 }
 
 /// Owners of all shards.
@@ -170,27 +225,30 @@ pub fn figures(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Figu
         Answer::Figures(figures) => Some(figures),
         _ => None,
     };
-    ask_each(authority, nodes, &Question::Figures, figures)
+    ask_each(authority, nodes, |_| Question::Figures, figures)
 }
 
-/// Memory of all groups, as each of these compute nodes sees it.
-pub fn memory(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Vec<Group>>> {
+/// Memory in use, as each of these compute nodes sees it. The first one counts rows.
+pub fn memory(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Memory>> {
     let memory = |answer| match answer {
-        Answer::Memory(groups) => Some(groups),
+        Answer::Memory(memory) => Some(memory),
         _ => None,
     };
-    ask_each(authority, nodes, &Question::Memory, memory)
+    let question = |at| Question::Memory { rows: at == 0 };
+    ask_each(authority, nodes, question, memory)
 }
 
-/// Asks all nodes before it waits for the first.
+/// Asks all nodes, each by the question for its place, before it waits for the first.
 fn ask_each<T>(
     authority: &dyn Authority,
     nodes: &[NodeName],
-    question: &Question,
+    question: impl Fn(usize) -> Question,
     wanted: impl Fn(Answer) -> Option<T>,
 ) -> Vec<Option<T>> {
-    let ask = |node: &NodeName| mailbox(*node).put(authority, question, ANSWERING).ok();
-    let asked: Vec<_> = nodes.iter().map(ask).collect();
+    let ask = |(at, node): (usize, &NodeName)| {
+        mailbox(*node).put(authority, &question(at), ANSWERING).ok()
+    };
+    let asked: Vec<_> = nodes.iter().enumerate().map(ask).collect();
     let answer =
         |asked: Option<mailbox::Pending>| wanted(asked?.wait::<Answer>(authority, ANSWERING).ok()?);
     asked.into_iter().map(answer).collect()
@@ -215,7 +273,8 @@ pub struct Operator<M: Machines> {
 
 enum Pending {
     Figures(Vec<Submitted<CoordinatorFigures>>),
-    Memory(Submitted<MemoryFigures>),
+    /// Memory, rows if they were asked for, and for how many looks they are waited for.
+    Memory(Submitted<MemoryFigures>, Option<Submitted<RowCounts>>, usize),
     Move(Vec<(Vec<u16>, Progress)>),
 }
 
@@ -240,7 +299,11 @@ impl<M: Machines> Operator<M> {
                 let ask = |seat: Seat| self.cluster.coordinator_figures(seat);
                 Ok(Pending::Figures(mine.map(ask).collect()))
             }
-            Question::Memory => Ok(Pending::Memory(self.cluster.memory_figures(self.index))),
+            Question::Memory { rows } => {
+                let count = || self.cluster.recent_row_counts(self.index, ROWS_AGE);
+                let counted = rows.then(count);
+                Ok(Pending::Memory(self.cluster.memory_figures(self.index), counted, ROWS_LOOKS))
+            }
             Question::Owners => Err(self.owners().map_or_else(Answer::Failed, Answer::Owners)),
             Question::Move { shards, to } => match self.order(&shards, usize::from(to)) {
                 Ok(orders) => Ok(Pending::Move(orders)),
@@ -296,6 +359,36 @@ impl<M: Machines> Operator<M> {
         silent.first().map_or(Ok(()), why)
     }
 
+    fn memory(&self, figures: &MemoryFigures, counts: RowCounts) -> Memory {
+        let known = self.cluster.tables();
+        let age_ms = counts.age.as_millis() as u64;
+        let table = |memory: &TableMemory| {
+            let (_, spec) = known.iter().find(|(id, _)| *id == memory.table)?;
+            let counted = counts.tables.iter().find(|counted| counted.table == memory.table);
+            Some(TableBytes {
+                table: spec.name.to_string(),
+                index: memory.index_bytes,
+                overflow: memory.overflow_bytes,
+                records: memory.record_bytes,
+                free: memory.free_here_bytes,
+                rows: counted.map(|counted| RowCount {
+                    rows: counted.rows,
+                    is_estimate: counted.is_estimate,
+                    age_ms,
+                }),
+            })
+        };
+        let node = |node: &NodeMemory| NodeBytes {
+            limit: node.limit_bytes,
+            allocated: node.allocated_bytes,
+        };
+        Memory {
+            groups: figures.groups.iter().map(Group::of).collect(),
+            nodes: figures.nodes.iter().map(|one| one.as_ref().map(node)).collect(),
+            tables: figures.tables.iter().filter_map(table).collect(),
+        }
+    }
+
     fn figures(&self, coordinators: Vec<CoordinatorFigures>) -> Figures {
         let figures = self.cluster.node_figures(self.index);
         let MoveCounters { hand_overs, shards, longest, .. } = figures.moves;
@@ -321,7 +414,11 @@ impl Pending {
     fn is_over(&mut self) -> bool {
         match self {
             Self::Figures(asked) => asked.iter().all(Submitted::is_finished),
-            Self::Memory(asked) => asked.is_finished(),
+            Self::Memory(asked, rows, looks) => {
+                *looks = looks.saturating_sub(1);
+                let counted = rows.as_ref().is_none_or(Submitted::is_finished);
+                asked.is_finished() && (counted || *looks == 0)
+            }
             Self::Move(orders) => {
                 for (_, progress) in orders.iter_mut() {
                     if let Progress::UnderWay(moving) = progress
@@ -388,14 +485,19 @@ where
         let is_over = pending.is_over();
         let answer = match pending {
             pending if !is_over => match (&pending, self.check_memory()) {
-                (Pending::Move(_) | Pending::Memory(_), Err(why)) => Answer::Failed(why),
+                (Pending::Move(_) | Pending::Memory(..), Err(why)) => Answer::Failed(why),
                 _ => return self.pending = Some((version, pending)),
             },
             Pending::Move(orders) => Answer::Moved(sum_up(orders)),
-            Pending::Memory(asked) => match self.cluster.wait(asked) {
-                Ok(memory) => Answer::Memory(memory.groups.iter().map(Group::of).collect()),
-                Err(error) => Answer::Failed(error.to_string()),
-            },
+            Pending::Memory(asked, rows, _) => {
+                // Numbers of rows that cannot be had, or not in time, are left out.
+                let rows = rows.filter(Submitted::is_finished);
+                let rows = rows.and_then(|rows| self.cluster.wait(rows).ok());
+                match self.cluster.wait(asked) {
+                    Ok(memory) => Answer::Memory(self.memory(&memory, rows.unwrap_or_default())),
+                    Err(error) => Answer::Failed(error.to_string()),
+                }
+            }
             Pending::Figures(asked) => {
                 // The counts of a coordinator that has failed do not matter any more.
                 let counted = asked.into_iter().filter_map(|one| self.cluster.wait(one).ok());

@@ -1,35 +1,31 @@
-//! Metrics of memory: the use of each memory node and each table, the slots that are free at this
-//! compute node, and the number of rows.
+//! Metrics of memory: the use of each memory node, replica group and table, the slots that are free
+//! at this compute node, and the number of rows.
 
 use std::fmt;
-use std::sync::PoisonError;
 use std::time::Duration;
 
-use lotus::{MemoryFigures, TableId, TableRows, TableSpec};
-use lotus_fabric::env::Nanos;
+use lotus::{MemoryFigures, NodeMemory, RowCounts, TableId, TableMemory, TableRows, TableSpec};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::EncodeMetric as _;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
+use crate::exposition::gauge;
 use crate::node::NodeServer;
 
 /// Longest time for which counts of rows are reused: coordinator 0 reads up to 2 MiB for each table
 /// and replica group to make them.
 const ROWS_AGE: Duration = Duration::from_secs(10);
 
-/// The rows of all tables, and when they were counted.
-pub(crate) struct Counted {
-    at: Nanos,
-    rows: Vec<TableRows>,
-}
-
-/// Figures of memory in use.
+/// Figures of memory in use, and of rows.
 pub(super) struct Memory {
     figures: MemoryFigures,
-    rows: Vec<TableRows>,
+    rows: RowCounts,
 }
+
+/// A figure of a table.
+type OfTable = fn(&TableMemory) -> u64;
 
 /// Reads the figures; `None` if a memory node that is in use cannot be read now.
 pub(super) async fn look(node: &NodeServer) -> Option<Memory> {
@@ -39,20 +35,8 @@ pub(super) async fn look(node: &NodeServer) -> Option<Memory> {
         return None;
     }
     let figures = host.memory_figures(node.index).await.ok()?;
-    let rows = rows(node).await?;
+    let rows = host.recent_row_counts(node.index, ROWS_AGE).await.ok()?;
     Some(Memory { figures, rows })
-}
-
-/// Rows of all tables, counted again if the last count is too old.
-async fn rows(node: &NodeServer) -> Option<Vec<TableRows>> {
-    let kept = || node.rows.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = node.env.now();
-    if let Some(counted) = kept().as_ref().filter(|one| now.since(one.at) < ROWS_AGE) {
-        return Some(counted.rows.clone());
-    }
-    let rows = node.host().row_counts(node.index).await.ok()?;
-    *kept() = Some(Counted { at: now, rows: rows.clone() });
-    Some(rows)
 }
 
 /// Encodes the figures.
@@ -61,32 +45,68 @@ pub(super) fn encode(
     Memory { figures, rows }: &Memory,
     tables: &[(TableId, TableSpec)],
 ) -> fmt::Result {
-    let in_use = || (0..).zip(&figures.nodes).filter_map(|(at, node)| Some((at, (*node)?)));
-    let by_node = |bytes: &dyn Fn(lotus::NodeMemory) -> u64| -> Vec<(String, u64)> {
-        in_use().map(|(at, node): (usize, _)| (format!("mn-{at}"), bytes(node))).collect()
-    };
-    let help = "Bytes of rows and indexes that a memory node has handed out, freed ones included";
-    let allocated = by_node(&|node| node.allocated_bytes);
-    bytes(encoder, "memory_allocated", help, "memory_node", &allocated)?;
-    let help = "Bytes for rows and indexes that a memory node has";
-    bytes(encoder, "memory_limit", help, "memory_node", &by_node(&|node| node.limit_bytes))?;
+    pool(encoder, figures)?;
     let name = |table: TableId| {
         let (_, spec) = tables.iter().find(|(id, _)| *id == table)?;
         Some(spec.name.to_string())
     };
-    let named = |of: &dyn Fn(&lotus::TableMemory) -> u64| -> Vec<(String, u64)> {
-        let one = |table: &lotus::TableMemory| Some((name(table.table)?, of(table)));
-        figures.tables.iter().filter_map(one).collect()
-    };
-    let help = "Bytes of one copy of a table that were handed out, freed ones included";
-    let allocated = named(&|table| table.allocated_bytes);
-    bytes(encoder, "table_allocated", help, "table", &allocated)?;
-    let help = "Bytes of a table's slots that are free at this compute node";
-    bytes(encoder, "table_free", help, "table", &named(&|table| table.free_here_bytes))?;
+    let parts: [(&str, &str, OfTable); 5] = [
+        (
+            "table_allocated",
+            "Bytes of one copy of a table that were handed out, freed ones included",
+            |table| table.allocated_bytes,
+        ),
+        ("table_index", "The part that is its index", |table| table.index_bytes),
+        ("table_overflow", "The part for further buckets of its index", |table| {
+            table.overflow_bytes
+        }),
+        ("table_record", "The part for records that do not lie in the index", |table| {
+            table.record_bytes
+        }),
+        ("table_free", "Bytes of a table's slots that are free at this compute node", |table| {
+            table.free_here_bytes
+        }),
+    ];
+    for (metric, help, of) in parts {
+        let one = |table: &TableMemory| Some((name(table.table)?, of(table)));
+        let values: Vec<_> = figures.tables.iter().filter_map(one).collect();
+        bytes(encoder, metric, help, "table", &values)?;
+    }
     let help = "Rows of a table, exact in small ones and counted in a sample of the others";
     let one = |count: &TableRows| Some((name(count.table)?, count.rows));
-    let rows: Vec<_> = rows.iter().filter_map(one).collect();
-    gauges(encoder, ("table_rows", None), help, "table", &rows)
+    let counts: Vec<_> = rows.tables.iter().filter_map(one).collect();
+    gauges(encoder, ("table_rows", None), help, "table", &counts)?;
+    let help = "Time since the rows were counted";
+    gauge(encoder, "table_rows_age_seconds", help, rows.age.as_secs_f64())
+}
+
+/// Encodes what memory nodes and replica groups have.
+fn pool(encoder: &mut DescriptorEncoder<'_>, figures: &MemoryFigures) -> fmt::Result {
+    let nodes = |of: fn(&NodeMemory) -> u64| -> Vec<(String, u64)> {
+        let in_use = (0..).zip(&figures.nodes);
+        let one = |(at, node): (usize, &Option<NodeMemory>)| {
+            Some((format!("mn-{at}"), of(node.as_ref()?)))
+        };
+        in_use.filter_map(one).collect()
+    };
+    let help = "Bytes of rows and indexes that a memory node has handed out, freed ones included";
+    bytes(encoder, "memory_allocated", help, "memory_node", &nodes(|node| node.allocated_bytes))?;
+    let help = "Bytes for rows and indexes that a memory node has";
+    bytes(encoder, "memory_limit", help, "memory_node", &nodes(|node| node.limit_bytes))?;
+    let help = "Bytes of these that it has not handed out";
+    bytes(encoder, "memory_unallocated", help, "memory_node", &nodes(NodeMemory::free_bytes))?;
+    let groups = |of: fn(&lotus::GroupMemory) -> u64| -> Vec<(String, u64)> {
+        (0..)
+            .zip(&figures.groups)
+            .map(|(at, group): (usize, _)| (at.to_string(), of(group)))
+            .collect()
+    };
+    let help = "Bytes of one copy of a replica group that were handed out, freed ones included";
+    bytes(encoder, "group_allocated", help, "group", &groups(|group| group.allocated_bytes))?;
+    let help = "Bytes of one copy of a replica group that were not handed out";
+    bytes(encoder, "group_unallocated", help, "group", &groups(lotus::GroupMemory::free_bytes))?;
+    let help = "Bytes of a group's slots that are free at this compute node";
+    bytes(encoder, "group_free", help, "group", &groups(|group| group.free_here_bytes))
 }
 
 fn bytes(

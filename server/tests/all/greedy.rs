@@ -4,12 +4,12 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::raw::{PATIENCE, Raw, blob};
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, get, run, value};
-use lotus::Cluster;
+use lotus::{Cluster, MAX_RECORD_BYTES, TableSpec};
 use lotus_client::{CallError, Effect, Failure, Kind};
 use lotus_fabric::env::Env;
 use lotus_protocol::messages::{self, Answer, Excess, Op, RESULT_BYTES, Room, decode};
@@ -219,6 +219,13 @@ fn a_step_that_asks_for_too_much_is_refused_with_what_is_too_much() {
         config.limits.request_bytes = 4 << 20;
         config.limits.hold = Duration::from_secs(20);
     });
+    let spec = TableSpec::new("wide").record_bytes(MAX_RECORD_BYTES).capacity(10);
+    let wide = bank.cluster.create_table(spec).unwrap();
+    let row = |row: u64, value: &mut Vec<u8>| {
+        value.resize(MAX_RECORD_BYTES as usize, 7);
+        row.into()
+    };
+    bank.cluster.load(wide, 2, &row, &AtomicU64::new(0)).unwrap();
     run(async {
         let client = bank.client().await;
         let too_large = |outcome: Result<(), CallError>| match outcome {
@@ -239,11 +246,27 @@ fn a_step_that_asks_for_too_much_is_refused_with_what_is_too_much() {
             txn
         };
         assert_eq!(too_large(step(ROWS + 1).execute().await), (Excess::Rows, ROWS));
-        let answer = (Excess::AnswerBytes, RESULT_BYTES);
-        assert_eq!(too_large(step(ROWS).execute().await), answer);
-        // In steps, all of them may be read.
+        let long = |rows: usize| {
+            let mut txn = step(1);
+            (0..rows).for_each(|_| _ = txn.add_ro(wide, 1_u64));
+            txn
+        };
+        let (most, answer) =
+            (RESULT_BYTES / MAX_RECORD_BYTES as usize, (Excess::AnswerBytes, RESULT_BYTES));
+        assert_eq!(too_large(long(most + 1).execute().await), answer);
+        // Locks of what was dropped are released a little later.
+        while let Err(error) = long(most - 1).execute().await {
+            assert!(error.is_retryable(), "{error}");
+        }
+        // In steps, all of them may be read. The client divides what is longer than a request.
+        while let Err(error) = step(ROWS).execute().await {
+            assert!(error.is_retryable(), "{error}");
+        }
         let mut txn = step(1000);
-        txn.execute().await.unwrap();
+        while let Err(error) = txn.execute().await {
+            assert!(error.is_retryable(), "{error}");
+            txn = step(1000);
+        }
         // Refused steps have changed nothing and hold no lock.
         assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
         txn.commit().await.unwrap();

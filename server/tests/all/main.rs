@@ -8,6 +8,7 @@ mod calls;
 mod common;
 mod greedy;
 mod interactive;
+mod large_values;
 mod local;
 mod losses;
 mod metrics;

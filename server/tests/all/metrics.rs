@@ -111,6 +111,17 @@ fn what_has_happened_can_be_seen() {
     assert!(allocated > 0.0 && allocated < memory("memory_limit", node), "{allocated}");
     let accounts = "table=\"accounts\"";
     assert!(memory("table_allocated", accounts) > memory("table_free", accounts));
+    let parts =
+        ["index", "overflow", "record"].map(|part| memory(&format!("table_{part}"), accounts));
+    let sum: f64 = parts.iter().sum();
+    assert!((sum - memory("table_allocated", accounts)).abs() < 0.5 && parts[0] > 0.0, "{parts:?}");
+    let free = memory("memory_unallocated", node);
+    assert!((free + allocated - memory("memory_limit", node)).abs() < 0.5, "{free}");
+    let group = "group=\"0\"";
+    assert!((memory("group_unallocated", group) - free).abs() < 0.5, "one node, one group");
+    assert!((memory("group_allocated", group) - allocated).abs() < 0.5);
+    assert!(memory("group_free", group) >= memory("table_free", accounts));
+    assert!(value(&text, "lotus_table_rows_age_seconds") < 10.0);
     let moving = [
         "lotus_verbs_total{kind=\"read\"}",
         "lotus_verbs_total{kind=\"write\"}",

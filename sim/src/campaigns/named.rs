@@ -53,6 +53,7 @@ files! {
     "h13-snapshot-nodes-die"
     "h14-torn-words"
     "h14-torn-cells-and-records"
+    "h14-longest-records"
     "h15-some-replicas"
     "h15-memory-node-dies-during-recovery"
     "h16-many-log-slots"

@@ -63,7 +63,7 @@ impl Scenario {
                 must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;
                 must(made_for <= 1 << 20, "made-for is above 2^20")?;
                 let fits = (SHORTEST..=MAX_RECORD_BYTES as usize).contains(&record_bytes);
-                must(fits, "record-bytes are not from 16 to 8192")?;
+                must(fits, "record-bytes are not from 16 to 15360")?;
             }
             Workload::Bins { bins } => {
                 must((1..=10_000).contains(&bins), "bins are not from 1 to 10000")?;

@@ -8,10 +8,10 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use super::described::Described;
-use super::{refusal, text};
+use super::{refusal, text, wait_until};
 use crate::common::lotus;
 
-/// An ordered table, and one that is not.
+/// An ordered table, one that is not, and one of each kind with rows of the greatest length.
 const TABLES: &str = "\
 [[table]]
 name = \"names\"
@@ -23,6 +23,17 @@ ordered = true
 name = \"purchases\"
 record_bytes = 16
 capacity = 1_000
+[[table]]
+name = \"blobs\"
+key_bytes = 31
+record_bytes = 15_360
+capacity = 100
+[[table]]
+name = \"pages\"
+key_bytes = 255
+record_bytes = 7_164
+capacity = 100
+ordered = true
 ";
 
 /// Runs a command for the data of a cluster.
@@ -156,6 +167,38 @@ fn data_is_at_hand(described: &Described) {
     described.done(&["down", "--no-snapshot"]);
 }
 
+/// Numbers of rows, not of nodes, and bytes of the table `names`, in all forms.
+fn rows_and_memory_are_counted(described: &Described, rows: u64) {
+    let told = |arguments: &[&str]| told(described, arguments);
+    let find = |tables: &Value| {
+        let mut tables = tables.as_array().expect("a list").iter();
+        tables.find(|table| table["table"] == "names").expect("it is there").clone()
+    };
+    let listed = || find(&serde_json::from_str(&told(&["tables", "--json"])).expect("JSON"));
+    // A count is used again for a moment.
+    wait_until("all rows are counted", || listed()["rows"] == rows);
+    assert_eq!(listed()["rows_estimated"], false);
+    let tables = told(&["tables"]);
+    let shown = tables.lines().find(|line| line.contains("names")).expect("it is shown");
+    assert!(shown.contains(&format!(" {rows} ")) && shown.contains("iB"), "{tables}");
+
+    let status = described.status();
+    let names = find(&status["tables"]);
+    assert_eq!(names["rows"], rows, "{status}");
+    let bytes = |field: &str| names[field].as_u64().expect("a number");
+    let parts = ["index_bytes", "overflow_bytes", "record_bytes"].map(bytes);
+    assert!(parts.iter().sum::<u64>() == bytes("bytes") && parts[0] > 0, "{names}");
+    assert!(bytes("free_bytes") < bytes("bytes"), "{names}");
+    let memory = &status["nodes"][0]["memory"];
+    let of = |field: &str| memory[field].as_u64().expect("a number");
+    assert_eq!(of("allocated") + of("unallocated"), of("limit"), "{memory}");
+    assert!(of("allocated") >= bytes("bytes"), "{memory}");
+    assert_eq!(status["groups"].as_array().map(Vec::len), Some(2), "{status}");
+    let text = described.done(&["status"]);
+    let shown = text.lines().find(|line| line.contains("names")).expect("it is shown");
+    assert!(text.contains("overflow") && shown.contains(&format!(" {rows} ")), "{text}");
+}
+
 /// Rows of an ordered table, and bounds for which others are refused.
 fn rows_are_in_order(described: &Described) {
     let told = |arguments: &[&str]| told(described, arguments);
@@ -167,7 +210,10 @@ fn rows_are_in_order(described: &Described) {
     assert!(line("names").ends_with("ordered"), "{tables}");
     assert!(line("purchases").ends_with("in no order"), "{tables}");
     let json: Value = serde_json::from_str(&told(&["tables", "--json"])).expect("JSON");
-    assert_eq!([&json[0]["ordered"], &json[1]["ordered"]], [true, false]);
+    let tables = json.as_array().expect("a list").iter();
+    let ordered = tables.filter(|table| table["ordered"] == true).map(|table| &table["table"]);
+    assert!(ordered.eq(["names", "pages"]), "{json}");
+    rows_and_memory_are_counted(described, 0);
 
     let long = "a key of more than thirty-one bytes";
     for name in ["carol", "alice", long, "bob", "alan"] {
@@ -200,6 +246,7 @@ fn rows_are_in_order(described: &Described) {
     }
     let expected: Vec<String> = (0..100).map(|number| format!("z{number:03}")).collect();
     assert_eq!(keys(&["--prefix", "z"]), expected);
+    rows_and_memory_are_counted(described, 104);
 
     let inverted = failure(&["scan", "names", "--from", "b", "--until", "a"]);
     assert!(
@@ -225,14 +272,53 @@ fn rows_are_in_order(described: &Described) {
     }
 }
 
-#[test]
-fn an_ordered_table_of_a_cluster_is_at_hand() {
-    let (described, _) = Described::serving("rows-ordered");
+/// Rows of the greatest length of each kind of table.
+fn the_longest_rows_come_and_go(described: &Described) {
+    let told = |arguments: &[&str]| told(described, arguments);
+    for (table, key_bytes, bytes) in [("blobs", 31, 15_360), ("pages", 255, 7_164)] {
+        let key = |letter: &str| letter.repeat(key_bytes);
+        let value = |letter: &str| letter.repeat(bytes);
+        for letter in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+            told(&["put", table, &key(letter), &value("z")]);
+            told(&["put", table, &key(letter), &value(letter)]);
+            assert_eq!(told(&["get", table, &key(letter)]), value(letter) + "\n");
+        }
+        told(&["del", table, &key("a")]);
+        let scanned = told(&["scan", table]);
+        let mut lines: Vec<&str> = scanned.lines().collect();
+        lines.sort_unstable();
+        let line = |letter| format!("{}\t{}", key(letter), value(letter));
+        assert!(lines.into_iter().eq(["b", "c", "d", "e", "f", "g", "h", "i", "j"].map(line)));
+        let refused = failure(described, &["put", table, "k", &(value("x") + "x")]);
+        assert!(
+            refused.contains(&format!("at most {bytes} bytes, not {}", bytes + 1)),
+            "{refused}"
+        );
+    }
+}
+
+/// A cluster that serves [`TABLES`].
+fn with_tables(described: &Described) {
     let file = fs::read_to_string(described.file()).expect("it is ours");
     let (nodes, _) = file.split_once("[load").expect("it has one");
     fs::write(described.file(), format!("{nodes}{TABLES}")).expect("it is ours");
     described.done(&["up"]);
+}
+
+#[test]
+fn an_ordered_table_of_a_cluster_is_at_hand() {
+    let (described, _) = Described::serving("rows-ordered");
+    with_tables(&described);
     rows_are_in_order(&described);
+    the_longest_rows_come_and_go(&described);
+    described.done(&["down"]);
+}
+
+#[test]
+fn the_longest_rows_come_and_go_over_tcp() {
+    let (described, _) = Described::serving_tcp("rows-longest");
+    with_tables(&described);
+    the_longest_rows_come_and_go(&described);
     described.done(&["down"]);
 }
 
