@@ -237,7 +237,8 @@ impl TableSpec {
         self
     }
 
-    /// Sets the number of rows that the index is sized for.
+    /// Sets the number of rows that the index is sized for. It is no limit: the index of a table
+    /// with more rows grows, and reading a row for the first time takes some READs more.
     #[must_use]
     pub const fn capacity(mut self, rows: u64) -> Self {
         self.capacity = rows;

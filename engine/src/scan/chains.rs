@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Everything behind a place, in steps of `most` buckets: offsets and the place after each step.
+    /// Everything behind a place, in steps of `most` buckets: the offsets of each, and its place.
     fn walk(from: ChainPlace, most: usize) -> Vec<(Vec<u64>, ChainPlace)> {
         let memory = memory();
         let line = bucket_bytes(CVT) as u64;

@@ -8,6 +8,7 @@
 pub(crate) mod body;
 pub(crate) mod commit;
 pub(crate) mod fetch;
+mod grow;
 #[cfg(feature = "may")]
 pub mod may;
 pub(crate) mod older;

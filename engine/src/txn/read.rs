@@ -6,19 +6,15 @@
 //! Pure functions of `lotus_mvcc` decide what a READ means; this module calls them and carries out
 //! the answers.
 
-use std::rc::Rc;
-
 use lotus_fabric::lane::{Batch, Completed};
 use lotus_locktable::{LockError, LockName, LockRequest, LockService};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::acceptance::{Reject, accept_record};
 use lotus_mvcc::index::{FreeSlot, Read, SearchStep};
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT, Overflow, slot_offset};
-use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
+use lotus_mvcc::layout::cvt::{Cvt, HEADER_WORDS};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
-use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::visibility::{
     Candidate, LockedRow, Newest, Victim, Visible, locked, may_be_outdated, spare, visible_at,
 };
@@ -29,10 +25,8 @@ use zerocopy::IntoBytes;
 use crate::api::config::ReadRule;
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
-use crate::node::slots::Use;
-use crate::txn::body::{Access, Body, GrownChain, Mode, Row, Target, purpose};
+use crate::txn::body::{Access, Body, Mode, Row, Target};
 use crate::txn::fetch::{Fetch, Next, Wants};
-use crate::txn::reserve::allocate;
 use crate::txn::slot::Slot;
 
 mod cached;
@@ -420,7 +414,7 @@ impl Body {
 
     /// Claims the place of an insert's CVT. Fails with `KeyCollision` if another insert of this
     /// transaction has the same 64-bit key.
-    fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
+    pub(super) fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
         debug_assert!(self.rows[row].access == Access::Insert, "I24: only an insert takes a CVT");
         let Row { table, key, primary_key, .. } = self.rows[row];
         let twin = |other: &Row| {
@@ -645,77 +639,5 @@ impl Body {
             self.values.extend_from_slice(&words.as_bytes()[range]);
             start..self.values.len()
         });
-    }
-
-    /// Allocates overflow buckets for inserts with full chains. They join the chains when the
-    /// transaction commits; its bucket locks protect the chains until then.
-    #[cold]
-    async fn grow_chains(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
-        for index in 0..self.fetches.len() {
-            let Fetch { row, wants: Wants::Overflow { tail }, .. } = self.fetches[index] else {
-                continue;
-            };
-            let Row { table, group, key, .. } = self.rows[row];
-            let shape = self.table(table).def.cvt();
-            // This transaction's own buckets behind the same tail may be full, too.
-            let mut tail = tail;
-            let cvt = loop {
-                let is_behind = |grown: &&GrownChain| {
-                    (grown.table, grown.group, grown.tail) == (table, group, tail)
-                };
-                let buckets = match self.grown.iter().find(is_behind) {
-                    Some(grown) => grown.buckets,
-                    None => self.grow_chain(coordinator, row, tail).await?,
-                };
-                let bucket = buckets.bucket_of(key, shape);
-                let mut slots = (0..BUCKET_SLOTS).map(|slot| bucket + slot_offset(shape, slot));
-                match slots.find(|cvt| !self.claims.contains(cvt)) {
-                    Some(cvt) => break cvt,
-                    None => tail = bucket,
-                }
-            };
-            let absent_since = self.fetches[index].absent_since.unwrap_or_default();
-            self.claim(row, Target::new_cvt(shape, cvt, Cell::NEVER_USED, absent_since))?;
-            self.rows[row].executed = true;
-        }
-        let rows = &self.rows;
-        self.fetches.retain(|fetch| !rows[fetch.row].executed);
-        Ok(())
-    }
-
-    /// Allocates the buckets behind `tail`, the end of a row's chain.
-    async fn grow_chain(
-        &mut self,
-        coordinator: &Rc<Coordinator>,
-        row: usize,
-        tail: u64,
-    ) -> Result<Overflow, TxnError> {
-        let Row { table, group, key, .. } = self.rows[row];
-        let def = &self.table(table).def;
-        let kind = def.geometry().behind(key, tail);
-        let (fan_bytes, bytes) = (def.bytes_of(SlotKind::Fan), def.bytes_of(SlotKind::Bucket));
-        let [fans, singles] = [SlotKind::Fan, SlotKind::Bucket].map(|k| purpose(table, group, k));
-        let take_fan = || allocate(coordinator, Use::Insert, fans, group, fan_bytes);
-        let buckets = if kind == SlotKind::Fan {
-            Overflow::fan(take_fan().await?)
-        } else if let Some(free) = coordinator.take_slot(Use::Insert, singles, bytes) {
-            Overflow::bucket(free)
-        } else {
-            match take_fan().await {
-                // Single buckets are cut from fans, so that both come from one slab.
-                Ok(fan) => {
-                    let others = (1..FAN_OUT as u64).map(|index| fan + index * bytes);
-                    others.for_each(|bucket| coordinator.release_slot(singles, bucket));
-                    Overflow::bucket(fan)
-                }
-                // Another node may have single ones.
-                Err(TxnError::TableFull { .. }) => Overflow::bucket(
-                    allocate(coordinator, Use::Insert, singles, group, bytes).await?,
-                ),
-                Err(error) => return Err(error),
-            }
-        };
-        self.grown.push(GrownChain { table, group, tail, buckets });
-        Ok(buckets)
     }
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
@@ -11,6 +12,7 @@ use lotus::{
     TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
+use lotus_fabric::sim::{Config, Profile, SimMachines, World};
 
 type Tweak = fn(ClusterBuilder) -> ClusterBuilder;
 
@@ -399,8 +401,8 @@ fn h20_index_chains_grow_as_long_as_need_be() {
 }
 
 /// A table takes a hundred times the rows that it was made for, and the first search for a row
-/// takes five rounds of READs on average, where one chain would take forty (0080). Later ones find its address
-/// in a cache that has grown, too.
+/// takes five rounds of READs on average, where one chain would take forty (0080). Later ones find
+/// its address in a cache that has grown, too.
 #[test]
 fn an_index_grows_with_its_table() {
     const ROWS: u64 = 20_000;
@@ -444,6 +446,43 @@ fn an_index_grows_with_its_table() {
     scanned.sort_unstable();
     assert!(scanned.into_iter().eq(0..ROWS), "each row once");
     stop_clean(cluster);
+}
+
+/// No insert waits for the growth of an index longer than a millisecond, on simulated NICs: a full
+/// bucket goes on in others, and nothing is moved (0080).
+#[test]
+fn an_index_that_grows_stalls_no_insert() {
+    const WORKERS: u64 = 8;
+    const EACH: u64 = 500;
+    let builder = small().compute_nodes(2).coroutines(WORKERS as usize);
+    let nodes = builder.node_count().expect("the settings are sound");
+    let profile = Profile::named("cx3-56g").expect("it is built in");
+    let world = World::new(Config::new(7, nodes, profile)).expect("a valid configuration");
+    let cluster = builder.start_on(SimMachines::new(world)).expect("the machines work");
+    let spec = TableSpec::new("outgrown").record_bytes(8).capacity(40).shards(4);
+    let table = cluster.create_table(spec).expect("there is room");
+    let seats: Vec<_> = cluster.seats().collect();
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|worker| {
+            let seat = seats[worker as usize % seats.len()];
+            cluster.submit(seat, move |mut session| async move {
+                let mut longest = Duration::ZERO;
+                for key in (worker * EACH)..(worker + 1) * EACH {
+                    let begun = session.now();
+                    while let Err(error) = session.insert(table, key, key).await {
+                        assert!(error.is_retryable(), "{error}");
+                    }
+                    longest = longest.max(session.now().since(begun));
+                }
+                Ok(longest)
+            })
+        })
+        .collect();
+    let longest = workers.into_iter().map(|worker| cluster.wait(worker).expect("it ends")).max();
+    assert!(longest < Some(Duration::from_millis(1)), "{longest:?}");
+    let mut rows = 0;
+    cluster.audit_scan(table, &mut |_, _, _| rows += 1).expect("it can be read");
+    assert_eq!(rows, WORKERS * EACH);
 }
 
 /// Free slots in the middle of a chain: an insert that has passed one remembers it to the end of

@@ -142,7 +142,7 @@ fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
     scenario.load.isolation = Isolation::Serializable;
     scenario.load.other_isolation = 0.0;
     let spare = rng.random_range(0..=2);
-    let workload = Pairs::new(pairs, record_bytes);
+    let workload = Pairs::new(pairs, 0, record_bytes);
     let loaded = loaded_slabs(&workload, &scenario.cluster_config(), scenario.cluster.shards);
     let most = loaded.into_iter().max().unwrap_or(0);
     scenario.cluster.group_slabs = (most + spare).max(FEWEST_SLABS);

@@ -205,8 +205,7 @@ fn drive(
             harness::run(watched, Tpcc::new(scale, critical_field, seed), options, &progress)
         }
         Workload::Pairs { pairs, made_for, record_bytes } => {
-            let workload = Pairs::new(pairs, record_bytes).made_for(made_for);
-            harness::run(watched, workload, options, &progress)
+            harness::run(watched, Pairs::new(pairs, made_for, record_bytes), options, &progress)
         }
         Workload::Bins { bins } => harness::run(watched, Bins::new(bins), options, &progress),
     };

@@ -73,16 +73,12 @@ const KINDS: [PairChange; 6] = [
 ];
 
 impl Pairs {
-    /// A workload of `pairs` pairs, with values of `record_bytes`, at least [`SHORTEST`].
-    pub fn new(pairs: u64, record_bytes: usize) -> Self {
+    /// A workload of `pairs` pairs, with values of `record_bytes`, at least [`SHORTEST`]. The index
+    /// is made for so many rows; for half of them, so that buckets overflow, if that is 0.
+    pub fn new(pairs: u64, made_for: u64, record_bytes: usize) -> Self {
+        let made_for = if made_for == 0 { pairs } else { made_for };
         let record_bytes = record_bytes.max(SHORTEST);
-        // Buckets for half of the rows, so that they overflow.
-        Self { table: TableId(0), pairs, made_for: pairs, record_bytes }
-    }
-
-    /// Makes the index for so many rows; 0 leaves it as it is.
-    pub fn made_for(self, rows: u64) -> Self {
-        if rows == 0 { self } else { Self { made_for: rows, ..self } }
+        Self { table: TableId(0), pairs, made_for, record_bytes }
     }
 
     /// Value of a row: its key, the complement of that as a check, and padding.

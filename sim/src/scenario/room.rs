@@ -183,7 +183,7 @@ mod tests {
             // Any topology will do.
             let scenario = swarm::scenario(seed);
             let bytes = [16, 100, 4096, 8192][rng.random_range(0..4)];
-            check(&Pairs::new(rng.random_range(1..600), bytes), &scenario);
+            check(&Pairs::new(rng.random_range(1..600), 0, bytes), &scenario);
             if seed % 10 == 0 {
                 check(&SmallBank::new(rng.random_range(2..3000), 0, 0.0, 1), &scenario);
                 check(&Tatp::new(rng.random_range(1..500), 1), &scenario);
@@ -198,7 +198,7 @@ mod tests {
             let format::Workload::Pairs { pairs, record_bytes, .. } = one.workload else {
                 panic!("{one:?}")
             };
-            let workload = Pairs::new(pairs, record_bytes);
+            let workload = Pairs::new(pairs, 0, record_bytes);
             let slabs = one.cluster.group_slabs;
             let taken = load(&workload, &one, slabs).expect("they fit");
             fit += 1;
