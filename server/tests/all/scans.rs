@@ -368,8 +368,18 @@ fn cursors_that_no_server_has_made_change_nothing() {
         decode::<Answer<'_>>(&again),
         Ok(Answer::Page { cursor: Some(Bytes(cursor)), rows })
     );
-    let mut beyond = cursor.to_vec();
-    beyond[30..32].fill(0xff);
+    // What a cursor of this table says ends with its place: number of the home bucket, path from it,
+    // home buckets of the stretch and which of them, group, kind.
+    let at = |from_end: usize| cursor.len() - from_end;
+    let (bucket, path, homes, group) = (at(21)..at(13), at(13)..at(5), at(5)..at(3), at(3)..at(1));
+    let changed = |changes: &[(&std::ops::Range<usize>, &[u8])]| {
+        let mut changed = cursor.to_vec();
+        for (range, bytes) in changes {
+            changed[(*range).clone()].copy_from_slice(bytes);
+        }
+        changed
+    };
+    let beyond = changed(&[(&group, &[0xff; 2])]);
     let answer = ask(&mut raw, &scan(false, Bytes(&beyond)));
     assert_eq!(decode::<Answer<'_>>(&answer), Ok(Answer::Page { cursor: None, rows: vec![] }));
     // The last page was no end, and a cursor of another scan is one.
@@ -378,11 +388,22 @@ fn cursors_that_no_server_has_made_change_nothing() {
     assert!(is_too_old(&ask(&mut raw, &scan(false, Bytes(&[0; 32])))));
     let over = ask(&mut raw, &scan(false, Bytes(cursor)));
     assert!(matches!(decode(&over), Ok(Answer::Failed(Failure::NoTransaction))));
-    // Bucket and level beyond the table's.
-    let mut far = cursor.to_vec();
-    far[18..30].fill(0xff);
-    let answer = ask(&mut raw, &scan(true, Bytes(&far)));
-    assert!(matches!(decode(&answer), Ok(Answer::Page { .. })), "{answer:?}");
+    // A home bucket beyond the table's, and behind the first one a path that leads nowhere.
+    let deep = (1_u64 << 62).to_le_bytes();
+    let far = changed(&[(&bucket, &[0xff; 8])]);
+    let nowhere = changed(&[(&bucket, &[0; 8]), (&path, &deep), (&homes, &[1, 0])]);
+    let far_and_nowhere = changed(&[(&bucket, &[0xff; 8]), (&path, &deep), (&homes, &[1, 0])]);
+    for place in [&far, &nowhere, &far_and_nowhere] {
+        let answer = ask(&mut raw, &scan(true, Bytes(place)));
+        assert!(matches!(decode(&answer), Ok(Answer::Page { .. })), "{place:?}: {answer:?}");
+    }
+    // A path of half a step, and a home bucket that is not in the stretch.
+    let none = [(2_u64, [1, 0]), (4, [1, 1]), (0, [1, 0]), (4, [0xff, 0])];
+    let none =
+        none.map(|(word, stretch)| changed(&[(&path, &word.to_le_bytes()), (&homes, &stretch)]));
+    for cursor in &none {
+        assert!(is_too_old(&ask(&mut raw, &scan(true, Bytes(cursor)))), "{cursor:?}");
+    }
     // A step of a transaction is no request of a scan.
     let step =
         messages::Step { txn: 1, begin: None, actions: vec![], end: messages::StepEnd::Commit };
