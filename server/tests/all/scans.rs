@@ -368,8 +368,8 @@ fn cursors_that_no_server_has_made_change_nothing() {
         decode::<Answer<'_>>(&again),
         Ok(Answer::Page { cursor: Some(Bytes(cursor)), rows })
     );
-    // What a cursor of this table says ends with its place: number of the home bucket, path from it,
-    // home buckets of the stretch and which of them, group, kind.
+    // A cursor of this table ends with its place: number of the home bucket, path from it, home
+    // buckets of the stretch and which of them, group, kind.
     let at = |from_end: usize| cursor.len() - from_end;
     let (bucket, path, homes, group) = (at(21)..at(13), at(13)..at(5), at(5)..at(3), at(3)..at(1));
     let changed = |changes: &[(&std::ops::Range<usize>, &[u8])]| {
