@@ -2,7 +2,7 @@
 //!
 //! One map behind one lock, two-phase locking that never waits, virtual time that advances with
 //! every reading of the clock. All coordinators share the calling thread, so that a run is
-//! deterministic. [`Faults`] breaks it on purpose, so that tests can make audits fail.
+//! deterministic. An ordered table is locked as a whole. [`Faults`] breaks it on purpose, so that tests can make audits fail.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::contract::deployment::{
     DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
 use crate::contract::engine::{
-    AbortReason, Finish, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
+    AbortReason, Finish, Item, KeyRange, Ordered, Receipt, Txn, TxnEngine, TxnError, TxnKind,
 };
 
 /// Step of the clock at every reading.
@@ -52,6 +52,16 @@ struct State {
     recording_from: Option<(u64, Traffic)>,
 }
 
+impl State {
+    /// The rows of a table that exist, as an ordered table has them.
+    fn in_order(&self, table: TableId) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let existing = |(key, row): (&PrimaryKey, &StoredRow)| {
+            Some((key.as_bytes().to_vec(), row.value.clone()?))
+        };
+        self.tables[at(table)].iter().filter_map(existing).collect()
+    }
+}
+
 struct ReferenceStore {
     state: Mutex<State>,
     clock: AtomicU64,
@@ -81,6 +91,14 @@ impl Reference {
         let clock = AtomicU64::new(TICK_NS);
         let shared = ReferenceStore { state: Mutex::default(), clock, faults, cns };
         Self { shared: Arc::new(shared), cns, threads }
+    }
+
+    /// Removes the first row of a table.
+    pub(crate) fn lose_first(&mut self, table: TableId) {
+        let mut state = self.shared.state();
+        let mut rows = state.tables[at(table)].values_mut();
+        let existing = rows.find(|row| row.value.is_some()).expect("the table has a row");
+        existing.value = None;
     }
 
     pub(crate) fn commits(&self) -> u64 {
@@ -137,6 +155,15 @@ impl Deployment for Reference {
                 visit(key, value, row.writer);
             }
         }
+        Ok(())
+    }
+
+    fn scan_ordered(
+        &mut self,
+        table: TableId,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DeployError> {
+        self.shared.state().in_order(table).iter().for_each(|(key, value)| visit(key, value));
         Ok(())
     }
 
@@ -284,6 +311,53 @@ impl ReferenceTxn {
     }
 }
 
+/// Key of the row, which never exists, whose lock stands for a whole ordered table.
+const WHOLE_TABLE: [u8; 1] = [0xff];
+
+impl ReferenceTxn {
+    fn touched(&mut self, table: TableId, key: PrimaryKey) -> Option<&mut Touched> {
+        self.items.iter_mut().find(|item| (item.table, item.key) == (table, key))
+    }
+
+    /// Locks a row, unless this attempt has.
+    fn lock(&mut self, table: TableId, key: PrimaryKey, write: bool) -> Result<(), TxnError> {
+        match self.touched(table, key) {
+            Some(item) if item.may_write || !write => Ok(()),
+            Some(_) => Err(TxnError::Fatal("a lock that would have to be raised".to_owned())),
+            None => {
+                self.add(table, key, write);
+                self.lock_and_read()
+            }
+        }
+    }
+
+    /// The rows of an ordered table, which is locked, with this attempt's changes.
+    fn in_order(&self, table: TableId) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut rows = self.shared.state().in_order(table);
+        for item in self.items.iter().filter(|item| item.table == table) {
+            match &item.change {
+                Some(Some(value)) => drop(rows.insert(item.key.as_bytes().to_vec(), value.clone())),
+                Some(None) => drop(rows.remove(item.key.as_bytes())),
+                None => {}
+            }
+        }
+        rows
+    }
+
+    fn change(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        change: Option<&[u8]>,
+    ) -> Result<(), TxnError> {
+        let key = PrimaryKey::try_from(key).map_err(|error| TxnError::Fatal(error.to_string()))?;
+        self.lock(table, key, true)?;
+        let item = self.touched(table, key).expect("it was locked");
+        item.change = Some(change.map(<[u8]>::to_vec));
+        Ok(())
+    }
+}
+
 impl Txn for ReferenceTxn {
     fn id(&self) -> TxnId {
         self.id
@@ -333,6 +407,51 @@ impl Txn for ReferenceTxn {
     fn delete(&mut self, item: Item) -> Result<(), TxnError> {
         self.items[item.0 as usize].change = Some(None);
         Ok(())
+    }
+
+    async fn ordered(
+        &mut self,
+        table: TableId,
+        operation: Ordered<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize, TxnError> {
+        let reads = matches!(
+            operation,
+            Ordered::Get { for_update: false, .. }
+                | Ordered::Range(KeyRange { for_update: false, .. })
+        );
+        self.lock(table, WHOLE_TABLE.into(), !reads)?;
+        yield_now().await;
+        let rows = self.in_order(table);
+        match operation {
+            Ordered::Get { key, .. } => {
+                let found = rows.get_key_value(key);
+                found.inspect(|(key, value)| visit(key, value));
+                Ok(usize::from(found.is_some()))
+            }
+            Ordered::Range(KeyRange { from, until, reverse, limit, .. }) => {
+                let within = rows.iter().filter(|(key, _)| {
+                    key.as_slice() >= from && until.is_none_or(|until| key.as_slice() < until)
+                });
+                let mut within: Vec<_> = within.collect();
+                if reverse {
+                    within.reverse();
+                }
+                within.truncate(limit);
+                within.iter().for_each(|(key, value)| visit(key, value));
+                Ok(within.len())
+            }
+            Ordered::Insert { key, .. } if rows.contains_key(key) => {
+                Err(TxnError::Aborted(AbortReason::Logic))
+            }
+            Ordered::Insert { key, value } | Ordered::Put { key, value } => {
+                self.change(table, key, Some(value)).map(|()| 1)
+            }
+            Ordered::Delete { key } if rows.contains_key(key) => {
+                self.change(table, key, None).map(|()| 1)
+            }
+            Ordered::Delete { .. } => Ok(0),
+        }
     }
 }
 

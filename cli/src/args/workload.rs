@@ -2,7 +2,7 @@
 
 use clap::Args;
 use lotus_benchmarks::tatp::Tatp;
-use lotus_benchmarks::tpcc::{Critical, Scale};
+use lotus_benchmarks::tpcc::{Critical, Paths, Scale};
 use lotus_benchmarks::ycsb::{Mix, Ycsb};
 use lotus_benchmarks::zipf::KeyChooser;
 
@@ -84,6 +84,10 @@ pub struct TpccArgs {
     /// Part of a key that decides the shard, and so which node grants the locks.
     #[arg(long, default_value = "warehouse", value_parser = one_of(CRITICAL_FIELDS))]
     pub critical_field: Critical,
+    /// Finds customers by last name, a customer's last order and the oldest new orders by ranges of
+    /// ordered tables, instead of rows that lead to them.
+    #[arg(long)]
+    pub ordered: bool,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -126,5 +130,10 @@ impl TpccArgs {
     pub fn scale(&self) -> Scale {
         let &Self { warehouses, customers_per_district: customers, items, .. } = self;
         Scale { warehouses, customers, items }
+    }
+
+    /// The form of the access paths.
+    pub const fn paths(&self) -> Paths {
+        if self.ordered { Paths::Ordered } else { Paths::Rows }
     }
 }

@@ -147,6 +147,7 @@ fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<
         }
         WorkloadArgs::Tpcc(args) => {
             let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
+            let tpcc = tpcc.with_paths(args.paths());
             deploy::run(tpcc, options, place, progress)
         }
         WorkloadArgs::Ycsb(args) => {

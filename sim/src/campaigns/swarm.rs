@@ -353,6 +353,7 @@ fn workload(rng: &mut SmallRng) -> Workload {
                 rng,
                 &[Critical::Warehouse, Critical::District, Critical::Customer],
             ),
+            ordered: rng.random(),
         },
         4 => Workload::Bins { bins: pick(rng, &[1, 5, 20, 60]) },
         _ => {

@@ -15,7 +15,7 @@ use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
-use lotus_benchmarks::tpcc::{Scale, Tpcc};
+use lotus_benchmarks::tpcc::{Paths, Scale, Tpcc};
 use lotus_benchmarks::workload::Workload as _;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;
@@ -200,9 +200,17 @@ fn drive(
         Workload::Tatp { subscribers } => {
             harness::run(watched, Tatp::new(subscribers, seed), options, &progress)
         }
-        Workload::Tpcc { warehouses, customers_per_district: customers, items, critical_field } => {
+        Workload::Tpcc {
+            warehouses,
+            customers_per_district: customers,
+            items,
+            critical_field,
+            ordered,
+        } => {
             let scale = Scale { warehouses, customers, items };
-            harness::run(watched, Tpcc::new(scale, critical_field, seed), options, &progress)
+            let paths = if ordered { Paths::Ordered } else { Paths::Rows };
+            let tpcc = Tpcc::new(scale, critical_field, seed).with_paths(paths);
+            harness::run(watched, tpcc, options, &progress)
         }
         Workload::Pairs { pairs, made_for, record_bytes } => {
             harness::run(watched, Pairs::new(pairs, made_for, record_bytes), options, &progress)

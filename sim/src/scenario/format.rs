@@ -197,6 +197,9 @@ pub enum Workload {
         items: u32,
         /// Part of a key that chooses the shard.
         critical_field: Critical,
+        /// Whether access paths are ranges of ordered tables.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ordered: bool,
     },
     /// Inserts and deletions of rows, at most one of each pair ([`crate::scenario::pairs`]).
     #[serde(rename_all = "kebab-case")]

@@ -17,17 +17,17 @@ use lotus_mvcc::PrimaryKey;
 use zerocopy::IntoBytes;
 
 use super::Tpcc;
-use super::population::{FIRST_PAYMENT, Population};
+use super::population::FIRST_PAYMENT;
 use super::rows::{
-    Customer, District, History, Item, LatestOrder, NewOrder, NextDelivery, Order, OrderLine,
-    Record, Stock, Warehouse, postings,
+    Customer, District, History, Item, NewOrder, Order, OrderLine, Record, Stock, Warehouse,
 };
-use super::scale::{DISTRICTS, Scale, Table};
+use super::scale::DISTRICTS;
 use crate::contract::audit::{Check, Effects, RowCheck};
 use crate::contract::deployment::{DeployError, Deployment};
 
 mod books;
 mod conditions;
+mod paths;
 
 use books::{Books, Sales, WarehouseBook};
 use conditions::Conditions;
@@ -116,15 +116,23 @@ impl<D: Deployment> Scanner<'_, D> {
     fn scan<R: Record>(&mut self, mut see: impl FnMut(&R)) -> Result<(), DeployError> {
         let (scale, rows) = (&self.tpcc.scale, &mut self.rows);
         let mut seen = 0;
-        let table = self.tpcc.tables[R::TABLE as usize];
-        self.deployment.scan(table, &mut |key, value, _writer| {
+        let mut visit = |key: &[u8], value: &[u8]| {
             seen += 1;
-            let record = R::ref_from_bytes(value).ok().filter(|record| record.key(scale) == *key);
+            let carries = |record: &&R| record.key(scale).as_bytes() == key;
+            let record = R::ref_from_bytes(value).ok().filter(carries);
             rows.see(record.is_some(), || {
-                format!("{} {key:?} has the record {value:02x?}", R::TABLE.name())
+                format!("{} {key:02x?} has the record {value:02x?}", R::TABLE.name())
             });
             record.into_iter().for_each(&mut see);
-        })?;
+        };
+        let table = self.tpcc.tables[R::TABLE as usize];
+        match R::TABLE.is_ordered(self.tpcc.paths) {
+            true => self.deployment.scan_ordered(table, &mut visit)?,
+            false => {
+                let visit = &mut |key: &PrimaryKey, value: &[u8], _| visit(key.as_bytes(), value);
+                self.deployment.scan(table, visit)?;
+            }
+        }
         // The conditions judge the number of rows of growing tables.
         let fixed = self.tpcc.population.rows(R::TABLE);
         self.expected += if R::TABLE.grows() { seen } else { fixed };
@@ -197,45 +205,6 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// Checks latest orders and next deliveries of the districts of `books`.
-    fn paths(&mut self, books: &Books, paths: &mut RowCheck) -> Result<(), DeployError> {
-        let mut compare = |what: &str, id: u32, leads_to: u32, should: Option<u32>| {
-            let Some(should) = should else { return };
-            paths.see(leads_to == should, || {
-                format!("{what} {id} leads to order {leads_to} instead of {should}")
-            });
-        };
-        self.scan(|row: &LatestOrder| {
-            let id = row.customer.get();
-            compare("customer", id, row.order.get(), books.latest_order(id));
-        })?;
-        self.scan(|row: &NextDelivery| {
-            let id = row.district.get();
-            compare("district", id, row.order.get(), books.next_delivery(id));
-        })
-    }
-
-    /// Checks customers by name: each list has the right name and order, and all lists together
-    /// name every customer.
-    fn names(&mut self, paths: &mut RowCheck) -> Result<(), DeployError> {
-        let Tpcc { scale, population, .. } = self.tpcc;
-        let table = self.tpcc.tables[Table::CustomersByName as usize];
-        let (mut lists, mut listed) = (0, 0);
-        self.deployment.scan(table, &mut |key, value, _writer| {
-            lists += 1;
-            listed += (value.len() / postings::ENTRY_BYTES) as u64;
-            paths.see(is_right_list(population, scale, key, value), || {
-                format!("name {key:?} leads to the customers {value:02x?}")
-            });
-        })?;
-        let (all_lists, all) =
-            (population.rows(Table::CustomersByName), population.rows(Table::Customer));
-        paths.see((lists, listed) == (all_lists, all), || {
-            format!("{lists} of {all_lists} names lead to {listed} of {all} customers")
-        });
-        Ok(())
-    }
-
     fn items(&mut self, constant: &mut RowCheck) -> Result<(), DeployError> {
         let population = &self.tpcc.population;
         self.scan(|row: &Item| {
@@ -273,32 +242,17 @@ impl<D: Deployment> Scanner<'_, D> {
     }
 }
 
-/// Whether a list consists of customers with the key's district and name, ordered by first name.
-fn is_right_list(population: &Population, scale: &Scale, key: &PrimaryKey, list: &[u8]) -> bool {
-    let (entries, rest) = list.as_chunks::<{ postings::ENTRY_BYTES }>();
-    let mut before = None;
-    let in_order = entries.iter().all(|entry| {
-        let id = u32::from_le_bytes(*entry);
-        if id >= scale.districts() * scale.customers {
-            return false;
-        }
-        let customer = population.customer(id);
-        let here = Scale::name_key(scale.district_of(id), &customer.last) == *key;
-        let place = Some((customer.first, id));
-        let follows = before < place;
-        before = place;
-        here && follows
-    });
-    rest.is_empty() && !entries.is_empty() && in_order
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn portions_cover_all_districts_and_keep_to_their_size() {
-        let tpcc = Tpcc::new(Scale { warehouses: 2, customers: 3, items: 1 }, CRITICAL, 1);
+        let tpcc = Tpcc::new(
+            crate::workloads::tpcc::Scale { warehouses: 2, customers: 3, items: 1 },
+            CRITICAL,
+            1,
+        );
         let mut districts: Vec<District> = (0..20).map(|id| tpcc.population.district(id)).collect();
         districts[7].next_order.set(u32::MAX);
         for (at_once, count) in [(1, 20), (4, 20), (8, 11), (1 << 40, 1)] {

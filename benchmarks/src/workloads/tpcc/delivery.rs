@@ -5,12 +5,10 @@
 //! limits. A district without an undelivered order is skipped (clause 2.7.4.2).
 
 use super::access::{Rows, TypedRow};
-use super::rows::{Customer, NewOrder, NextDelivery, Order, OrderLine};
+use super::paths::Each;
+use super::rows::{Customer, Order, OrderLine};
 use super::scale::{DISTRICTS, MAX_LINES, Scale};
 use crate::contract::engine::{Txn, TxnError};
-
-/// One value for each district of a warehouse.
-type Each<R> = [Option<R>; DISTRICTS as usize];
 
 /// Rows of an order that is being delivered.
 #[derive(Clone, Copy)]
@@ -22,28 +20,10 @@ struct Parcel {
 impl<T: Txn> Rows<'_, T> {
     /// Returns the number of delivered orders.
     pub(super) async fn delivery(&mut self, warehouse: u32, carrier: u8) -> Result<i64, TxnError> {
-        let first = warehouse * DISTRICTS;
-        let mut next: Each<TypedRow<NextDelivery>> = [None; DISTRICTS as usize];
-        for (district, next) in (first..).zip(&mut next) {
-            *next = Some(self.update(Scale::district_key(district))?);
-        }
-        self.execute().await?;
-
-        let mut oldest: Each<(TypedRow<NewOrder>, TypedRow<Order>)> = [None; DISTRICTS as usize];
-        for ((district, next), oldest) in (first..).zip(next).zip(&mut oldest) {
-            let number = self.get(next.expect("of every district"))?.order.get();
-            let key = Scale::order_key(district, number);
-            *oldest = Some((self.update(key)?, self.update(key)?));
-        }
-        self.execute().await?;
-
+        let orders = self.take_oldest(warehouse).await?;
         let mut parcels: Each<Parcel> = [None; DISTRICTS as usize];
-        for ((next, oldest), parcel) in next.into_iter().zip(oldest).zip(&mut parcels) {
-            let (next, (new, order)) = next.zip(oldest).expect("of every district");
-            if self.find(new)?.is_some() {
-                self.delete(new)?;
-                *parcel = Some(self.dispatch(next, order, carrier)?);
-            }
+        for (order, parcel) in orders.into_iter().zip(&mut parcels) {
+            *parcel = order.map(|order| self.dispatch(order, carrier)).transpose()?;
         }
         self.execute().await?;
 
@@ -54,18 +34,11 @@ impl<T: Txn> Rows<'_, T> {
     }
 
     /// Sets the order's carrier, and declares the order's customer and lines.
-    fn dispatch(
-        &mut self,
-        next: TypedRow<NextDelivery>,
-        order: TypedRow<Order>,
-        carrier: u8,
-    ) -> Result<Parcel, TxnError> {
+    fn dispatch(&mut self, order: TypedRow<Order>, carrier: u8) -> Result<Parcel, TxnError> {
         let mut record = self.get(order)?;
         record.carrier = carrier;
         self.put(order, &record)?;
         let (district, number) = (record.district.get(), record.id.get());
-        let following = NextDelivery { district: district.into(), order: (number + 1).into() };
-        self.put(next, &following)?;
         let customer = self.update(self.tpcc.scale.customer_key(record.customer.get()))?;
         let mut lines = [None; MAX_LINES];
         for (line, row) in (1..=u32::from(record.lines)).zip(&mut lines) {

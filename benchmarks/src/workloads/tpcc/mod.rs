@@ -2,16 +2,16 @@
 //!
 //! # Tables and transactions
 //! Nine tables and five transactions, in the specification's proportions, populated in full
-//! ([`Scale`]). Three more tables are access paths: customers by last name, the latest order of a
-//! customer, the oldest undelivered order of a district. Their rows are ordinary rows, written in
-//! the same transactions as their targets.
+//! ([`Scale`]). Access paths lead to customers by last name, to a customer's latest order and to the
+//! oldest undelivered order of a district: rows of three more tables, or ranges of ordered tables
+//! ([`Paths`]), written in the same transactions as their targets.
 //!
 //! # Limits
 //! The figures are no TPC-C results: there are no terminals, keying times or think times.
 //!
 //! # Modules
-//! `rows` defines the records, `population` their initial contents, `request` the requests; each
-//! transaction has a file. `audit` checks the specification's twelve consistency conditions. They
+//! `rows` defines the records, `population` their initial contents, `request` the requests, `paths`
+//! what differs between the forms of access paths; each transaction has a file. `audit` checks the specification's twelve consistency conditions. They
 //! hold at either isolation level, because every execution of TPC-C under snapshot isolation is
 //! serializable (Fekete et al., "Making snapshot isolation serializable", TODS 2005). An unknown
 //! outcome breaks none of them, because a transaction takes effect as a whole or not at all.
@@ -33,6 +33,7 @@ mod audit;
 mod delivery;
 mod new_order;
 mod order_status;
+mod paths;
 mod payment;
 mod population;
 mod random;
@@ -44,6 +45,7 @@ mod stock_level;
 mod tests;
 
 use access::Rows;
+pub use paths::Paths;
 use population::Population;
 pub use request::TpccRequest;
 use request::{Terminals, TpccProfile, Whom, Wish};
@@ -56,6 +58,7 @@ pub struct Tpcc {
     tables: [TableId; Table::COUNT],
     scale: Scale,
     critical: Critical,
+    paths: Paths,
     population: Population,
     terminals: Terminals,
 }
@@ -75,9 +78,16 @@ impl Tpcc {
             tables: [TableId(0); Table::COUNT],
             scale,
             critical,
+            paths: Paths::Rows,
             population: Population::new(scale, seed),
             terminals: Terminals::new(scale, seed),
         }
+    }
+
+    /// The same company with access paths of this form; [`Paths::Rows`] is the default.
+    #[must_use]
+    pub fn with_paths(self, paths: Paths) -> Self {
+        Self { paths, ..self }
     }
 
     fn record_bytes(&self, table: Table) -> usize {
@@ -96,6 +106,8 @@ impl Tpcc {
             }
             Table::LatestOrder => size_of::<rows::LatestOrder>(),
             Table::NextDelivery => size_of::<rows::NextDelivery>(),
+            Table::NamedCustomer => size_of::<rows::NamedCustomer>(),
+            Table::CustomersOrder => size_of::<rows::CustomersOrder>(),
         }
     }
 }
@@ -108,23 +120,25 @@ impl Workload for Tpcc {
         &["NewOrder", "Payment", "OrderStatus", "Delivery", "StockLevel"];
 
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
-        let spec = |table: Table| {
-            let size = (self.population.rows(table), self.record_bytes(table));
-            table.spec(&self.scale, size, self.critical, cluster)
+        let spec = |table: &Table| {
+            let size = (self.population.rows(*table), self.record_bytes(*table));
+            table.spec(&self.scale, size, (self.paths, self.critical), cluster)
         };
-        Table::ALL.map(spec).into()
+        Table::of(self.paths).iter().map(spec).collect()
     }
 
     fn attach(&mut self, tables: &[TableId]) {
-        self.tables.copy_from_slice(tables);
+        for (table, id) in Table::of(self.paths).iter().zip(tables) {
+            self.tables[*table as usize] = *id;
+        }
     }
 
     fn rows(&self, table: usize) -> u64 {
-        self.population.rows(Table::ALL[table])
+        self.population.rows(Table::of(self.paths)[table])
     }
 
     fn row(&self, table: usize, row: u64, value: &mut Vec<u8>) -> PrimaryKey {
-        self.population.row(Table::ALL[table], row, value)
+        self.population.row(Table::of(self.paths)[table], row, value)
     }
 
     #[inline]
@@ -193,6 +207,7 @@ impl Workload for Tpcc {
             "customers_per_district": self.scale.customers,
             "items": self.scale.items,
             "critical_field": self.critical,
+            "paths": self.paths,
         })
     }
 

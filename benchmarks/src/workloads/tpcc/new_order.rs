@@ -5,9 +5,7 @@
 
 use super::access::{Rows, TypedRow};
 use super::request::{NewOrder, Ordered};
-use super::rows::{
-    self, Customer, District, Item, LatestOrder, Moment, Order, OrderLine, Stock, Warehouse,
-};
+use super::rows::{self, Customer, District, Item, Moment, Order, OrderLine, Stock, Warehouse};
 use super::scale::{DISTRICTS, MAX_LINES, Scale};
 use crate::contract::engine::{AbortReason, Txn, TxnError};
 
@@ -25,7 +23,7 @@ impl<T: Txn> Rows<'_, T> {
         let district = self.update::<District>(Scale::district_key(district_id))?;
         let warehouse = self.read::<Warehouse>(Scale::warehouse_key(warehouse_id))?;
         let customer = self.read::<Customer>(scale.customer_key(wish.customer))?;
-        let latest = self.update::<LatestOrder>(scale.customer_key(wish.customer))?;
+        let latest = self.declare_new_latest(wish.customer)?;
         let goods = self.declare_goods(lines)?;
         self.execute().await?;
 
@@ -35,11 +33,9 @@ impl<T: Txn> Rows<'_, T> {
         let order = counter.next_order.get();
         counter.next_order.set(order + 1);
         self.put(district, &counter)?;
-        let mut newest: LatestOrder = self.get(latest)?;
-        newest.order = order.into();
-        self.put(latest, &newest)?;
         let all_local = lines.iter().all(|line| line.supplier == warehouse_id);
-        self.insert(&rows::NewOrder { district: district_id.into(), order: order.into() })?;
+        let new = rows::NewOrder { district: district_id.into(), order: order.into() };
+        self.lead_to_new(latest, wish.customer, &new).await?;
         self.insert(&Order {
             district: district_id.into(),
             id: order.into(),

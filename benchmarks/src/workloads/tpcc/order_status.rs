@@ -2,7 +2,7 @@
 
 use super::access::{Rows, TypedRow};
 use super::request::Whom;
-use super::rows::{Customer, LatestOrder, Order, OrderLine};
+use super::rows::{Customer, Order, OrderLine};
 use super::scale::{MAX_LINES, Scale};
 use crate::contract::engine::{Txn, TxnError};
 
@@ -12,10 +12,10 @@ impl<T: Txn> Rows<'_, T> {
         let id = self.find_customer(whom).await?;
         let district = scale.district_of(id);
         let customer = self.read::<Customer>(scale.customer_key(id))?;
-        let latest = self.read::<LatestOrder>(scale.customer_key(id))?;
+        let latest = self.declare_latest(id)?;
         self.execute().await?;
         self.get(customer)?;
-        let number = self.get(latest)?.order.get();
+        let number = self.latest_order(latest, id).await?;
 
         let order = self.read::<Order>(Scale::order_key(district, number))?;
         self.execute().await?;

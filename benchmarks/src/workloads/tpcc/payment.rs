@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use super::access::Rows;
 use super::request::{Payment, Whom};
-use super::rows::{CUSTOMER_DATA, Customer, District, History, Warehouse, postings};
-use super::scale::{Scale, Table};
+use super::rows::{CUSTOMER_DATA, Customer, District, History, Warehouse};
+use super::scale::Scale;
 use crate::contract::engine::{Txn, TxnError};
 
 impl<T: Txn> Rows<'_, T> {
@@ -42,17 +42,10 @@ impl<T: Txn> Rows<'_, T> {
 
     /// Number of the customer that a request names; looked up if it gives the last name.
     pub(super) async fn find_customer(&mut self, whom: Whom) -> Result<u32, TxnError> {
-        let (district, name) = match whom {
-            Whom::Number(customer) => return Ok(customer),
-            Whom::Name { district, name } => (district, name),
-        };
-        let table = self.tpcc.tables[Table::CustomersByName as usize];
-        let key = Scale::name_key(district, &super::population::last_name(name));
-        let item = self.txn.add_ro(table, key)?;
-        self.execute().await?;
-        let list = self.txn.value(item);
-        list.and_then(postings::middle)
-            .ok_or_else(|| TxnError::Fatal(format!("name {key:?} has the customers {list:02x?}")))
+        match whom {
+            Whom::Number(customer) => Ok(customer),
+            Whom::Name { district, name } => self.middle_of_name(district, name).await,
+        }
     }
 }
 

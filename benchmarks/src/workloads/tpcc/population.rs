@@ -12,10 +12,10 @@ use rand::{Rng, SeedableRng};
 
 use super::random::{Constants, NonUniform, Rolls};
 use super::rows::{
-    Address, Customer, District, History, Item, LOADED, LatestOrder, Moment, NewOrder,
-    NextDelivery, Order, OrderLine, Record, Stock, Warehouse, postings,
+    Address, Customer, CustomersOrder, District, History, Item, LOADED, LatestOrder, Moment,
+    NamedCustomer, NewOrder, NextDelivery, Order, OrderLine, Record, Stock, Warehouse, postings,
 };
-use super::scale::{DISTRICTS, NAME_BYTES, Scale, Table};
+use super::scale::{DISTRICTS, FIRST_NAME_BYTES, NAME_BYTES, Scale, Table};
 
 /// Initial payment of a customer, in cents.
 pub(super) const FIRST_PAYMENT: i64 = 1_000;
@@ -100,7 +100,12 @@ impl Population {
             Table::Item => return items.into(),
             Table::Stock => return u64::from(warehouses) * u64::from(items),
             Table::District | Table::NextDelivery => 1,
-            Table::Customer | Table::History | Table::Order | Table::LatestOrder => customers,
+            Table::Customer
+            | Table::History
+            | Table::Order
+            | Table::LatestOrder
+            | Table::NamedCustomer
+            | Table::CustomersOrder => customers,
             Table::NewOrder => customers - self.scale.delivered(),
             Table::OrderLine => self.lines_of_district(),
             Table::CustomersByName => self.scale.last_names(),
@@ -124,6 +129,15 @@ impl Population {
             Table::Item => self.write(self.item(number), value),
             Table::LatestOrder => self.write(self.latest_order(number), value),
             Table::NextDelivery => self.write(self.next_delivery(number), value),
+            Table::NamedCustomer => {
+                let (district, at) = within(self.scale.customers);
+                let customer = district * self.scale.customers + self.by_name[at as usize];
+                self.write(self.named_customer(customer), value)
+            }
+            Table::CustomersOrder => {
+                let LatestOrder { customer, order } = self.latest_order(number);
+                self.write(CustomersOrder { customer, order }, value)
+            }
             Table::NewOrder => {
                 let delivered = self.scale.delivered();
                 let (district, at) = within(self.scale.customers - delivered);
@@ -185,7 +199,7 @@ impl Population {
     }
 
     /// First name of a customer: drawn first, because it orders the customers with one last name.
-    fn first_name(&self, id: u32) -> ([u8; 16], Rolls) {
+    fn first_name(&self, id: u32) -> ([u8; FIRST_NAME_BYTES], Rolls) {
         let mut rolls = self.rolls(Table::Customer, id.into());
         (rolls.text(8), rolls)
     }
@@ -294,6 +308,13 @@ impl Population {
     fn latest_order(&self, customer: u32) -> LatestOrder {
         let order = self.order_of[(customer % self.scale.customers) as usize] + 1;
         LatestOrder { customer: customer.into(), order: order.into() }
+    }
+
+    /// Row that leads from a customer's names to the customer.
+    pub(super) fn named_customer(&self, customer: u32) -> NamedCustomer {
+        let name = self.names[(customer % self.scale.customers) as usize];
+        let (first, _) = self.first_name(customer);
+        NamedCustomer { name: name.into(), first, customer: customer.into() }
     }
 
     fn next_delivery(&self, district: u32) -> NextDelivery {

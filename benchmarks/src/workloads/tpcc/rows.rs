@@ -10,7 +10,7 @@ use lotus_mvcc::PrimaryKey;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::scale::{DISTRICTS, NAME_BYTES, Scale, Table};
+use super::scale::{DISTRICTS, FIRST_NAME_BYTES, NAME_BYTES, Scale, Table};
 
 /// A date and time: zero for none, [`LOADED`], or the id of the attempt that set it.
 pub(super) type Moment = U64;
@@ -68,7 +68,7 @@ records! {
 
     Customer {
         id: U32,
-        first: [u8; 16],
+        first: [u8; FIRST_NAME_BYTES],
         middle: [u8; 2],
         last: [u8; NAME_BYTES],
         address: Address,
@@ -151,6 +151,19 @@ records! {
         district: U32,
         order: U32,
     }
+
+    /// A customer among those with one last name.
+    NamedCustomer {
+        name: U32,
+        first: [u8; FIRST_NAME_BYTES],
+        customer: U32,
+    }
+
+    /// An order among those of its customer.
+    CustomersOrder {
+        customer: U32,
+        order: U32,
+    }
 }
 
 macro_rules! keys {
@@ -180,6 +193,10 @@ keys! {
     Stock(row, _scale) => Scale::stock_key(row.warehouse.get(), row.item.get());
     LatestOrder(row, scale) => scale.customer_key(row.customer.get());
     NextDelivery(row, _scale) => Scale::district_key(row.district.get());
+    NamedCustomer(row, scale) =>
+        scale.named_customer_key(row.customer.get(), row.name.get(), &row.first);
+    CustomersOrder(row, scale) =>
+        scale.customers_order_key(row.customer.get(), row.order.get());
 }
 
 /// Customers with one last name: their numbers, four bytes each, in the order of their first names.

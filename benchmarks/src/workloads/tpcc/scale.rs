@@ -7,12 +7,15 @@
 
 use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec};
 
+use super::paths::Paths;
 use crate::contract::config::{ClusterConfig, Sharding};
 
 /// Districts of a warehouse.
 pub const DISTRICTS: u32 = 10;
 /// Most lines of an order.
 pub const MAX_LINES: usize = 15;
+/// Bytes of a first name.
+pub const FIRST_NAME_BYTES: usize = 16;
 /// Bytes of a last name, three syllables.
 pub const NAME_BYTES: usize = 16;
 /// Number of different last names.
@@ -94,6 +97,46 @@ impl Scale {
         key.into()
     }
 
+    /// The least key behind all of a district's, in tables whose keys go on with more fields.
+    pub(super) fn key_behind_district(district: u32) -> PrimaryKey {
+        // Districts of all warehouses are numbered in one sequence.
+        (Self::warehouse_of(district), district + 1).into()
+    }
+
+    /// The least key behind all of a customer's, in tables whose keys go on with more fields.
+    pub(super) fn key_behind_customer(&self, customer: u32) -> PrimaryKey {
+        let district = self.district_of(customer);
+        (Self::warehouse_of(district), district, customer + 1).into()
+    }
+
+    /// Key of an order among those of its customer.
+    pub(super) fn customers_order_key(&self, customer: u32, order: u32) -> PrimaryKey {
+        let district = self.district_of(customer);
+        (Self::warehouse_of(district), district, customer, order).into()
+    }
+
+    /// The least key of the customers with a last name, which has its number there.
+    pub(super) fn names_from(district: u32, name: u32) -> PrimaryKey {
+        (Self::warehouse_of(district), district, name).into()
+    }
+
+    /// Key of a customer among those with one last name, by first name.
+    pub(super) fn named_customer_key(
+        &self,
+        customer: u32,
+        name: u32,
+        first: &[u8; FIRST_NAME_BYTES],
+    ) -> PrimaryKey {
+        let district = self.district_of(customer);
+        let mut key = [0; 12 + FIRST_NAME_BYTES + 2];
+        key[..12].copy_from_slice(Self::names_from(district, name).as_bytes());
+        key[12..12 + FIRST_NAME_BYTES].copy_from_slice(first);
+        // The number within the district: two bytes are enough, and a key has no more room.
+        let within = (customer % self.customers) as u16;
+        key[12 + FIRST_NAME_BYTES..].copy_from_slice(&within.to_be_bytes());
+        key.into()
+    }
+
     pub(super) fn order_key(district: u32, order: u32) -> PrimaryKey {
         (Self::warehouse_of(district), district, order).into()
     }
@@ -131,7 +174,8 @@ pub enum Critical {
     Customer,
 }
 
-/// The tables, in the order of [`Table::ALL`]: nine of the specification, three access paths.
+/// The tables: nine of the specification, and access paths, some of which each form of
+/// [`Paths`] has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Table {
     Warehouse,
@@ -149,24 +193,52 @@ pub(super) enum Table {
     LatestOrder,
     /// A district's oldest undelivered order.
     NextDelivery,
+    /// Customers of a district by last and first name.
+    NamedCustomer,
+    /// Orders by customer.
+    CustomersOrder,
 }
 
 impl Table {
-    pub(super) const COUNT: usize = 12;
-    pub(super) const ALL: [Self; Self::COUNT] = [
-        Self::Warehouse,
-        Self::District,
-        Self::Customer,
-        Self::History,
-        Self::NewOrder,
-        Self::Order,
-        Self::OrderLine,
-        Self::Item,
-        Self::Stock,
-        Self::CustomersByName,
-        Self::LatestOrder,
-        Self::NextDelivery,
-    ];
+    pub(super) const COUNT: usize = 14;
+
+    /// The tables of a form of access paths, in the order in which they are created.
+    pub(super) const fn of(paths: Paths) -> &'static [Self] {
+        const SPECIFIED: [Table; 9] = [
+            Table::Warehouse,
+            Table::District,
+            Table::Customer,
+            Table::History,
+            Table::NewOrder,
+            Table::Order,
+            Table::OrderLine,
+            Table::Item,
+            Table::Stock,
+        ];
+        const fn with<const ALL: usize>(paths: &[Table]) -> [Table; ALL] {
+            let mut all = [Table::Warehouse; ALL];
+            let (specified, rest) = all.split_at_mut(SPECIFIED.len());
+            specified.copy_from_slice(&SPECIFIED);
+            rest.copy_from_slice(paths);
+            all
+        }
+        const ROWS: [Table; 12] =
+            with(&[Table::CustomersByName, Table::LatestOrder, Table::NextDelivery]);
+        const ORDERED: [Table; 11] = with(&[Table::NamedCustomer, Table::CustomersOrder]);
+        match paths {
+            Paths::Rows => &ROWS,
+            Paths::Ordered => &ORDERED,
+        }
+    }
+
+    /// Whether the table is an ordered one.
+    pub(super) const fn is_ordered(self, paths: Paths) -> bool {
+        match self {
+            Self::NamedCustomer | Self::CustomersOrder => true,
+            Self::NewOrder => matches!(paths, Paths::Ordered),
+            _ => false,
+        }
+    }
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -179,7 +251,8 @@ impl Table {
             Self::OrderLine => "order_line",
             Self::Item => "item",
             Self::Stock => "stock",
-            Self::CustomersByName => "customers_by_name",
+            Self::CustomersByName | Self::NamedCustomer => "customers_by_name",
+            Self::CustomersOrder => "orders_by_customer",
             Self::LatestOrder => "latest_order",
             Self::NextDelivery => "next_delivery",
         }
@@ -190,7 +263,8 @@ impl Table {
             Self::Warehouse | Self::Item => 4,
             Self::District | Self::NextDelivery | Self::Stock => 8,
             Self::Customer | Self::NewOrder | Self::Order | Self::LatestOrder => 12,
-            Self::OrderLine => 16,
+            Self::OrderLine | Self::CustomersOrder => 16,
+            Self::NamedCustomer => 12 + FIRST_NAME_BYTES as u32 + 2,
             Self::History => 20,
             Self::CustomersByName => 8 + NAME_BYTES as u32,
         }
@@ -208,7 +282,10 @@ impl Table {
     }
 
     pub(super) const fn grows(self) -> bool {
-        matches!(self, Self::History | Self::NewOrder | Self::Order | Self::OrderLine)
+        matches!(
+            self,
+            Self::History | Self::NewOrder | Self::Order | Self::OrderLine | Self::CustomersOrder
+        )
     }
 
     /// Specification of the table, given its initial number of rows and the size of a record.
@@ -216,11 +293,19 @@ impl Table {
         self,
         scale: &Scale,
         (rows, record_bytes): (u64, usize),
-        critical: Critical,
+        (paths, critical): (Paths, Critical),
         cluster: &ClusterConfig,
     ) -> TableSpec {
         let rows = rows.max(1);
         let capacity = if self.grows() { rows * ROOM_TO_GROW } else { rows };
+        let spec = TableSpec::new(self.name())
+            .record_bytes(record_bytes as u32)
+            .key_bytes(self.key_bytes())
+            .capacity(capacity)
+            .versions(cluster.versions);
+        if self.is_ordered(paths) {
+            return spec.ordered();
+        }
         let wanted = match cluster.sharding {
             Sharding::App => critical as usize + 1,
             Sharding::Hash => 0,
@@ -233,12 +318,7 @@ impl Table {
                 (CriticalField::Bytes { start, len: FIELD_BYTES }, level.values(scale))
             }
         };
-        let spec = TableSpec::new(self.name());
-        spec.record_bytes(record_bytes as u32)
-            .key_bytes(self.key_bytes())
-            .capacity(capacity)
-            .versions(cluster.versions)
-            .inline(cluster.inline.into())
+        spec.inline(cluster.inline.into())
             .critical_field(field)
             // More shards than values would waste index room on shards that stay empty.
             .shards(values.min(u64::from(MAX_SHARDS)) as u32)

@@ -213,6 +213,20 @@ impl Books {
         self.customer_at(customer).map(|at| self.customers[at].latest_order)
     }
 
+    /// Whether a customer has placed this order; `None` for customers of other districts.
+    pub(super) fn has_placed(&self, customer: u32, order: u32) -> Option<bool> {
+        self.customer_at(customer)?;
+        let district = self.scale.district_of(customer).checked_sub(self.first)? as usize;
+        let orders = &self.districts.get(district)?.by_number;
+        let order = order.checked_sub(1).and_then(|at| orders.get(at as usize));
+        Some(order.is_some_and(|order| order.customer == customer + 1))
+    }
+
+    /// Number of orders of these districts.
+    pub(super) fn orders(&self) -> u64 {
+        self.districts.iter().map(|district| district.orders).sum()
+    }
+
     /// Oldest undelivered order of one of these districts, or its next order number if all are
     /// delivered.
     pub(super) fn next_delivery(&self, district: u32) -> Option<u32> {
