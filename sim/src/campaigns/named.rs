@@ -82,6 +82,7 @@ files! {
     "h20-outgrown-index"
     "h20-ranges-beside-inserts"
     "h20-trees-of-the-dead"
+    "h20-queues-of-the-dead"
     "h21-memory-out-of-reach"
     "h21-callers-go-away"
     "h22-stragglers"

@@ -34,8 +34,6 @@ impl<T: Txn> Rows<'_, T> {
         counter.next_order.set(order + 1);
         self.put(district, &counter)?;
         let all_local = lines.iter().all(|line| line.supplier == warehouse_id);
-        let new = rows::NewOrder { district: district_id.into(), order: order.into() };
-        self.lead_to_new(latest, wish.customer, &new).await?;
         self.insert(&Order {
             district: district_id.into(),
             id: order.into(),
@@ -46,6 +44,9 @@ impl<T: Txn> Rows<'_, T> {
             all_local: all_local.into(),
         })?;
         self.add_lines(district_id, order, lines, &goods)?;
+        // Last: locks of leaves, which many orders share, are held no longer than they must be.
+        let new = rows::NewOrder { district: district_id.into(), order: order.into() };
+        self.lead_to_new(latest, wish.customer, &new).await?;
         Ok(1)
     }
 
