@@ -133,11 +133,10 @@ fn balanced(node: Node<'_>, entries: &Entries<'_>, limit: usize) -> usize {
 
 /// Place of the first entry of the upper half by bytes; neither half is empty.
 fn middle(entries: &Entries<'_>) -> usize {
-    let bytes = |(key, payload): &(&[u8], &[u8])| key.len() + payload.len() + ENTRY_BYTES;
-    let whole: usize = entries.iter().map(bytes).sum();
+    let whole: usize = entries.iter().map(entry_bytes).sum();
     let mut below = 0;
     let at = entries.iter().position(|entry| {
-        below += bytes(entry);
+        below += entry_bytes(entry);
         2 * below > whole
     });
     at.unwrap_or(0).clamp(1, entries.len() - 1)
@@ -158,11 +157,15 @@ pub fn merged(left: Node<'_>, right: Node<'_>, limit: usize) -> Option<Vec<u8>> 
     (size(fences, &entries) <= limit).then(|| written(left.level(), fences, &entries))
 }
 
+/// Bytes that an entry takes in a node.
+pub(crate) fn entry_bytes((key, payload): &(&[u8], &[u8])) -> usize {
+    key.len() + payload.len() + ENTRY_BYTES
+}
+
 /// Bytes of a node with these entries.
 pub(crate) fn size(fences: Fences<'_>, entries: &Entries<'_>) -> usize {
-    let bytes = |(key, payload): &(&[u8], &[u8])| key.len() + payload.len() + ENTRY_BYTES;
     let fence_bytes = fences.low.len() + fences.high.map_or(0, <[u8]>::len);
-    HEADER_BYTES + fence_bytes + entries.iter().map(bytes).sum::<usize>()
+    HEADER_BYTES + fence_bytes + entries.iter().map(entry_bytes).sum::<usize>()
 }
 
 /// A node with these entries.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::edit::{Fences, separator, size, written};
+use crate::edit::{Fences, entry_bytes, separator, size, written};
 use crate::{Node, ROOT, Seek};
 
 /// Share of a node, in percent, that is filled when a tree is made: the first rows to come split no
@@ -16,44 +16,46 @@ const FILL_PERCENT: usize = 90;
 /// If keys do not ascend, or `limit` is less than [`least_bytes`](crate::least_bytes) of the
 /// longest row.
 pub fn build(
-    rows: &[(Vec<u8>, Vec<u8>)],
+    rows: &[(&[u8], &[u8])],
     limit: usize,
     mut number: impl FnMut() -> u64,
 ) -> Vec<(u64, Vec<u8>)> {
     assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys ascend");
     let mut nodes = Vec::new();
-    let mut entries: Vec<(Vec<u8>, Vec<u8>)> = rows.to_vec();
-    for level in 0.. {
-        let parts = parts(level, &entries, limit);
-        if parts.len() == 1 {
-            nodes.extend(parts.into_iter().map(|(_, bytes)| (ROOT, bytes)));
+    let mut made = parts(0, rows, limit);
+    for level in 1.. {
+        if made.len() == 1 {
+            nodes.extend(made.into_iter().map(|(_, bytes)| (ROOT, bytes)));
             break;
         }
-        let numbered = parts.into_iter().map(|(low, bytes)| (number(), low, bytes));
-        entries = Vec::new();
-        for (id, low, bytes) in numbered {
-            entries.push((low, id.to_le_bytes().to_vec()));
+        let mut children = Vec::with_capacity(made.len());
+        for (low, bytes) in made {
+            let id = number();
+            children.push((low, id.to_le_bytes()));
             nodes.push((id, bytes));
         }
+        let entries: Vec<_> = children.iter().map(|(low, id)| (&**low, &id[..])).collect();
+        made = parts(level, &entries, limit);
     }
     nodes
 }
 
 /// Divides the entries of a level into nodes; gives each with its low fence.
-fn parts(level: u8, owned: &[(Vec<u8>, Vec<u8>)], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let entries: Vec<_> = owned.iter().map(|(key, payload)| (&**key, &**payload)).collect();
+fn parts(level: u8, entries: &[(&[u8], &[u8])], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let filled = limit * FILL_PERCENT / 100;
     let (mut parts, mut first, mut low) = (Vec::new(), 0, &[][..]);
     loop {
         let fence = |end: usize| match end < entries.len() {
-            true => Some(separator(level == 0, &entries, end)),
+            true => Some(separator(level == 0, entries, end)),
             false => None,
         };
-        let fits = |end: &usize| {
-            let fences = Fences { low, high: fence(*end) };
-            size(fences, &entries[first..*end]) <= limit * FILL_PERCENT / 100
-        };
         let mut end = (first + 1).min(entries.len());
-        while end < entries.len() && fits(&(end + 1)) {
+        let mut bytes = size(Fences { low, high: None }, &entries[first..end]);
+        while end < entries.len() {
+            bytes += entry_bytes(&entries[end]);
+            if bytes + fence(end + 1).map_or(0, <[u8]>::len) > filled {
+                break;
+            }
             end += 1;
         }
         let high = fence(end);

@@ -157,6 +157,7 @@ fn built(rows: usize, limit: usize) -> Nodes {
     let rows: Vec<_> = (0..rows as u64)
         .map(|row| (row.to_be_bytes()[..].to_vec(), vec![7; 3 + row as usize % 9]))
         .collect();
+    let rows: Vec<_> = rows.iter().map(|(key, value)| (&key[..], &value[..])).collect();
     let mut numbers = 100..;
     let nodes = whole::build(&rows, limit, || numbers.next().expect("without end"));
     assert!(nodes.iter().all(|(_, bytes)| bytes.len() <= limit));

@@ -20,9 +20,11 @@ pub(crate) fn nodes(
 ) -> Result<Nodes, ClusterError> {
     let spec = table.spec();
     let (key_limit, value_limit) = (spec.key_bytes as usize, spec.record_bytes as usize);
-    let mut sorted = Vec::with_capacity(rows as usize);
+    // Values lie one after the other: the memory of ten million rows is taken in few pieces.
+    let (mut values, mut sorted) = (Vec::new(), Vec::with_capacity(rows as usize));
+    let mut value = Vec::new();
     for row in 0..rows {
-        let mut value = Vec::new();
+        value.clear();
         let key: PrimaryKey = source(row, &mut value);
         let refused = |reason: String| ClusterError::Row { row, reason };
         if key.byte_count() > key_limit || value.len() > value_limit {
@@ -30,20 +32,22 @@ pub(crate) fn nodes(
                 "a key of this table has at most {key_limit} bytes, a value {value_limit}"
             )));
         }
-        sorted.push((key.as_bytes().to_vec(), value, row));
+        sorted.push((key, row, values.len()..values.len() + value.len()));
+        values.extend_from_slice(&value);
     }
-    sorted.sort_unstable();
+    sorted.sort_unstable_by_key(|(key, row, _)| (*key, *row));
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        let reason = format!("row {} has the same primary key", pair[0].2);
-        return Err(ClusterError::Row { row: pair[1].2, reason });
+        let reason = format!("row {} has the same primary key", pair[0].1);
+        return Err(ClusterError::Row { row: pair[1].1, reason });
     }
-    let sorted: Vec<_> = sorted.into_iter().map(|(key, value, _)| (key, value)).collect();
     // Those of transactions are random.
     let mut numbers = 1_u64..;
     let number = || numbers.next().expect("there are fewer nodes");
     debug_assert!(
-        sorted.is_sorted_by(|(one, _), (next, _)| one < next),
+        sorted.is_sorted_by(|(one, ..), (next, ..)| one < next),
         "I280: the keys of a tree ascend"
     );
-    Ok(whole::build(&sorted, table.stored().value_bytes as usize, number))
+    let mut entries = Vec::with_capacity(sorted.len());
+    entries.extend(sorted.iter().map(|(key, _, at)| (key.as_bytes(), &values[at.clone()])));
+    Ok(whole::build(&entries, table.stored().value_bytes as usize, number))
 }
