@@ -32,8 +32,8 @@ const _: () = assert!(LINE_ENTRIES * size_of::<AtomicU64>() == LINE_BYTES);
 
 type CacheLine = [AtomicU64; LINE_ENTRIES];
 
-/// Number of arrays that a cache may have, one after the other.
-const SIZES: usize = 5;
+/// Number of larger arrays that a cache may have, one after the other.
+const LARGER: usize = 4;
 /// Number of entries of an array for each one of the array before it.
 const GROWTH: usize = 8;
 
@@ -41,8 +41,9 @@ const GROWTH: usize = 8;
 pub struct AddressCache {
     /// Arrays of entries. Each is a mapping of its own: page-aligned, populated on use, and backed
     /// by huge pages where there are any, so that a look-up costs one cache miss and no page walk.
-    arrays: [OnceLock<Array>; SIZES],
-    /// Index of the array in use.
+    first: Array,
+    larger: [OnceLock<Array>; LARGER],
+    /// Number of the array in use; 0 is the first.
     current: AtomicUsize,
     /// Rows of an outgrown index that have lost their place in this array.
     lost: AtomicU64,
@@ -66,10 +67,8 @@ impl AddressCache {
     /// Error of the operating system when there is no address space left.
     pub fn with_entries(entries: usize) -> std::io::Result<Self> {
         let first = Array::with_lines(entries.div_ceil(LINE_ENTRIES).max(1))?;
-        let arrays = <[OnceLock<Array>; SIZES]>::default();
-        let is_new = arrays[0].set(first).is_ok();
-        debug_assert!(is_new, "I9: a cache begins with its first array");
-        Ok(Self { arrays, current: AtomicUsize::new(0), lost: AtomicU64::new(0) })
+        let (larger, current) = (Default::default(), AtomicUsize::new(0));
+        Ok(Self { first, larger, current, lost: AtomicU64::new(0) })
     }
 
     /// Number of entries.
@@ -80,8 +79,10 @@ impl AddressCache {
     #[inline]
     fn array(&self) -> &Array {
         // Acquire: an array is complete before it is in use.
-        let current = self.current.load(Ordering::Acquire);
-        self.arrays[current].get().expect("an array in use exists")
+        match self.current.load(Ordering::Acquire) {
+            0 => &self.first,
+            larger => self.larger[larger - 1].get().expect("an array in use exists"),
+        }
     }
 
     /// Notes that a row of an outgrown index has taken another row's entry. When that has happened
@@ -90,13 +91,13 @@ impl AddressCache {
     pub fn note_lost(&self) {
         let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
         let current = self.current.load(Ordering::Relaxed);
-        if lost < self.capacity() as u64 || current + 1 == SIZES {
+        if lost < self.capacity() as u64 || current == LARGER {
             return;
         }
         self.lost.store(0, Ordering::Relaxed);
         if let Ok(larger) = Array::with_lines(self.array().lines * GROWTH) {
             // Another thread may have come first.
-            let _ = self.arrays[current + 1].set(larger);
+            let _ = self.larger[current].set(larger);
             self.current.fetch_max(current + 1, Ordering::Release);
         }
     }
@@ -265,7 +266,7 @@ mod tests {
     fn a_cache_has_a_largest_size() {
         let cache = AddressCache::with_entries(1).expect("maps");
         (0..1 << 20).for_each(|_| cache.note_lost());
-        assert_eq!(cache.capacity(), LINE_ENTRIES * GROWTH.pow(SIZES as u32 - 1));
+        assert_eq!(cache.capacity(), LINE_ENTRIES * GROWTH.pow(LARGER as u32));
     }
 
     #[test]
