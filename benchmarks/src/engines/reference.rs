@@ -2,7 +2,8 @@
 //!
 //! One map behind one lock, two-phase locking that never waits, virtual time that advances with
 //! every reading of the clock. All coordinators share the calling thread, so that a run is
-//! deterministic. An ordered table is locked as a whole. [`Faults`] breaks it on purpose, so that tests can make audits fail.
+//! deterministic. An ordered table is locked as a whole. [`Faults`] breaks it on purpose, so that
+//! tests can make audits fail.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

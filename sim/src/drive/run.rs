@@ -188,35 +188,7 @@ fn drive(
     let coordinators = options.cluster.cns * options.cluster.threads;
     let progress = Arc::new(Progress::new(coordinators, |_| ()));
     let started = watched.machines().outside().now();
-    let driven = match scenario.workload {
-        Workload::Kvs { keys, update_ratio, zipf, .. } => {
-            let kvs = Kvs::new(keys, update_ratio, zipf).with_hotspot(scenario.hotspot());
-            harness::run(watched, kvs, options, &progress)
-        }
-        Workload::Smallbank { accounts, hot_accounts, hot_ratio } => {
-            let bank = SmallBank::new(accounts, hot_accounts, hot_ratio, seed);
-            harness::run(watched, bank, options, &progress)
-        }
-        Workload::Tatp { subscribers } => {
-            harness::run(watched, Tatp::new(subscribers, seed), options, &progress)
-        }
-        Workload::Tpcc {
-            warehouses,
-            customers_per_district: customers,
-            items,
-            critical_field,
-            ordered,
-        } => {
-            let scale = Scale { warehouses, customers, items };
-            let paths = if ordered { Paths::Ordered } else { Paths::Rows };
-            let tpcc = Tpcc::new(scale, critical_field, seed).with_paths(paths);
-            harness::run(watched, tpcc, options, &progress)
-        }
-        Workload::Pairs { pairs, made_for, record_bytes } => {
-            harness::run(watched, Pairs::new(pairs, made_for, record_bytes), options, &progress)
-        }
-        Workload::Bins { bins } => harness::run(watched, Bins::new(bins), options, &progress),
-    };
+    let driven = run_workload(scenario, seed, watched, options, &progress);
     let outcome = match driven {
         Ok(outcome) => outcome,
         Err(BenchError::Deploy(DeployError::Refused(why))) => return Err(scenario.impossible(why)),
@@ -266,6 +238,45 @@ fn drive(
     figures.version_table_hits = outcome.caches.version_tables.hits;
     figures.aborted = outcome.tally.total().aborted;
     Ok((violations, figures))
+}
+
+/// Runs the scenario's workload.
+fn run_workload(
+    scenario: &Scenario,
+    seed: u64,
+    watched: &mut Watched,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<harness::Outcome, BenchError> {
+    match scenario.workload {
+        Workload::Kvs { keys, update_ratio, zipf, .. } => {
+            let kvs = Kvs::new(keys, update_ratio, zipf).with_hotspot(scenario.hotspot());
+            harness::run(watched, kvs, options, progress)
+        }
+        Workload::Smallbank { accounts, hot_accounts, hot_ratio } => {
+            let bank = SmallBank::new(accounts, hot_accounts, hot_ratio, seed);
+            harness::run(watched, bank, options, progress)
+        }
+        Workload::Tatp { subscribers } => {
+            harness::run(watched, Tatp::new(subscribers, seed), options, progress)
+        }
+        Workload::Tpcc {
+            warehouses,
+            customers_per_district: customers,
+            items,
+            critical_field,
+            ordered,
+        } => {
+            let scale = Scale { warehouses, customers, items };
+            let paths = if ordered { Paths::Ordered } else { Paths::Rows };
+            let tpcc = Tpcc::new(scale, critical_field, seed).with_paths(paths);
+            harness::run(watched, tpcc, options, progress)
+        }
+        Workload::Pairs { pairs, made_for, record_bytes } => {
+            harness::run(watched, Pairs::new(pairs, made_for, record_bytes), options, progress)
+        }
+        Workload::Bins { bins } => harness::run(watched, Bins::new(bins), options, progress),
+    }
 }
 
 fn count(history: &History) -> Figures {

@@ -2,19 +2,20 @@
 //!
 //! # Tables and transactions
 //! Nine tables and five transactions, in the specification's proportions, populated in full
-//! ([`Scale`]). Access paths lead to customers by last name, to a customer's latest order and to the
-//! oldest undelivered order of a district: rows of three more tables, or ranges of ordered tables
-//! ([`Paths`]), written in the same transactions as their targets.
+//! ([`Scale`]). Access paths lead to customers by last name, to a customer's latest order and to
+//! the oldest undelivered order of a district: rows of three more tables, or ranges of ordered
+//! tables ([`Paths`]), written in the same transactions as their targets.
 //!
 //! # Limits
 //! The figures are no TPC-C results: there are no terminals, keying times or think times.
 //!
 //! # Modules
 //! `rows` defines the records, `population` their initial contents, `request` the requests, `paths`
-//! what differs between the forms of access paths; each transaction has a file. `audit` checks the specification's twelve consistency conditions. They
-//! hold at either isolation level, because every execution of TPC-C under snapshot isolation is
-//! serializable (Fekete et al., "Making snapshot isolation serializable", TODS 2005). An unknown
-//! outcome breaks none of them, because a transaction takes effect as a whole or not at all.
+//! what differs between the forms of access paths; each transaction has a file. `audit` checks the
+//! specification's twelve consistency conditions. They hold at either isolation level, because
+//! every execution of TPC-C under snapshot isolation is serializable (Fekete et al., "Making
+//! snapshot isolation serializable", TODS 2005). An unknown outcome breaks none of them, because a
+//! transaction takes effect as a whole or not at all.
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
