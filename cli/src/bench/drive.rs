@@ -65,13 +65,6 @@ pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
             let Load::Tpcc { warehouses, customers_per_district, items } = load else {
                 return Ok(());
             };
-            if args.ordered {
-                let path = file.path.display();
-                return Err(format!(
-                    "the cluster of {path} is loaded with access paths that are rows: leave out \
-                     --ordered"
-                ));
-            }
             args.warehouses = *warehouses;
             args.customers_per_district = *customers_per_district;
             args.items = *items;

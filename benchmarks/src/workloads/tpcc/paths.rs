@@ -9,10 +9,13 @@
 //! All that differs between the forms in a transaction. Their tables are in `scale`, their rows in
 //! `rows`, their checks in `audit/paths.rs`.
 
+use std::ops::Range;
+
 use lotus_mvcc::PrimaryKey;
 use serde::Serialize;
 
 use super::access::{Rows, TypedRow};
+use super::population::last_name;
 use super::rows::{
     CustomersOrder, LatestOrder, NamedCustomer, NewOrder, NextDelivery, Order, Record, postings,
 };
@@ -46,13 +49,13 @@ impl<T: Txn> Rows<'_, T> {
         district: u32,
         name: u32,
     ) -> Result<u32, TxnError> {
-        let list = match self.tpcc.paths {
+        let middle = match self.tpcc.paths {
             Paths::Rows => {
                 let table = self.tpcc.tables[Table::CustomersByName as usize];
-                let key = Scale::name_key(district, &super::population::last_name(name));
-                let item = self.txn.add_ro(table, key)?;
+                let key = Scale::name_key(district, &last_name(name));
+                let list = self.txn.add_ro(table, key)?;
                 self.execute().await?;
-                self.txn.value(item).map(<[u8]>::to_vec).unwrap_or_default()
+                self.txn.value(list).and_then(postings::middle)
             }
             Paths::Ordered => {
                 let (from, until) =
@@ -60,11 +63,12 @@ impl<T: Txn> Rows<'_, T> {
                 let mut list = Vec::new();
                 let see = |named: NamedCustomer| postings::push(&mut list, named.customer.get());
                 self.range(&from, &until, Pick::All, see).await?;
-                list
+                postings::middle(&list)
             }
         };
-        postings::middle(&list).ok_or_else(|| {
-            TxnError::Fatal(format!("name {name} of district {district} has {list:02x?}"))
+        middle.ok_or_else(|| {
+            let name = String::from_utf8_lossy(&last_name(name)).into_owned();
+            TxnError::Fatal(format!("name {name} of district {district} leads to no customer"))
         })
     }
 
@@ -140,7 +144,7 @@ impl<T: Txn> Rows<'_, T> {
 
     async fn take_by_rows(
         &mut self,
-        districts: std::ops::Range<u32>,
+        districts: Range<u32>,
     ) -> Result<Each<TypedRow<Order>>, TxnError> {
         let mut next: Each<TypedRow<NextDelivery>> = [None; DISTRICTS as usize];
         for (district, next) in districts.clone().zip(&mut next) {
@@ -173,7 +177,7 @@ impl<T: Txn> Rows<'_, T> {
 
     async fn take_from_queues(
         &mut self,
-        districts: std::ops::Range<u32>,
+        districts: Range<u32>,
     ) -> Result<Each<TypedRow<Order>>, TxnError> {
         let mut taken = [None; DISTRICTS as usize];
         for (district, taken) in districts.zip(&mut taken) {
