@@ -5,6 +5,7 @@
 //! their chain with the transaction's commit, and are free memory again if there is none. The lock
 //! of the home bucket, which each of these inserts holds, keeps others away from the chain.
 
+use std::pin::Pin;
 use std::rc::Rc;
 
 use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT, Overflow, slot_offset};
@@ -21,11 +22,18 @@ use crate::txn::reserve::allocate;
 impl Body {
     /// Allocates overflow buckets for inserts with full chains. They join the chains when the
     /// transaction commits; its bucket locks protect the chains until then.
+    ///
+    /// Boxed here, so that no code of it is part of the common path.
     #[cold]
-    pub(super) async fn grow_chains(
-        &mut self,
-        coordinator: &Rc<Coordinator>,
-    ) -> Result<(), TxnError> {
+    #[inline(never)]
+    pub(super) fn grow_chains<'a>(
+        &'a mut self,
+        coordinator: &'a Rc<Coordinator>,
+    ) -> Pin<Box<dyn Future<Output = Result<(), TxnError>> + 'a>> {
+        Box::pin(self.grow_chains_now(coordinator))
+    }
+
+    async fn grow_chains_now(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
         for index in 0..self.fetches.len() {
             let Fetch { row, wants: Wants::Overflow { tail }, .. } = self.fetches[index] else {
                 continue;

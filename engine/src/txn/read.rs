@@ -74,8 +74,9 @@ impl Body {
             }
         }
         if !self.wanted.is_empty() {
-            let too_many = TxnError::Misuse("a transaction takes locks in at most 65,535 rounds");
-            self.rounds = self.rounds.checked_add(1).ok_or(too_many)?;
+            let too_many =
+                || TxnError::Misuse("a transaction takes locks in at most 65,535 rounds");
+            self.rounds = self.rounds.checked_add(1).ok_or_else(too_many)?;
             let timeout = coordinator.shared.config.lock_timeout;
             let locks = &coordinator.locks;
             let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
@@ -110,7 +111,7 @@ impl Body {
                 slot.step();
             }
             if self.fetches.iter().any(|fetch| matches!(fetch.wants, Wants::Overflow { .. })) {
-                Box::pin(self.grow_chains(&slot.coordinator)).await?;
+                self.grow_chains(&slot.coordinator).await?;
             }
         }
         debug_assert!(
