@@ -182,6 +182,12 @@ impl Retired {
         }
     }
 
+    /// Gives up all slots of a table, which was dropped.
+    pub fn forget(&mut self, table: TableId) {
+        let queues = self.queues.iter_mut().skip(usize::from(table.0) * self.groups);
+        queues.take(self.groups).for_each(|queue| *queue = RetiredQueue::default());
+    }
+
     /// Number of slots that wait.
     pub fn waiting(&self) -> usize {
         self.queues.iter().map(|queue| queue.waiting.len()).sum()
@@ -297,5 +303,15 @@ mod tests {
         retired.reuse_all(0, at(12), |purpose, slot| taken.push((purpose, slot)));
         assert_eq!(taken, [(ROWS, 64), (other_table, 128)]);
         assert_eq!(retired.waiting(), 2);
+    }
+
+    #[test]
+    fn slots_of_a_dropped_table_are_given_up() {
+        let mut retired = Retired::new(2);
+        let other_table = Purpose { table: TableId(3), ..ROWS };
+        [ROWS, ELSEWHERE, other_table].into_iter().for_each(|of| retired.retire(of, 64, at(11)));
+        [ROWS.table, TableId(77)].into_iter().for_each(|table| retired.forget(table));
+        let left = [ROWS, ELSEWHERE, other_table].map(|of| retired.reuse(of, at(99)));
+        assert_eq!(left, [None, None, Some(64)]);
     }
 }

@@ -3,8 +3,8 @@
 //! A coordinator takes whole slabs from a group's region (one remote compare-and-swap each, see
 //! [`crate::layout::region`]) and cuts slots from them locally. This module does the cutting; the
 //! engine takes slabs, and names each in the slab directory *before* any slot of it is used. Slots
-//! of one slab have one table, kind and size for ever, so a reader that follows a stale offset
-//! finds a record of the same table, or none (H13).
+//! of one slab have one table, kind and size until that table is dropped and nobody reads it any
+//! more, so a reader that follows a stale offset finds a record of the same table, or none (H13).
 //!
 //! # Reserved slots
 //!
@@ -140,6 +140,13 @@ impl SlabAllocator {
         let pool = self.pool(purpose);
         pool.free.push(slot);
         pool.for_inserts += 1;
+    }
+
+    /// Gives up all slots of a table, which was dropped.
+    pub fn forget(&mut self, table: TableId) {
+        let of_table = self.groups * KINDS;
+        let pools = self.pools.iter_mut().skip(usize::from(table.0) * of_table).take(of_table);
+        pools.for_each(|pool| *pool = Pool::default());
     }
 
     /// Adds the memory from `offset` on: a slab just taken, or the unused rest of one adopted.
@@ -331,6 +338,17 @@ mod tests {
         ];
         assert_eq!(others.map(|purpose| slabs.alloc(purpose, 64)), [None; 4]);
         assert_eq!(slabs.alloc(RECORDS, 64), Some(1000));
+    }
+
+    #[test]
+    fn slots_of_a_dropped_table_are_given_up() {
+        let mut slabs = SlabAllocator::new(2);
+        let tables = [2, 3, 4].map(|table| Purpose { table: TableId(table), ..RECORDS });
+        tables.iter().for_each(|of| slabs.add_slab(*of, 1000, 64));
+        slabs.release(BUCKETS, 5000);
+        [RECORDS.table, TableId(77)].into_iter().for_each(|table| slabs.forget(table));
+        assert_eq!(tables.map(|of| slabs.alloc(of, 64)), [Some(1000), None, Some(1000)]);
+        assert_eq!(slabs.alloc(BUCKETS, 512), None);
     }
 
     #[test]

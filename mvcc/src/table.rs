@@ -31,6 +31,9 @@ pub const MAX_CAPACITY: u64 = 1 << 36;
 /// Largest number of tables in a cluster: their list is one value at the authority, of 1 MiB at
 /// most.
 pub const MAX_TABLES: usize = 1024;
+/// Largest number of tables that a cluster ever has: the number of one that was dropped belongs to
+/// no other.
+pub const MAX_TABLE_IDS: usize = 1 << 16;
 /// Beginning of the names of tables that the system keeps for itself.
 pub const INTERNAL_PREFIX: &str = "lotus.";
 /// Largest key and value, in bytes together, of a table with [`Inline::Auto`] whose records lie in

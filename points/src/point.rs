@@ -18,6 +18,8 @@ pub enum Family {
     HandOver,
     /// Return of memory from rows: a trim, and a purge.
     Upkeep,
+    /// Return of the memory of a dropped table.
+    Clearing,
     /// Start of a process in a cluster, and load of the cluster's data.
     Start,
     /// Writing of a snapshot to a file.
@@ -168,6 +170,13 @@ points! {
             "CVTs are zero on further copies, copy by copy"
         PurgeReleased "purge-released" One
             "a purge's locks are released, and its slots are not free"
+    }
+    Clearing {
+        ClearingBegun "clearing-begun" One "all nodes are told to let go of a dropped table"
+        ClearingClaimed "clearing-claimed" One "nobody uses a dropped table any more"
+        SlabZeroed "slab-zeroed" Several "the slabs of a dropped table are zero, one by one"
+        SlabFreed "slab-freed" Several "the slabs of a dropped table are free, one by one"
+        TableGone "table-gone" One "the list of tables says that a dropped table is gone"
     }
     Start {
         MemoryServing "memory-serving" One "a memory node says that it serves"

@@ -36,7 +36,8 @@
 //!    begin](Membership::may_resume) by the new placement.
 //!
 //! Another loss in between restarts both at step 2. The return of a lost memory node is described
-//! in [`returns`].
+//! in [`returns`]. Memory of a dropped table is given back after the same steps, by
+//! [`clearing`](self::clearing).
 //!
 //! # What it is not
 //! It detects no failures ([`crate::detector`] does), fences no node and moves no shard; the engine
@@ -48,12 +49,13 @@ use lotus_router::Placement;
 use lotus_sabotage::{Rule, broken};
 use serde::{Deserialize, Serialize};
 
+use self::clearing::Clearing;
 use self::returns::Return;
 
 /// Key of the authority that holds the membership.
 pub const KEY: &str = "membership";
 /// Version of the byte format that this module reads and writes.
-const FORMAT: u8 = 4;
+const FORMAT: u8 = 5;
 
 /// Epoch of a cluster that has not lost a node yet.
 pub const FIRST_EPOCH: Epoch = Epoch(1);
@@ -71,6 +73,10 @@ pub struct Membership {
     /// Epoch that began with the last change of the memory nodes in use.
     changed: Epoch,
     complaints: Vec<Complaint>,
+    /// Dropped table whose memory is being given back.
+    clearing: Option<Clearing>,
+    /// Number of tables whose memory has been given back.
+    cleared: u32,
 }
 
 /// A memory node that was given up and is not used any more.
@@ -181,11 +187,14 @@ impl Membership {
             returns: Vec::new(),
             changed: FIRST_EPOCH,
             complaints: Vec::new(),
+            clearing: None,
+            cleared: 0,
         }
     }
 
-    /// Current epoch. Grows with every expulsion, when a life is [taken in](Self::rejoin), and with
-    /// every memory node that is lost, joins or becomes whole.
+    /// Current epoch. Grows with every expulsion, when a life is [taken in](Self::rejoin), with
+    /// every memory node that is lost, joins or becomes whole, and before the memory of a dropped
+    /// table is given back.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -258,7 +267,8 @@ impl Membership {
         placement.without(&absent).expect("no memory node is lost that a group needs")
     }
 
-    /// Epoch that began with the last change of the memory nodes in use.
+    /// Epoch that began with the last change for which all nodes stop: of the memory nodes in use,
+    /// or of the tables whose memory is in use.
     pub fn reduced(&self) -> Epoch {
         self.changed
     }
@@ -448,7 +458,7 @@ impl Membership {
         Some(next)
     }
 
-    /// Begins an epoch with other memory nodes in use.
+    /// Begins an epoch for which all nodes stop.
     fn change_placement(&mut self) {
         self.epoch = Epoch(self.epoch.0 + 1);
         self.changed = self.epoch;
@@ -572,6 +582,7 @@ pub fn step(
     Ok(ChangeStep::Swap(Swap { expected: stored.version, next, value }))
 }
 
+pub mod clearing;
 mod lives;
 pub mod returns;
 #[cfg(test)]

@@ -368,6 +368,14 @@ rules! {
     AllStopFirst "all-stop-first" "H23"
     "commits end without a lost memory node while others still read from it"
 
+    "Memory of a dropped table is given back when no node uses the table any more"
+    AllLetGoFirst "all-let-go-first" "H13"
+    "memory of a dropped table is given back while transactions on it run"
+
+    "Memory of a dropped table is zero before another table gets it"
+    FreeSlabsAreZero "free-slabs-are-zero" "H20"
+    "another table gets the memory of a dropped one with its old contents"
+
     "A memory node is lost when half of the compute nodes complain of it"
     ComplaintsAreCounted "complaints-are-counted" "H23"
     "a memory node is lost as soon as one compute node complains of it"

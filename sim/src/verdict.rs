@@ -42,6 +42,8 @@ pub struct Figures {
     pub moves: Moves,
     /// Snapshots that were written into files.
     pub snapshots: u64,
+    /// Number of dropped tables whose memory was given back.
+    pub dropped: u64,
     /// Events of the world.
     pub events: u64,
     /// Virtual time.

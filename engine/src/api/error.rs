@@ -254,6 +254,14 @@ pub enum ClusterError {
         /// The sentence that says what is wrong with it.
         reason: String,
     },
+    /// The table of this name is dropped, but its memory has not been given back in time: a node
+    /// does not answer, a memory node is being filled, or no compute node takes part. Nothing is
+    /// left to do: the memory is given back later.
+    #[error("table \"{0}\" is dropped, and its memory is not given back yet")]
+    StillThere(String),
+    /// There may be room once the memory of a dropped table has been given back; try again.
+    #[error("memory is full while that of a dropped table is being given back; try again")]
+    Clearing,
     /// There is no table of that name.
     #[error("there is no table named \"{0}\"")]
     NoSuchTable(String),

@@ -14,7 +14,9 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Slot, Version};
 use lotus_mvcc::layout::record::Record;
-use lotus_mvcc::layout::region::{HEADER_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
+use lotus_mvcc::layout::region::{
+    FREE_SLAB, HEADER_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind,
+};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_recovery::log::{LogEntry, LogError, WriteKind};
 use lotus_recovery::unresolved;
@@ -69,6 +71,7 @@ impl<M: Machines> Cluster<M> {
             Tally::new("every replica is byte for byte the same"),
             Tally::new("no cell is left INVISIBLE or torn"),
             Tally::new("every version has its record, whole and its own"),
+            Tally::new("a slab that is free is all zeroes"),
         ];
         for group in by_group {
             let group = group?.map_err(unreachable_nodes)?;
@@ -348,9 +351,9 @@ impl IndexBlocks {
 
 impl Scan<'_> {
     /// Checks the replicas, cells and records of one group.
-    async fn group(self, group: GroupId) -> Result<[Tally; 3], BatchError> {
+    async fn group(self, group: GroupId) -> Result<[Tally; 4], BatchError> {
         let (mut replicas, mut cells) = (Tally::new(""), Tally::new(""));
-        let mut records = Tally::new("");
+        let (mut records, mut free) = (Tally::new(""), Tally::new(""));
         let (mut named, mut homes) = (BTreeMap::new(), BTreeMap::new());
         let tables = self.shared.all_tables();
         for table in tables {
@@ -373,7 +376,8 @@ impl Scan<'_> {
             }
         }
         self.compare_replicas(group, &named, &homes, &mut replicas).await?;
-        Ok([replicas, cells, records])
+        self.check_free_slabs(group, &mut free).await?;
+        Ok([replicas, cells, records, free])
     }
 
     fn primary(&self, group: GroupId) -> Replica {
@@ -442,19 +446,39 @@ impl Scan<'_> {
 
     /// Slabs of records, if a node has failed; otherwise none, so that all words are compared.
     async fn record_slabs(&self, group: GroupId) -> Result<BTreeSet<u64>, BatchError> {
-        let mut records = BTreeSet::new();
         if !self.shared.has_lost_a_node() {
-            return Ok(records);
+            return Ok(BTreeSet::new());
         }
-        let first = self.shared.region.first_slab();
+        let kind = |word| SlabEntry::decode(word).map(|entry| entry.kind);
+        let directory = self.directory(group).await?.into_iter();
+        let records = directory.filter(|(_, word)| kind(*word) == Some(SlabKind::Records));
+        Ok(records.map(|(slab, _)| slab / SLAB_BYTES).collect())
+    }
+
+    /// Allocated slabs of a group, each with its word in the primary's directory.
+    async fn directory(&self, group: GroupId) -> Result<Vec<(u64, u64)>, BatchError> {
+        let (first, mut all) = (self.shared.region.first_slab(), Vec::new());
         for slab in (first..self.end(group).await?).step_by(SLAB_BYTES as usize) {
             let word = RegionLayout::directory_word(slab);
-            let entry = self.read(self.primary(group).at(word), WORD_BYTES).await?[0];
-            if SlabEntry::decode(entry).is_some_and(|entry| entry.kind == SlabKind::Records) {
-                records.insert(slab / SLAB_BYTES);
+            all.push((slab, self.read(self.primary(group).at(word), WORD_BYTES).await?[0]));
+        }
+        Ok(all)
+    }
+
+    /// Checks the slabs of dropped tables on the primary.
+    async fn check_free_slabs(&self, group: GroupId, tally: &mut Tally) -> Result<(), BatchError> {
+        let directory = self.directory(group).await?.into_iter();
+        for (slab, _) in directory.filter(|(_, word)| *word == FREE_SLAB) {
+            tally.seen += 1;
+            for at in (slab..slab + SLAB_BYTES).step_by(MAX_VERB_BYTES) {
+                let words = self.read(self.primary(group).at(at), MAX_VERB_BYTES).await?;
+                if words.iter().any(|word| *word != 0) {
+                    tally.complain(|| format!("group {}, within {at:#x}", group.0));
+                    break;
+                }
             }
         }
-        Ok(records)
+        Ok(())
     }
 
     /// Passes every CVT of a table in one group, with its records, to `visit`.

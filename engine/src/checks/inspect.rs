@@ -234,7 +234,8 @@ impl Scan<'_> {
             if let Some(cache) = node.versions.cache() {
                 let owned = |key: Key| node.shards.owner(key.shard()).node == node.id;
                 cache.for_each(|table, key, offset, cells| {
-                    if !owned(key) {
+                    // Rows of a dropped table stay cached until others take their places.
+                    if !owned(key) || shared.table(table).is_none() {
                         return;
                     }
                     cached.push((LockName::row(table, key), offset, cells.to_vec()));

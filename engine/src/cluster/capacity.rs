@@ -1,8 +1,8 @@
 //! Memory in use: what is allocated on each memory node, for which tables, and how much of it is
 //! free again at a compute node.
 //!
-//! A group's slabs are counted in its directory, on the primary. Slabs are never given back, so the
-//! allocated memory only grows. How much of it is in use is known only to all compute nodes
+//! A group's slabs are counted in its directory, on the primary. Slabs are given back only when
+//! their table is dropped, so else the allocated memory only grows. How much of it is in use is known only to all compute nodes
 //! together: each reports the slots that are free at itself ([`GroupMemory::free_here_bytes`]), and
 //! the sum over all nodes is what is free.
 
@@ -14,7 +14,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
+use lotus_mvcc::layout::region::{FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
 use lotus_mvcc::slab::SlotKind;
 use lotus_router::{GroupId, Placement, Replica};
 
@@ -88,10 +88,12 @@ pub struct TableMemory {
     pub free_here_bytes: u64,
 }
 
-/// Bytes of one group's slabs by table, and the offset where the last slab ends.
+/// Bytes of one group's slabs by table, the offset where the last slab ends, and the bytes of the
+/// slabs before that which are free again.
 #[derive(Default)]
 struct Directory {
     end: u64,
+    free: u64,
     tables: BTreeMap<TableId, Slabs>,
 }
 
@@ -142,7 +144,7 @@ async fn memory_figures(coordinator: &Coordinator) -> Result<MemoryFigures, Batc
     let placement = Placement::clone(&coordinator.placement());
     for (group, replicas) in placement.groups() {
         let directory = read_directory(coordinator, replicas.primary(), layout).await?;
-        let allocated_bytes = directory.end - layout.first_slab();
+        let allocated_bytes = directory.end - directory.free - layout.first_slab();
         for replica in replicas.members() {
             // Memory nodes are numbered first.
             let node = figures.nodes.get_mut(usize::from(replica.node.0));
@@ -193,6 +195,9 @@ async fn read_directory(
         let done = batch.post().await?;
         for word in done.words(words) {
             slab += SLAB_BYTES;
+            if *word == FREE_SLAB {
+                (directory.end, directory.free) = (slab, directory.free + SLAB_BYTES);
+            }
             if let Some(entry) = SlabEntry::decode(*word) {
                 directory.end = slab;
                 let slabs = directory.tables.entry(entry.table).or_default();

@@ -75,10 +75,21 @@ pub struct NodeFigures {
 const LOCK_SLOT_BYTES: usize = 8;
 
 impl<M: Machines> Cluster<M> {
-    /// All tables, by their numbers.
+    /// All tables in use, by their numbers.
     pub fn tables(&self) -> Vec<(TableId, TableSpec)> {
-        let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
-        tables.iter().map(|table| (table.id(), table.spec().clone())).collect()
+        let known = self.shared.known_tables();
+        known.serving().map(|table| (table.id(), table.spec().clone())).collect()
+    }
+
+    /// A table that was dropped and has memory still, as far as this process knows.
+    pub fn dropped_table(&self) -> Option<TableId> {
+        self.shared.dropped_table()
+    }
+
+    /// Number of dropped tables whose memory has been given back, as far as this process knows.
+    pub fn tables_cleared(&self) -> u64 {
+        let cleared = self.shared.nodes.iter().map(|node| node.slots.cleared());
+        u64::from(cleared.max().unwrap_or(0))
     }
 
     /// Owner of a shard's locks now, as compute node `asked` knows it.

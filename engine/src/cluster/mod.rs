@@ -4,6 +4,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod capacity;
+pub(crate) mod drop_table;
 pub(crate) mod figures;
 pub(crate) mod handle;
 pub(crate) mod load;

@@ -1,7 +1,7 @@
 //! Plan of a cluster from its settings: the nodes, initial placement and shard split, and memory
 //! layout. [`Plan::carry_out`] makes it real.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, RwLock};
 
 use lotus_fabric::env::Env;
@@ -29,7 +29,6 @@ use crate::node::council::Council;
 use crate::node::looks::Looks;
 use crate::node::nodes::Nodes;
 use crate::node::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
-use crate::node::spare_indexes::SpareIndexes;
 
 /// Access epoch of the control connection where all nodes are in one process. Control shares a node
 /// id with the first compute node, and that node's expulsion must not lock it out. A process with a
@@ -129,7 +128,7 @@ impl Plan {
             region: self.region,
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
-            spare_indexes: SpareIndexes::default(),
+            clears: AtomicBool::new(false),
             looks: Looks::default(),
             process: machines.outside().begin_counting(),
             rows_loaded: AtomicU64::new(0),

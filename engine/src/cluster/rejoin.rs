@@ -162,7 +162,12 @@ impl<M: Machines> Cluster<M> {
             owners: &life.owners,
         };
         let node = admission.admit(compute_node, self.machines().env(before.id), locks)?;
-        node.learn_placement(&life.members, &shared.placement);
+        shared.learn_membership(&node, &life.members);
+        if !shared.is_whole() {
+            // A table that was dropped while no node of this process took part is not named any
+            // more by a membership.
+            shared.ask(|| shared.learn_tables())?;
+        }
         shared.replace_node(&node)?;
         // Without coordinators it gets no work. The other nodes expel it like any that is silent.
         self.start_coordinators(&node).inspect_err(|_| node.expel())?;

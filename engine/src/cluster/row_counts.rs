@@ -110,11 +110,18 @@ async fn row_counts(coordinator: &Coordinator) -> Result<Vec<TableRows>, BatchEr
     for table in coordinator.shared.all_tables() {
         let mut all = TableRows { table: table.id(), rows: 0, is_estimate: false };
         for (group, replicas) in placement.groups() {
-            let counted = rows_in_group(coordinator, &table, group, replicas.primary()).await?;
+            let counted = rows_in_group(coordinator, &table, group, replicas.primary()).await;
+            if !coordinator.serves_table(table.id()) {
+                // Dropped meanwhile: its memory may be another table's.
+                break;
+            }
+            let counted = counted?;
             all.rows += counted.rows;
             all.is_estimate |= counted.is_estimate;
         }
-        counts.push(all);
+        if coordinator.serves_table(table.id()) {
+            counts.push(all);
+        }
     }
     counting.keep(node.env.now(), &counts);
     Ok(counts)
@@ -140,7 +147,7 @@ async fn rows_in_group(
     let mut pending: Vec<(u64, u64)> =
         drawn.into_iter().map(|(first, count)| (at(first), count)).collect();
     let (mut counted, mut nodes) = (0, Vec::new());
-    while !pending.is_empty() {
+    while !pending.is_empty() && coordinator.serves_table(table.id()) {
         let some = pending.split_off(pending.len().saturating_sub(AT_ONCE));
         let mut batch = coordinator.lane.batch();
         let mut read = |(offset, count): &(u64, u64)| {
@@ -148,6 +155,9 @@ async fn rows_in_group(
         };
         let buffers: Vec<_> = some.iter().map(&mut read).collect();
         let done = batch.post().await?;
+        if !coordinator.serves_table(table.id()) {
+            break;
+        }
         for words in buffers.into_iter().map(|buffer| done.words(buffer)) {
             for bucket in words.chunks_exact(table.bucket_words()) {
                 let bucket = Bucket::new(bucket, table.cvt());

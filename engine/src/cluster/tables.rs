@@ -2,11 +2,9 @@
 //!
 //! # If it stops anywhere
 //! Memory for the index is taken first, then the table is entered in the catalogue. Memory of a
-//! table that was not entered is kept for the next index of its size that this process needs, and
-//! lost if the process ends before. If it is not known whether the table was entered, the memory
-//! is never used for another one.
+//! table that was not entered is given back, and lost if the process ends before. If it is not known
+//! whether the table was entered, the memory is never used for another one.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use lotus_authority::AuthorityError;
@@ -15,20 +13,21 @@ use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
-use lotus_mvcc::table::{MAX_TABLES, SpecError};
+use lotus_mvcc::table::{MAX_TABLE_IDS, MAX_TABLES, SpecError};
 use lotus_mvcc::{TableDef, TableSpec};
 use lotus_router::Placement;
 
 use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, Unanswered, until_answered};
-use crate::node::catalogue::Catalogue;
+use crate::node::catalogue::{Catalogue, Standing};
 use crate::node::shared::Shared;
 use crate::space::slabs::{self, SlabError};
 
-/// Error for allocations while a memory node is being removed.
+/// Error for allocations while a memory node, or a table, is being removed.
 pub(crate) fn leaving() -> ClusterError {
-    ClusterError::Unreachable("a memory node is being lost; try again".to_owned())
+    let sentence = "a memory node is being lost or filled, or a table dropped; try again";
+    ClusterError::Unreachable(sentence.to_owned())
 }
 
 fn refused(spec: &TableSpec, error: SpecError) -> ClusterError {
@@ -44,6 +43,8 @@ struct Creation<'a> {
     deadline: Nanos,
     /// Place of the index in each group, as far as memory is taken.
     bases: Vec<u64>,
+    /// Directory entry of that memory.
+    entry: Option<SlabEntry>,
     /// Definition that was last sent to the catalogue without an answer.
     in_doubt: Option<TableDef>,
 }
@@ -82,15 +83,16 @@ impl<M: Machines> Cluster<M> {
             shape,
             deadline,
             bases: Vec::new(),
+            entry: None,
             in_doubt: None,
         };
-        creation.carry_out().inspect_err(|_| creation.keep_memory())
+        creation.carry_out().inspect_err(|_| creation.give_memory_back())
     }
 
     /// Number of the table `name`, if this process knows it.
     pub fn table(&self, name: &str) -> Option<TableId> {
-        let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
-        tables.iter().find(|table| table.spec().name == name).map(|table| table.id())
+        let known = self.shared.known_tables();
+        known.serving().find(|table| table.spec().name == name).map(|table| table.id())
     }
 
     /// Makes tables known to this process that others have created. Asks the authority once.
@@ -124,14 +126,14 @@ impl Creation<'_> {
             let mut catalogue = self.learn_tables()?;
             if let Some(id) = catalogue.find(&self.spec.name) {
                 // Only this call has this memory: an equal entry is ours, answered or not.
-                let entered = catalogue.tables.get(usize::from(id.0));
+                let entered = catalogue.tables.get(usize::from(id.0)).and_then(Standing::serving);
                 let ours = self.in_doubt.take();
                 if entered.is_some() && entered == ours.as_ref() {
                     return Ok(id);
                 }
                 return Err(ClusterError::TableExists(self.spec.name.clone().into_owned()));
             }
-            if catalogue.tables.len() >= MAX_TABLES {
+            if catalogue.count() >= MAX_TABLES || catalogue.tables.len() >= MAX_TABLE_IDS {
                 return Err(ClusterError::TooManyTables);
             }
             let id = TableId(catalogue.tables.len() as u16);
@@ -186,49 +188,45 @@ impl Creation<'_> {
         let shared = self.shared;
         let owner = shared.nodes.first().incarnation;
         let entry = SlabEntry { kind: SlabKind::Index, table: id, owner };
+        self.entry = Some(entry);
         for (group, replicas) in self.placement.groups() {
             let place = usize::from(group.0);
             let needed = self.shape.index_bytes(place);
-            let taken = self.bases.get(place).copied();
-            if needed == 0 {
-                if taken.is_none() {
-                    self.bases.push(shared.region.first_slab());
-                }
-                continue;
-            }
-            let kept = taken.or_else(|| shared.spare_indexes.take(group, needed));
-            let Some(base) = kept else {
-                let fresh = shared.control.with_lane(|lane| async move {
-                    slabs::take_slabs(&lane, replicas, &shared.region, needed, entry).await
+            if let Some(base) = self.bases.get(place).copied() {
+                let named = shared.control.with_lane(|lane| async move {
+                    slabs::enter(&lane, replicas, base, needed, entry).await
                 })?;
-                self.bases.push(fresh.map_err(|error| match error {
-                    SlabError::Full => ClusterError::OutOfMemory { table: id, needed },
-                    SlabError::Fabric(error) => unreachable_nodes(error),
-                })?);
+                named.map_err(unreachable_nodes)?;
                 continue;
-            };
-            if taken.is_none() {
-                self.bases.push(base);
             }
-            let named = shared.control.with_lane(|lane| async move {
-                slabs::enter(&lane, replicas, base, needed, entry).await
+            if needed == 0 {
+                self.bases.push(shared.region.first_slab());
+                continue;
+            }
+            let fresh = shared.control.with_lane(|lane| async move {
+                slabs::take_slabs(&lane, replicas, &shared.region, needed, entry).await
             })?;
-            named.map_err(unreachable_nodes)?;
+            self.bases.push(fresh.map_err(|error| match error {
+                SlabError::Full if shared.is_clearing() => ClusterError::Clearing,
+                SlabError::Full => ClusterError::OutOfMemory { table: id, needed },
+                SlabError::Fabric(error) => unreachable_nodes(error),
+            })?);
         }
         Ok(())
     }
 
-    /// Keeps the memory of a table that was not created for the next one.
-    fn keep_memory(&mut self) {
-        if self.in_doubt.is_some() {
-            return;
-        }
-        for ((group, _), base) in self.placement.groups().zip(self.bases.drain(..)) {
+    /// Gives back the memory of a table that was not created. All of it is zeroes: no process has
+    /// known of it.
+    fn give_memory_back(&mut self) {
+        let Some(entry) = self.entry.filter(|_| self.in_doubt.is_none()) else { return };
+        for ((group, replicas), base) in self.placement.groups().zip(self.bases.drain(..)) {
             let bytes = self.shape.index_bytes(usize::from(group.0));
-            if bytes > 0 {
-                self.shared.spare_indexes.keep(group, bytes, base);
-            }
+            // What cannot be given back is lost.
+            let _ = self.shared.control.with_lane(|lane| async move {
+                slabs::give_back(&lane, replicas, base, bytes, entry).await
+            });
         }
+        self.shared.nodes.iter().for_each(|node| node.slots.search_again());
     }
 }
 
@@ -274,8 +272,7 @@ mod tests {
         let groups = before.groups.iter().zip(&after.groups);
         let grown: Vec<u64> =
             groups.map(|(before, after)| after.allocated_bytes - before.allocated_bytes).collect();
-        let once = shape(rows).index_bytes(0).next_multiple_of(SLAB_BYTES);
-        assert_eq!(grown, [once, 0]);
+        assert_eq!(grown, [0, 0]);
     }
 
     #[test]
@@ -289,7 +286,7 @@ mod tests {
             TableDef::new(TableId(number as u16), spec, bases).expect("valid")
         };
         let mut catalogue = shared.learn_tables().expect("it answers");
-        catalogue.tables = (0..MAX_TABLES - 1).map(table).collect();
+        catalogue.tables = (0..MAX_TABLES - 1).map(table).map(Standing::Serving).collect();
         catalogue.enter(table(MAX_TABLES - 1), shared.council.authority()).expect("no rival");
         let further = cluster.create_table(TableSpec::new("further").record_bytes(8).capacity(1));
         assert!(matches!(further, Err(ClusterError::TooManyTables)), "{further:?}");

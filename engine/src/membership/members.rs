@@ -21,6 +21,7 @@
 //!    this.
 //! 8. It looks for lost memory nodes ([`crate::memory_nodes::returning`]), and reports which shards
 //!    of those that are back its node has filled ([`crate::memory_nodes::filling`]).
+//! 9. It gives back the memory of tables that were dropped ([`crate::space::clearing`]).
 //!
 //! # If it stops anywhere
 //! Every step finds out anew whether there is anything to do, and repeating one changes nothing. A
@@ -45,6 +46,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lotus_authority::Authority;
@@ -69,6 +71,7 @@ use crate::node::shared::{ComputeNode, Peer, Shared};
 use crate::node::tasks::beside;
 use crate::node::verbs::Fenced;
 use crate::shards::ownership::{ADOPTED_AT_ONCE, Transfer};
+use crate::space::clearing;
 
 /// Turns in a lease, and so the beats that may be late before a node is suspected.
 const TURNS_PER_LEASE: u32 = 8;
@@ -77,6 +80,8 @@ const TURNS_WHILE_CHANGING: u32 = 64;
 /// Pause after taking over a batch of shards, as a multiple of the time it took; at most one turn,
 /// so that losing a memory node meanwhile does not make the pause long.
 const ADOPTION_PAUSES: u32 = 3;
+/// Intervals of the horizon between two looks of a cluster without a lease for tables to drop.
+const IDLE_INTERVALS: u32 = 8;
 /// Leases that a compute node may be alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;
 
@@ -92,7 +97,9 @@ const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
 
 /// Takes part in the membership until the node is expelled; does nothing without a lease.
 pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
-    let Some(lease) = coordinator.shared.config.lease else { return };
+    let Some(lease) = coordinator.shared.config.lease else {
+        return keep_without_lease(coordinator).await;
+    };
     let (heard, hearing) = async_channel::bounded(1);
     let beating = async {
         let mut watch = Watch::new(coordinator, lease);
@@ -132,6 +139,21 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     beside(deliberating, beating).await;
 }
 
+/// Drops tables, if this process has all compute nodes and there is one to drop.
+async fn keep_without_lease(coordinator: &Rc<Coordinator>) {
+    let interval = coordinator.shared.config.horizon_interval;
+    while !coordinator.node.has_failed() && coordinator.shared.is_whole() {
+        let is_open = coordinator.node.configuration.is_open();
+        coordinator.executor.sleep(interval * if is_open { IDLE_INTERVALS } else { 1 }).await;
+        if coordinator.shared.clears.load(Ordering::Relaxed) {
+            if coordinator.thread == 0 {
+                turn_without_lease(coordinator).await;
+            }
+            take_note(coordinator);
+        }
+    }
+}
+
 /// News that beats have brought.
 pub(crate) struct Heard {
     pub(crate) at: Nanos,
@@ -147,7 +169,7 @@ pub(crate) struct Heard {
     pub(crate) silent: Vec<(NodeId, Duration)>,
 }
 
-/// Runs steps 2 to 7. `released` lists the lives that have had their locks dropped here.
+/// Runs steps 2 to 9. `released` lists the lives that have had their locks dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
     Heard { asked, suspects, known_for, silent, .. }: Heard,
@@ -176,7 +198,30 @@ async fn turn(
     if is_held && is_admitted(coordinator, &now).await {
         node.resume();
     }
-    if !node.learn_placement(&now, &coordinator.shared.placement) {
+    if let Some(begun) = clearing::begin(coordinator, &now).await {
+        now = begun;
+    }
+    follow(coordinator, now, released).await;
+}
+
+/// Turn of coordinator 0 in a cluster without a lease, where nothing is done about failures: only
+/// tables are dropped. All compute nodes are in this process.
+async fn turn_without_lease(coordinator: &Rc<Coordinator>) {
+    if let Ok(now) = coordinator.membership().await {
+        let now = clearing::begin(coordinator, &now).await.unwrap_or(now);
+        follow(coordinator, now, &mut Vec::new()).await;
+    }
+}
+
+/// Follows a membership: runs steps 3 to 9.
+async fn follow(
+    coordinator: &Rc<Coordinator>,
+    mut now: Membership,
+    released: &mut Vec<Incarnation>,
+) {
+    let node = &coordinator.node;
+    let (me, lease) = (node.id, coordinator.shared.config.lease.unwrap_or_default());
+    if !coordinator.shared.learn_membership(node, &now) {
         return;
     }
     oracle::keep(coordinator, &now);
@@ -198,7 +243,7 @@ async fn turn(
     if let Ok(outcome) = coordinator.change(report).await {
         now = outcome.membership();
         // This node may have been expelled since it last looked.
-        if !node.learn_placement(&now, &coordinator.shared.placement) {
+        if !coordinator.shared.learn_membership(node, &now) {
             return;
         }
         point!(me.0, Acknowledge, if over && now.expelled().next().is_some());
@@ -221,6 +266,7 @@ async fn turn(
             of.recovers.set(false);
         });
     }
+    clearing::tend(coordinator, &now);
 }
 
 /// Drops the locks that expelled nodes hold here once their transactions are settled. This node

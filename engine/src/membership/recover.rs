@@ -28,7 +28,7 @@ use lotus_fabric::ids::{NodeSet, RemoteAddr};
 use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout};
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, FREE_SLAB, RegionLayout, SlabEntry};
 use lotus_points::point;
 use lotus_recovery::membership::ChangeOutcome;
 use lotus_recovery::{Membership, PartId};
@@ -100,7 +100,7 @@ async fn resolve_part(
     debug_assert!(part.of != coordinator.node.id, "I68: no life settles its own log");
     let parts = now.parts_of(part.of);
     let placement = Placement::clone(&coordinator.placement());
-    let recoverer = Recoverer { coordinator, dead, nodes: placement.nodes(), placement };
+    let recoverer = Recoverer { coordinator, now, dead, nodes: placement.nodes(), placement };
     let late = broken(Rule::FencesComeFirst);
     if !late {
         fence(coordinator, now).await?;
@@ -138,6 +138,8 @@ pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result
 /// Recovery of one dead node.
 struct Recoverer<'a> {
     coordinator: &'a Coordinator,
+    /// Membership in which the part was claimed.
+    now: &'a Membership,
     dead: Peer,
     /// Every memory node that is left.
     nodes: NodeSet,
@@ -145,7 +147,9 @@ struct Recoverer<'a> {
 }
 
 impl Recoverer<'_> {
-    /// Reads the catalogue: the dead node may have used tables unknown to this process.
+    /// Reads the catalogue: the dead node may have used tables unknown to this process, and logged
+    /// writes to tables that are gone by now. Later than the membership, which names the one that
+    /// is being cleared.
     async fn learn_tables(&self) -> Result<(), Stop> {
         if self.coordinator.shared.is_whole() {
             return Ok(());
@@ -193,10 +197,17 @@ impl Recoverer<'_> {
             let mut missing = Vec::new();
             for index in 0..bytes / WORD_BYTES {
                 let words = buffers.iter().map(|buffer| copies.words(*buffer)[index]);
-                let Some(entry) = words.clone().find(|word| *word != 0) else { continue };
+                let entry = words.clone().find_map(|word| Some((word, SlabEntry::decode(word)?)));
+                let Some((word, entry)) = entry else { continue };
+                if self.now.is_released(entry.table) {
+                    // It is being marked free.
+                    continue;
+                }
                 let place = at + (index * WORD_BYTES) as u64;
-                let without = members.iter().zip(words).filter(|(_, word)| *word == 0);
-                missing.extend(without.map(|(replica, _)| Swap::new(replica.at(place), 0, entry)));
+                let others = members.iter().zip(words).filter(|(_, other)| *other != word);
+                let swaps =
+                    others.map(|(replica, other)| Swap::new(replica.at(place), other, word));
+                missing.extend(swaps.filter(|swap| [0, FREE_SLAB].contains(&swap.from)));
             }
             drop(copies);
             self.swap(&missing).await?;

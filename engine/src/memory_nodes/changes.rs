@@ -1,4 +1,5 @@
-//! Changes of the memory nodes in use: when one is lost, joins or becomes whole (H23).
+//! Changes of the memory nodes in use: when one is lost, joins or becomes whole (H23); and of the
+//! tables with memory in use, when one is dropped ([`crate::space::clearing`]).
 //!
 //! # The steps, and their purpose
 //! The membership says which memory nodes are lost, and how far every compute node has come with
@@ -44,6 +45,7 @@
 //! It decides about no loss, and copies no data.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use lotus_fabric::ids::ShardId;
 use lotus_fabric::lane::Batch;
@@ -56,7 +58,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::memory_nodes::fence::{Stop, fence_at};
 use crate::node::configuration::{FLOORS_GROUP, NO_FLOOR, Takers, floor_word};
 use crate::node::coordinator::Coordinator;
-use crate::node::shared::Shared;
+use crate::node::shared::{ComputeNode, Shared};
 use crate::node::verbs::{Fenced, Halted};
 use crate::shards::ownership::Transfer;
 
@@ -66,8 +68,12 @@ const LOOKS_PER_LEASE: u32 = 16;
 impl Coordinator {
     /// Follows the node's progress with changes of memory nodes, as far as it has come.
     pub(crate) fn follow(self: &Rc<Self>) {
-        for joining in self.configuration.follow(&self.node.configuration, self.thread) {
-            self.attach(joining);
+        let before = self.configuration.epoch();
+        let joining = self.configuration.follow(&self.node.configuration, self.thread);
+        joining.into_iter().for_each(|node| self.attach(node));
+        if self.configuration.epoch() != before {
+            // A table may have been dropped.
+            self.forget_dropped();
         }
     }
 
@@ -240,7 +246,7 @@ impl Shared {
         self.takers.begin();
         let mut taking = ControlTaking { takers: &self.takers, placement: self.placement.clone() };
         taking.placement = self.surviving();
-        let open = self.nodes.iter().all(|node| {
+        let open = self.serving().all(|node| {
             let filling = node.configuration.placement().is_joined();
             node.configuration.is_open() && !filling
         });
@@ -249,6 +255,16 @@ impl Shared {
 }
 
 impl Shared {
+    /// Whether a dropped table is being cleared, as far as a node of this process knows.
+    pub(crate) fn is_clearing(&self) -> bool {
+        self.serving().any(|node| node.configuration.is_clearing())
+    }
+
+    /// Compute nodes of this process that have not failed: the others follow no change any more.
+    fn serving(&self) -> impl Iterator<Item = Arc<ComputeNode>> {
+        self.nodes.iter().filter(|node| !node.has_failed())
+    }
+
     /// Lets this process's nodes learn the losses from before their start.
     ///
     /// # Errors
@@ -256,7 +272,7 @@ impl Shared {
     pub(crate) fn learn_losses(&self) -> Result<(), MembershipError> {
         let now = membership::read(self.council.authority())?;
         for node in &self.nodes {
-            node.learn_placement(&now, &self.placement);
+            self.learn_membership(&node, &now);
         }
         Ok(())
     }

@@ -111,7 +111,7 @@ impl Coordinator {
                     move |now: &Membership| now.copied(me, node, life, &news, &shared.placement);
                 // Without an answer, the next turn reports again.
                 if let Ok(outcome) = of.change(say).await {
-                    of.node.learn_placement(&outcome.membership(), &of.shared.placement);
+                    of.shared.learn_membership(&of.node, &outcome.membership());
                 }
             });
         }

@@ -1,15 +1,17 @@
 //! The catalogue of the cluster's tables, on which all processes agree.
 //!
 //! # What it is
-//! One value at the authority: every table's specification, and where its index lies in each group.
-//! A table's number is its place in the list, and the list only grows, by compare-and-swap, so a
-//! process's copy of it is never wrong, only short. A process reads it again when it is asked for
-//! an unknown table by name, and before it recovers another node's transactions.
+//! One value at the authority: every table's specification, its [`Standing`], and where its index
+//! lies in each group. A table's number is its place in the list. The list only grows, and a table
+//! only goes from serving to dropped to gone, by compare-and-swap; so a process's copy of it is
+//! never wrong, only behind. A process reads it again when it is asked for an unknown table by name,
+//! and before it recovers another node's transactions.
 //!
 //! # If it stops anywhere
 //! Memory is taken before the table is entered here. A process that dies in between leaks the
 //! slabs; one that then finds its table's name taken keeps them for its next table
-//! (`crate::cluster::tables`).
+//! (`crate::cluster::tables`). A table that is dropped here keeps its memory until a member has
+//! given it back (`crate::space::clearing`), whoever asked for that.
 
 use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
@@ -22,15 +24,62 @@ use crate::node::shared::Shared;
 
 const KEY: &str = "tables";
 /// Version of the encoding that this module reads and writes.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 const HAS_FIELD: u8 = 1;
 const NEVER_INLINE: u8 = 2;
 const ORDERED: u8 = 4;
 
+/// Stage in the life of a table, with what is known of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Standing<T> {
+    /// In use.
+    Serving(T),
+    /// No transaction begins on it, and its name is free. It still has its memory.
+    Dropped(T),
+    /// Its memory is not its own any more.
+    Gone,
+}
+
+impl<T> Standing<T> {
+    /// The table, if it is in use.
+    pub(crate) fn serving(&self) -> Option<&T> {
+        match self {
+            Self::Serving(table) => Some(table),
+            Self::Dropped(_) | Self::Gone => None,
+        }
+    }
+
+    /// The table, if it has memory of its own.
+    pub(crate) fn with_memory(&self) -> Option<&T> {
+        match self {
+            Self::Serving(table) | Self::Dropped(table) => Some(table),
+            Self::Gone => None,
+        }
+    }
+
+    /// Number of the stage: it only grows.
+    pub(crate) fn stage(&self) -> u8 {
+        match self {
+            Self::Serving(_) => 0,
+            Self::Dropped(_) => 1,
+            Self::Gone => 2,
+        }
+    }
+}
+
 /// The list of tables, and the version of the value at the authority.
 pub(crate) struct Catalogue {
     version: Version,
-    pub(crate) tables: Vec<TableDef>,
+    pub(crate) tables: Vec<Standing<TableDef>>,
+}
+
+/// Change of the standing of a table in the catalogue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Demotion {
+    /// From serving to dropped.
+    Drop,
+    /// From dropped to gone.
+    Clear,
 }
 
 impl Catalogue {
@@ -46,10 +95,15 @@ impl Catalogue {
         Ok(Self { version: found.version, tables })
     }
 
-    /// Number of the table `name`.
+    /// Number of the table `name` that is in use.
     pub(crate) fn find(&self, name: &str) -> Option<TableId> {
-        let table = self.tables.iter().find(|table| table.spec().name == name);
-        table.map(TableDef::id)
+        let mut serving = self.tables.iter().filter_map(Standing::serving);
+        serving.find(|table| table.spec().name == name).map(TableDef::id)
+    }
+
+    /// Number of tables that are not gone.
+    pub(crate) fn count(&self) -> usize {
+        self.tables.iter().filter(|table| table.stage() < Standing::<()>::Gone.stage()).count()
     }
 
     /// Enters `table`, unless the catalogue was changed since it was read.
@@ -61,8 +115,35 @@ impl Catalogue {
         table: TableDef,
         authority: &dyn Authority,
     ) -> Result<(), AuthorityError> {
-        self.tables.push(table);
+        self.tables.push(Standing::Serving(table));
         authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
+    }
+
+    /// Changes the standing of a table, unless it has that standing, or a later one, already. May
+    /// be repeated, whatever answers are lost.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; the authority does not answer.
+    pub(crate) fn demote(
+        authority: &dyn Authority,
+        groups: usize,
+        table: TableId,
+        how: Demotion,
+    ) -> Result<Self, ClusterError> {
+        loop {
+            let mut now = Self::read(authority, groups)?;
+            let Some(entry) = now.tables.get_mut(usize::from(table.0)) else { return Ok(now) };
+            *entry = match (entry.clone(), how) {
+                (Standing::Serving(def), Demotion::Drop) => Standing::Dropped(def),
+                (Standing::Dropped(_), Demotion::Clear) => Standing::Gone,
+                _ => return Ok(now),
+            };
+            match authority.compare_and_swap(KEY, now.version, &encode(&now.tables)) {
+                Ok(version) => return Ok(Self { version, ..now }),
+                Err(AuthorityError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 
@@ -79,13 +160,16 @@ impl Shared {
     }
 }
 
-/// Encodes the tables. Little-endian: `format:8`, then for each table `name_bytes:8 name
-/// record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32 flags:8 field_start:8 field_len:8
-/// groups:8` and a base of 64 bits for each group. Flags: 1, there is a critical field; 2, records
-/// never lie in their cells; 4, the table is ordered.
-pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
+/// Encodes the tables. Little-endian: `format:8`, then for each table `standing:8`, which is 2 for
+/// one that is gone, with nothing behind it; and for the others `name_bytes:8 name record_bytes:32
+/// key_bytes:32 capacity:64 versions:32 shards:32 flags:8 field_start:8 field_len:8 groups:8` and a
+/// base of 64 bits for each group. Flags: 1, there is a critical field; 2, records never lie in
+/// their cells; 4, the table is ordered.
+pub(crate) fn encode(tables: &[Standing<TableDef>]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for table in tables {
+        bytes.push(table.stage());
+        let Some(table) = table.with_memory() else { continue };
         encode_spec(table.spec(), &mut bytes);
         let bases = table.geometry().bases();
         debug_assert!(u8::try_from(bases.len()).is_ok(), "I87: a table has a place in every group");
@@ -125,18 +209,24 @@ pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
 }
 
 /// Decodes a catalogue of `groups` groups; `None` if invalid.
-pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
+pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<Standing<TableDef>>> {
     let (&FORMAT, body) = bytes.split_first()? else { return None };
     let mut rest = Reader(body);
     let mut tables = Vec::new();
     while !rest.0.is_empty() {
-        tables.push(rest.table(TableId(u16::try_from(tables.len()).ok()?), groups)?);
+        let id = TableId(u16::try_from(tables.len()).ok()?);
+        tables.push(match rest.take()? {
+            [0] => Standing::Serving(rest.table(id, groups)?),
+            [1] => Standing::Dropped(rest.table(id, groups)?),
+            [2] => Standing::Gone,
+            _ => return None,
+        });
     }
     Some(tables)
 }
 
-/// Four tables of two groups, for tests.
-pub(crate) fn sample() -> Vec<TableDef> {
+/// Five tables of two groups, for tests.
+pub(crate) fn sample() -> Vec<Standing<TableDef>> {
     let field = CriticalField::Bytes { start: 2, len: 4 };
     let specs = [
         TableSpec::new("checking").record_bytes(16).capacity(1000),
@@ -151,7 +241,13 @@ pub(crate) fn sample() -> Vec<TableDef> {
     ];
     let numbered = specs.into_iter().zip(0..);
     let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
-    numbered.map(|numbered| table(numbered).expect("valid")).collect()
+    let mut tables: Vec<_> =
+        numbered.map(|numbered| Standing::Serving(table(numbered).expect("valid"))).collect();
+    if let Standing::Serving(stock) = tables[1].clone() {
+        tables[1] = Standing::Dropped(stock);
+    }
+    tables.push(Standing::Gone);
+    tables
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -218,7 +314,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
     use lotus_authority::EmbeddedAuthority;
-    use lotus_mvcc::table::{MAX_NAME_BYTES, MAX_TABLES};
+    use lotus_mvcc::table::{MAX_NAME_BYTES, MAX_TABLE_IDS, MAX_TABLES};
 
     #[test]
     fn what_is_stored_is_read_back_and_every_cut_is_refused() {
@@ -226,11 +322,12 @@ mod tests {
         assert_eq!(decode(&bytes, 2), Some(tables));
         assert_eq!(decode(&bytes, 3), None);
         let one = encode(&sample()[..1]);
+        assert_eq!(encode(&[Standing::Gone]).len(), 2, "a table that is gone takes a byte");
         for end in (0..one.len()).filter(|end| *end != 1) {
             assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
         }
-        // After the name: a field out of range, a field of no known kind.
-        for (at, byte) in [(0, 9), (1, 0), (10, 255), (10 + 24, 4)] {
+        // A standing that there is not; after the name: a field out of range, one of no known kind.
+        for (at, byte) in [(0, 9), (1, 3), (2, 0), (11, 255), (11 + 24, 4)] {
             let mut bytes = one.clone();
             bytes[at] = byte;
             assert_ne!(decode(&bytes, 2), Some(sample()[..1].to_vec()), "byte {at}");
@@ -243,14 +340,17 @@ mod tests {
         const MAX_GROUPS: usize = 64;
         let spec = TableSpec::named("x".repeat(MAX_NAME_BYTES)).record_bytes(8).capacity(9);
         let table = TableDef::new(TableId(0), spec, vec![1 << 20; MAX_GROUPS]).expect("valid");
-        assert!(encode(&vec![table; MAX_TABLES]).len() <= VALUE_BYTES);
+        let mut tables = vec![Standing::Serving(table); MAX_TABLES];
+        tables.resize(MAX_TABLE_IDS, Standing::Gone);
+        assert!(encode(&tables).len() <= VALUE_BYTES);
     }
 
     #[test]
     fn whoever_is_late_reads_again() {
         let authority = EmbeddedAuthority::new();
         let read = || Catalogue::read(&authority, 2).expect("sound");
-        let [first, second, ..] = <[TableDef; 4]>::try_from(sample()).expect("four");
+        let [first, second] = [0, 1].map(|index| sample()[index].with_memory().cloned());
+        let [first, second] = [first, second].map(|table| table.expect("it has memory"));
         let (mut fast, mut late) = (read(), read());
         fast.enter(first, &authority).expect("nobody else");
         let refused = late.enter(second.clone(), &authority);
@@ -259,5 +359,27 @@ mod tests {
         assert_eq!((late.find("checking"), late.find("stock")), (Some(TableId(0)), None));
         late.enter(second, &authority).expect("nobody else");
         assert_eq!(read().find("stock"), Some(TableId(1)));
+    }
+
+    #[test]
+    fn a_table_is_dropped_then_gone_and_its_name_is_free() {
+        let authority = EmbeddedAuthority::new();
+        let read = || Catalogue::read(&authority, 2).expect("sound");
+        let demote = |table, how| {
+            let now = Catalogue::demote(&authority, 2, TableId(table), how).expect("it answers");
+            now.tables.iter().map(Standing::stage).collect::<Vec<_>>()
+        };
+        let checking = sample()[0].serving().expect("it serves").clone();
+        read().enter(checking.clone(), &authority).expect("nobody else");
+        assert_eq!(demote(0, Demotion::Clear), [0], "it is in use");
+        assert_eq!(demote(9, Demotion::Drop), [0], "there is no such table");
+        assert_eq!([demote(0, Demotion::Drop), demote(0, Demotion::Drop)], [[1], [1]]);
+        assert_eq!((read().find("checking"), read().count()), (None, 1));
+        let spec = checking.spec().clone();
+        let again = TableDef::new(TableId(1), spec, vec![1 << 20, 3 << 20]).expect("valid");
+        read().enter(again, &authority).expect("nobody else");
+        assert_eq!(demote(0, Demotion::Clear), [2, 0]);
+        assert_eq!(demote(0, Demotion::Drop), [2, 0], "it stays gone");
+        assert_eq!((read().find("checking"), read().count()), (Some(TableId(1)), 1));
     }
 }

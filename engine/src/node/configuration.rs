@@ -39,6 +39,10 @@ struct Progress {
     out_of_reach: Vec<NodeId>,
     /// Memory nodes that have come back, as far as this node knows.
     returns: Arc<[Return]>,
+    /// Whether the memory of a dropped table is being given back.
+    clearing: bool,
+    /// Last change, and number of tables cleared, of the membership that said so.
+    clearing_at: (Epoch, u32),
 }
 
 /// State of the memory nodes in use, shared by the coordinators of a compute node.
@@ -60,6 +64,8 @@ impl NodeConfiguration {
             resume: FIRST_EPOCH,
             out_of_reach: Vec::new(),
             returns: Arc::new([]),
+            clearing: false,
+            clearing_at: (FIRST_EPOCH, 0),
         };
         Self {
             progress: Mutex::new(progress),
@@ -93,6 +99,11 @@ impl NodeConfiguration {
             progress.resume <= progress.finish,
             "I103: transactions run by a placement in use"
         );
+        // A membership that was read earlier may come later.
+        let at = (reduced, now.cleared());
+        if at >= progress.clearing_at {
+            (progress.clearing, progress.clearing_at) = (now.clearing().is_some(), at);
+        }
         progress.out_of_reach = now.out_of_reach(placement);
         if *progress.returns != *now.returns() {
             progress.returns = now.returns().into();
@@ -131,6 +142,11 @@ impl NodeConfiguration {
     pub(crate) fn is_open(&self) -> bool {
         let progress = self.lock();
         progress.resume == progress.stop
+    }
+
+    /// Whether a dropped table is being cleared.
+    pub(crate) fn is_clearing(&self) -> bool {
+        self.lock().clearing
     }
 
     /// Whether transactions run by the placement after this change, or a later one.
@@ -190,6 +206,11 @@ impl Configuration {
             lives: RefCell::new(lives_of(&progress)),
             unattached: Cell::new(0),
         }
+    }
+
+    /// Last change for which the coordinator has stopped.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch.get()
     }
 
     /// Life of a memory node in use; `None` for its first.

@@ -28,6 +28,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::api::cache_counters::CacheCounters;
 use crate::api::config::LockKind;
+use crate::api::error::TxnError;
 use crate::node::asks::Asks;
 use crate::node::attempts::Attempts;
 use crate::node::configuration::Configuration;
@@ -41,6 +42,16 @@ use crate::node::trims::Trims;
 
 /// Snapshot of a node's tables, shared by transactions without atomic reference counting.
 pub(crate) type Tables = Rc<[Arc<NodeTable>]>;
+
+/// The table with this number among `tables`.
+///
+/// # Errors
+/// `UnknownTable`; also if it was dropped.
+#[inline]
+pub(crate) fn known(tables: &Tables, table: TableId) -> Result<&Arc<NodeTable>, TxnError> {
+    let known = tables.get(usize::from(table.0)).filter(|known| !known.is_dropped());
+    known.ok_or(TxnError::UnknownTable(table))
+}
 
 /// State shared by the coroutines of one thread.
 pub(crate) struct Coordinator {
@@ -91,6 +102,8 @@ pub(crate) struct Coordinator {
     pub(crate) gives: Cell<Option<NodeId>>,
     /// Whether a task is running that carries over words and adopts shards.
     pub(crate) tends: Cell<bool>,
+    /// Whether a task is running that clears a dropped table.
+    pub(crate) clears: Cell<bool>,
     /// Whether this coordinator reads all rows, for a snapshot file.
     pub(crate) reads_all: Cell<bool>,
     /// Whether a task is running that looks for returned memory nodes.
@@ -147,6 +160,7 @@ impl Coordinator {
             ascends: Cell::new(false),
             gives: Cell::new(None),
             tends: Cell::new(false),
+            clears: Cell::new(false),
             reads_all: Cell::new(false),
             looks: Cell::new(false),
             configuration: Configuration::of(&node.configuration),
@@ -168,6 +182,16 @@ impl Coordinator {
             *self.tables.borrow_mut() = all.iter().cloned().collect();
         }
         Rc::clone(&self.tables.borrow())
+    }
+
+    /// Looks at the node's tables again before the next transaction.
+    pub(crate) fn forget_tables(&self) {
+        *self.tables.borrow_mut() = Rc::new([]);
+    }
+
+    /// Whether a table is known here, and in use.
+    pub(crate) fn serves_table(&self, table: TableId) -> bool {
+        known(&self.tables(table), table).is_ok()
     }
 
     /// Whether a lock that `owner` granted under `shard_epoch` still stands (H4).

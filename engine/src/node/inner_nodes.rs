@@ -33,6 +33,13 @@ impl InnerNodes {
         (known.table == table && known.node == node).then(|| Rc::clone(&known.bytes))
     }
 
+    /// Gives up the nodes of tables that are not `in_use`.
+    pub(crate) fn retain(&self, in_use: impl Fn(TableId) -> bool) {
+        for known in self.places.borrow_mut().iter_mut() {
+            *known = known.take().filter(|known| in_use(known.table));
+        }
+    }
+
     /// Remembers a node in place of another one.
     pub(crate) fn keep(&self, table: TableId, node: u64, bytes: &[u8]) {
         let mut places = self.places.borrow_mut();

@@ -31,7 +31,6 @@ pub(crate) mod placement;
 pub(crate) mod shared;
 pub(crate) mod silent;
 pub(crate) mod slots;
-pub(crate) mod spare_indexes;
 pub(crate) mod suspects;
 pub(crate) mod tables;
 pub(crate) mod tasks;

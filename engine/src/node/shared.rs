@@ -2,12 +2,12 @@
 //!
 //! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Env;
-use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId};
 use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{LockHost, LockName, LockSpace, LockTable, WaitOutcome};
@@ -38,8 +38,8 @@ use crate::node::nodes::Nodes;
 use crate::node::oracle::Oracle;
 use crate::node::silent::Silent;
 use crate::node::slots::NodeSlots;
-use crate::node::spare_indexes::SpareIndexes;
 use crate::node::suspects::Suspects;
+use crate::node::tables::KnownTables;
 use crate::node::version_tables::VersionTables;
 
 /// Region of spin-lock words on every memory node, after the logs.
@@ -66,9 +66,9 @@ pub(crate) struct Shared {
     /// Layout of every replica group's region.
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
-    pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
-    /// Memory of indexes that no table has.
-    pub(crate) spare_indexes: SpareIndexes,
+    pub(crate) tables: RwLock<KnownTables>,
+    /// Whether a table has ever been dropped by this process.
+    pub(crate) clears: AtomicBool,
     /// Looks into the catalogue for tables of other processes.
     pub(crate) looks: Looks,
     /// Number that tells this process from others, and from earlier ones.
@@ -172,6 +172,8 @@ pub(crate) struct NodeTable {
     pub(crate) retired_limit: usize,
     /// The same limit while a snapshot reads all rows, which takes seconds.
     pub(crate) patient_limit: usize,
+    /// Whether it was dropped.
+    pub(crate) is_dropped: AtomicBool,
 }
 
 impl NodeTable {
@@ -183,15 +185,6 @@ impl NodeTable {
 }
 
 impl Shared {
-    pub(crate) fn table(&self, id: TableId) -> Option<Arc<TableDef>> {
-        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
-        tables.get(usize::from(id.0)).cloned()
-    }
-
-    pub(crate) fn all_tables(&self) -> Vec<Arc<TableDef>> {
-        self.tables.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Returns the word on a memory node for a spin lock with this hash.
     pub(crate) fn lock_word(&self, shard: ShardId, hash: u64) -> RemoteAddr {
         let node = self.placement.replicas(self.placement.group_of(shard)).primary().node;

@@ -2,7 +2,7 @@
 
 use lotus_fabric::env::Nanos;
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind, reserve};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Purpose of taking a slot; see the module's documentation.
@@ -44,8 +44,14 @@ impl Use {
 /// Free slots that the coordinators of a node share.
 pub(crate) struct NodeSlots {
     shared: Mutex<SlabAllocator>,
-    /// Groups without a slab left, as far as this node has found out.
-    full: Box<[AtomicBool]>,
+    /// Number of dropped tables whose memory has been given back.
+    cleared: AtomicU32,
+    /// For each group the number of tables cleared when this node found no slab left in it, and one
+    /// more; 0 while it has found some.
+    full: Box<[AtomicU32]>,
+    /// For each group the end of the slabs that are known not to be marked free, and the number of
+    /// tables cleared when that was found.
+    searched: Box<[Mutex<(u32, u64)>]>,
     /// Times at which an insert, and an update, last found no slot; 0 for never.
     missed: [AtomicU64; 2],
 }
@@ -54,7 +60,9 @@ impl NodeSlots {
     pub(crate) fn new(groups: u16) -> Self {
         Self {
             shared: Mutex::new(SlabAllocator::new(groups)),
-            full: (0..groups).map(|_| AtomicBool::new(false)).collect(),
+            cleared: AtomicU32::new(0),
+            full: (0..groups).map(|_| AtomicU32::new(0)).collect(),
+            searched: (0..groups).map(|_| Mutex::default()).collect(),
             missed: Default::default(),
         }
     }
@@ -64,16 +72,53 @@ impl NodeSlots {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a group has no slab left. Slabs are never given back, so this stays true.
+    /// Whether a group has no slab left. Stays true until the memory of a dropped table is given
+    /// back.
     #[inline]
     pub(crate) fn is_full(&self, group: u16) -> bool {
         // Relaxed: only the mutex says which slots are free.
-        self.full[usize::from(group)].load(Ordering::Relaxed)
+        let found = self.full[usize::from(group)].load(Ordering::Relaxed);
+        found > self.cleared.load(Ordering::Relaxed)
     }
 
-    /// Notes that a group has no slab left.
-    pub(crate) fn set_full(&self, group: u16) {
-        self.full[usize::from(group)].store(true, Ordering::Relaxed);
+    /// Notes that a group has no slab left, found when so many tables had been cleared.
+    pub(crate) fn set_full(&self, group: u16, cleared: u32) {
+        self.full[usize::from(group)].fetch_max(cleared + 1, Ordering::Relaxed);
+    }
+
+    /// Offset from which on a group may have slabs that are marked free; 0 if nothing is known.
+    pub(crate) fn free_from(&self, group: u16) -> u64 {
+        let (cleared, end) = *self.lock_searched(group);
+        if cleared == self.cleared() { end } else { 0 }
+    }
+
+    /// Notes that a group has no slab marked free before `end`, found when so many tables had been
+    /// cleared.
+    pub(crate) fn set_searched(&self, group: u16, cleared: u32, end: u64) {
+        let mut known = self.lock_searched(group);
+        *known = (*known).max((cleared, end));
+    }
+
+    /// Looks for slabs that are marked free in all groups, from the beginning: there may be some.
+    pub(crate) fn search_again(&self) {
+        for (searched, full) in self.searched.iter().zip(&self.full) {
+            *searched.lock().unwrap_or_else(PoisonError::into_inner) = (0, 0);
+            full.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn lock_searched(&self, group: u16) -> MutexGuard<'_, (u32, u64)> {
+        self.searched[usize::from(group)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of dropped tables whose memory has been given back.
+    pub(crate) fn cleared(&self) -> u32 {
+        self.cleared.load(Ordering::Relaxed)
+    }
+
+    /// Learns that the memory of so many dropped tables has been given back.
+    pub(crate) fn learn_cleared(&self, tables: u32) {
+        self.cleared.fetch_max(tables, Ordering::Relaxed);
     }
 
     /// Notes that an insert or an update found no slot, here or at a node that asks.
@@ -108,7 +153,21 @@ mod tests {
     #[test]
     fn a_group_is_full_by_itself() {
         let slots = NodeSlots::new(2);
-        slots.set_full(1);
+        slots.set_full(1, 0);
         assert_eq!([0, 1].map(|group| slots.is_full(group)), [false, true]);
+    }
+
+    #[test]
+    fn a_group_is_full_until_the_memory_of_another_table_is_given_back() {
+        let slots = NodeSlots::new(1);
+        slots.set_full(0, slots.cleared());
+        assert!(slots.is_full(0));
+        slots.learn_cleared(1);
+        assert!(!slots.is_full(0));
+        slots.set_full(0, 0);
+        assert!(!slots.is_full(0), "found before the memory was given back");
+        slots.set_full(0, 1);
+        slots.learn_cleared(0);
+        assert!(slots.is_full(0));
     }
 }

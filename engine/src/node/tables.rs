@@ -1,49 +1,175 @@
 //! Tables as the compute nodes of a process know them.
+//!
+//! # Dropped tables
+//! A process learns that a table is dropped from the catalogue, or from the membership, which names
+//! it while its memory is given back ([`lotus_recovery::membership::clearing`]). From then on the
+//! table is unknown to transactions that begin. It may learn so of a table that it has not met yet,
+//! and meet it afterwards, in a copy of the catalogue that is behind: so it remembers the number.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::address_cache::AddressCache;
+use lotus_mvcc::{TableDef, TableSpec, retention};
+use lotus_recovery::Membership;
 
 use crate::api::error::ClusterError;
+use crate::node::catalogue::Standing;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
-use lotus_mvcc::address_cache::AddressCache;
-use lotus_mvcc::{TableDef, retention};
-use std::sync::{Arc, PoisonError};
 
 /// Divisor of memory for the displaced versions of one table while a coordinator reads all rows.
 const PATIENT_SHARE: u64 = 16;
 
+/// Tables of the cluster as a process knows them.
+#[derive(Default)]
+pub(crate) struct KnownTables {
+    /// By their numbers.
+    all: Vec<Standing<Arc<TableDef>>>,
+    /// Those that the membership has named as dropped.
+    dropped: BTreeSet<TableId>,
+}
+
+impl KnownTables {
+    /// Tables in use.
+    pub(crate) fn serving(&self) -> impl Iterator<Item = &Arc<TableDef>> {
+        self.all.iter().filter_map(Standing::serving)
+    }
+}
+
 impl Shared {
-    /// Adds those of `all` tables that this process's nodes do not know yet.
-    pub(crate) fn install(&self, all: &[TableDef]) -> Result<(), ClusterError> {
-        let mut known = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        for def in all.iter().skip(known.len()) {
-            debug_assert_eq!(
-                usize::from(def.id().0),
-                known.len(),
-                "I87: a table has one number everywhere"
-            );
-            let table = Arc::new(def.clone());
-            let entries = self.nodes.iter().map(|_| self.node_table(&table));
-            let entries = entries.collect::<Result<Vec<_>, _>>()?;
-            for (node, entry) in self.nodes.iter().zip(entries) {
-                let mut tables = node.tables.write().unwrap_or_else(PoisonError::into_inner);
-                tables.push(Arc::new(entry));
+    /// Tables of the cluster, as this process knows them.
+    pub(crate) fn known_tables(&self) -> RwLockReadGuard<'_, KnownTables> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_tables_mut(&self) -> RwLockWriteGuard<'_, KnownTables> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Table with this number, if it is in use.
+    pub(crate) fn table(&self, id: TableId) -> Option<Arc<TableDef>> {
+        self.known_tables().all.get(usize::from(id.0))?.serving().cloned()
+    }
+
+    /// Table with this number, if it has memory of its own: it may be dropped.
+    pub(crate) fn table_with_memory(&self, id: TableId) -> Option<Arc<TableDef>> {
+        self.known_tables().all.get(usize::from(id.0))?.with_memory().cloned()
+    }
+
+    /// All tables in use.
+    pub(crate) fn all_tables(&self) -> Vec<Arc<TableDef>> {
+        self.known_tables().serving().cloned().collect()
+    }
+
+    /// First dropped table that still has its memory.
+    pub(crate) fn dropped_table(&self) -> Option<TableId> {
+        let known = self.known_tables();
+        let mut dropped = known.all.iter().filter(|table| table.serving().is_none());
+        dropped.find_map(Standing::with_memory).map(|table| table.id())
+    }
+
+    /// Takes over what the catalogue says of `all` tables, as far as that is news.
+    pub(crate) fn install(&self, all: &[Standing<TableDef>]) -> Result<(), ClusterError> {
+        let mut known = self.known_tables_mut();
+        for (index, entry) in all.iter().enumerate() {
+            let id = TableId(index as u16);
+            let Some(before) = known.all.get(index) else {
+                self.add_table(&mut known, id, entry)?;
+                continue;
+            };
+            if before.stage() < entry.stage() {
+                let def = before.with_memory().cloned();
+                known.all[index] = match (entry, def) {
+                    (Standing::Dropped(_), Some(def)) => Standing::Dropped(def),
+                    _ => Standing::Gone,
+                };
+                self.nodes.iter().for_each(|node| node.forget_table(id));
             }
-            known.push(table);
         }
         Ok(())
     }
 
+    fn add_table(
+        &self,
+        known: &mut KnownTables,
+        id: TableId,
+        entry: &Standing<TableDef>,
+    ) -> Result<(), ClusterError> {
+        let entry = match entry {
+            Standing::Serving(def) if known.dropped.contains(&id) => Standing::Dropped(def),
+            Standing::Serving(def) => Standing::Serving(def),
+            Standing::Dropped(def) => Standing::Dropped(def),
+            Standing::Gone => Standing::Gone,
+        };
+        debug_assert!(
+            entry.with_memory().is_none_or(|def| def.id() == id),
+            "I87: a table has one number everywhere"
+        );
+        let entry = match entry {
+            Standing::Serving(def) => Standing::Serving(Arc::new(def.clone())),
+            Standing::Dropped(def) => Standing::Dropped(Arc::new(def.clone())),
+            Standing::Gone => Standing::Gone,
+        };
+        let of_nodes = self.nodes.iter().map(|_| self.node_table(id, &entry));
+        let of_nodes = of_nodes.collect::<Result<Vec<_>, _>>()?;
+        for (node, table) in self.nodes.iter().zip(of_nodes) {
+            let mut tables = node.tables.write().unwrap_or_else(PoisonError::into_inner);
+            tables.push(Arc::new(table));
+        }
+        known.all.push(entry);
+        Ok(())
+    }
+
+    /// Takes over a membership: the memory nodes in use, and the table that is dropped. Returns
+    /// whether the node still takes part.
+    pub(crate) fn learn_membership(&self, node: &ComputeNode, now: &Membership) -> bool {
+        // Before the epoch: whatever begins in that epoch finds the table dropped.
+        if let Some(clearing) = now.clearing() {
+            self.learn_dropped(clearing.table());
+        }
+        node.slots.learn_cleared(now.cleared());
+        node.learn_placement(now, &self.placement)
+    }
+
+    /// Notes that a table is dropped, whether this process has met it yet or not.
+    fn learn_dropped(&self, id: TableId) {
+        let mut known = self.known_tables_mut();
+        if !known.dropped.insert(id) {
+            return;
+        }
+        if let Some(table) = known.all.get_mut(usize::from(id.0))
+            && let Standing::Serving(def) = table
+        {
+            *table = Standing::Dropped(Arc::clone(def));
+            self.nodes.iter().for_each(|node| node.forget_table(id));
+        }
+    }
+
     /// Puts the next life of a node in its place in this process, with all known tables.
     pub(crate) fn replace_node(&self, node: &Arc<ComputeNode>) -> Result<(), ClusterError> {
-        // Holding this lock keeps new tables from being added.
-        let known = self.tables.read().unwrap_or_else(PoisonError::into_inner);
-        let entries = known.iter().map(|table| self.node_table(table).map(Arc::new));
-        let entries = entries.collect::<Result<Vec<_>, _>>()?;
-        node.tables.write().unwrap_or_else(PoisonError::into_inner).extend(entries);
+        // Holding this lock keeps tables from being added or dropped.
+        let known = self.known_tables();
+        let numbered = known.all.iter().zip(0..);
+        let tables = numbered.map(|(table, id)| self.node_table(TableId(id), table).map(Arc::new));
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        node.tables.write().unwrap_or_else(PoisonError::into_inner).extend(tables);
         self.nodes.replace(node);
         Ok(())
     }
 
     /// A table's state on one node, before the node has used the table.
-    fn node_table(&self, table: &Arc<TableDef>) -> Result<NodeTable, ClusterError> {
+    fn node_table(
+        &self,
+        id: TableId,
+        table: &Standing<Arc<TableDef>>,
+    ) -> Result<NodeTable, ClusterError> {
+        let table = match table {
+            Standing::Serving(table) => table,
+            Standing::Dropped(table) => return NodeTable::dropped(table),
+            Standing::Gone => return NodeTable::dropped(&Arc::new(self.stand_in(id))),
+        };
         let capacity = table.stored().rows;
         let coordinators = (self.config.compute_nodes * self.config.threads) as u64;
         let sharers = coordinators * self.placement.group_count() as u64;
@@ -52,6 +178,44 @@ impl Shared {
         let patient_limit = retired_limit.max((share / table.slot_bytes()) as usize);
         // A quarter more entries than rows, so that few rows compete for a line.
         let addresses = AddressCache::with_entries((capacity + capacity / 4) as usize)?;
-        Ok(NodeTable { def: Arc::clone(table), addresses, retired_limit, patient_limit })
+        let (def, is_dropped) = (Arc::clone(table), AtomicBool::new(false));
+        Ok(NodeTable { def, addresses, retired_limit, patient_limit, is_dropped })
+    }
+
+    /// Definition in place of that of a table that is gone, whose own nobody remembers.
+    fn stand_in(&self, id: TableId) -> TableDef {
+        let spec = TableSpec::new("dropped").record_bytes(8).capacity(1);
+        let bases = vec![self.region.first_slab(); self.placement.group_count()];
+        TableDef::new(id, spec, bases).expect("the specification is valid")
+    }
+}
+
+impl NodeTable {
+    /// A dropped table: its number stays taken.
+    fn dropped(def: &Arc<TableDef>) -> Result<Self, ClusterError> {
+        let (def, addresses) = (Arc::clone(def), AddressCache::with_entries(1)?);
+        let (retired_limit, patient_limit) = (0, 0);
+        let is_dropped = AtomicBool::new(true);
+        Ok(Self { def, addresses, retired_limit, patient_limit, is_dropped })
+    }
+
+    /// Whether the table was dropped.
+    #[inline]
+    pub(crate) fn is_dropped(&self) -> bool {
+        // Relaxed: a coordinator looks again after it has stopped, which synchronises.
+        self.is_dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl ComputeNode {
+    /// Lets no transaction begin on a table any more, and gives up its addresses.
+    fn forget_table(&self, id: TableId) {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(table) = tables.get_mut(usize::from(id.0)) else { return };
+        table.is_dropped.store(true, Ordering::Relaxed);
+        // Without address space for a smaller one, the cache stays.
+        if let Ok(dropped) = NodeTable::dropped(&table.def) {
+            *table = Arc::new(dropped);
+        }
     }
 }

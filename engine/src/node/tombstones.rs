@@ -42,6 +42,11 @@ impl Tombstones {
         waiting.drain(..count).collect()
     }
 
+    /// Gives up the rows of tables that are not `in_use`.
+    pub(crate) fn keep(&self, in_use: impl Fn(TableId) -> bool) {
+        self.waiting.borrow_mut().retain(|row| in_use(row.table));
+    }
+
     pub(crate) fn put_back(&self, rows: &[Tombstone]) {
         self.waiting.borrow_mut().extend(rows);
     }

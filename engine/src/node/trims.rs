@@ -49,6 +49,11 @@ impl Trims {
         }
     }
 
+    /// Gives up the rows of tables that are not `in_use`.
+    pub(crate) fn keep(&self, in_use: impl Fn(TableId) -> bool) {
+        self.noted.borrow_mut().retain(|queue| in_use(queue[0].slots.table));
+    }
+
     /// Takes up to `limit` rows with scarce slots and older versions that are not needed at
     /// `horizon`.
     pub(crate) fn take_due(

@@ -407,6 +407,9 @@ impl<'a> Reader<'a> {
     async fn post(&self, batch: Batch) -> Result<Completed, TxnError> {
         let coordinator = self.coordinator();
         let epoch = coordinator.configuration.enter_epoch()?;
+        if !coordinator.serves_table(self.table.id()) {
+            return Err(TxnError::UnknownTable(self.table.id()));
+        }
         match batch.post().await {
             Ok(done) => coordinator.configuration.check_epoch(epoch).map(|()| done),
             Err(error) => Err(coordinator.after_failure(error).await),

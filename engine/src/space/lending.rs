@@ -8,10 +8,12 @@
 //!
 //! | message | words |
 //! |---|---|
-//! | ask | its number; that of the last one answered, by which life; place; slot bytes; 1: update |
+//! | ask | its number; that of the last one answered, by which life; place; slot bytes; purpose |
 //! | answer | the number; the giver's life; slots |
 //!
-//! The place is table, group and kind; a life is an incarnation.
+//! The place is table, group and kind; a life is an incarnation. The purpose is 1 for an update, and
+//! in its upper half the number of dropped tables whose memory had been given back when the asker
+//! found the group full.
 //!
 //! # Why no slot is ever free at two nodes
 //! Slots leave the giver's allocator before the answer is sent, and enter the asker's when it
@@ -59,29 +61,32 @@ struct Ask {
     purpose: Purpose,
     bytes: u64,
     wanted: Use,
+    cleared: u32,
 }
 
 impl Ask {
     fn to_words(self) -> [u64; 6] {
         let Purpose { table, group, slots } = self.purpose;
+        let cleared = u64::from(self.cleared) << u32::BITS;
         let place = u64::from(table.0) | u64::from(group) << 16 | (slots as u64) << 32;
         let update = u64::from(self.wanted == Use::Update);
-        [self.number, self.answered.number, self.answered.life, place, self.bytes, update]
+        [self.number, self.answered.number, self.answered.life, place, self.bytes, update | cleared]
     }
 
     /// `None` if the words are no valid ask in a cluster of `groups` groups.
     fn from_words(words: &[u64], groups: u16) -> Option<Self> {
-        let [number, answered, life, place, bytes, update] = *words else { return None };
+        let [number, answered, life, place, bytes, wanted] = *words else { return None };
         let answered = Answered { number: answered, life };
         let slots = *SlotKind::ALL.get(usize::try_from(place >> 32).ok()?)?;
         let group = Some((place >> 16) as u16).filter(|group| *group < groups)?;
         let purpose = Purpose { table: TableId(place as u16), group, slots };
-        let wanted = match update {
+        let cleared = (wanted >> u32::BITS) as u32;
+        let wanted = match wanted as u32 {
             0 => Use::Insert,
             1 => Use::Update,
             _ => return None,
         };
-        (bytes > 0).then_some(Self { number, answered, purpose, bytes, wanted })
+        (bytes > 0).then_some(Self { number, answered, purpose, bytes, wanted, cleared })
     }
 }
 
@@ -167,8 +172,8 @@ impl Coordinator {
     /// Takes slots for another node out of the free ones.
     fn give_slots(&self, ask: &Ask) -> Vec<u64> {
         let slots = &self.node.slots;
-        // The asker found no slab, and all nodes share the group's cursor.
-        slots.set_full(ask.purpose.group);
+        // The asker found no slab, and all nodes share the group's slabs.
+        slots.set_full(ask.purpose.group, ask.cleared);
         slots.miss(ask.wanted, self.executor.now());
         self.share_slots();
         let (wanted, purpose, bytes) = (ask.wanted, ask.purpose, ask.bytes);
@@ -260,7 +265,8 @@ impl Coordinator {
     ) -> bool {
         let number = self.asks.next(self.node.incarnation);
         let answered = self.asks.answered.borrow().get(&giver).copied().unwrap_or_default();
-        let ask = Ask { number, answered, purpose, bytes, wanted };
+        let cleared = self.node.slots.cleared();
+        let ask = Ask { number, answered, purpose, bytes, wanted, cleared };
         let at = Endpoint { node: giver, lane: LaneId(0) };
         let patience = Patience::constant(ASK_AGAIN, TRIES);
         let reply = self.rpc.call(at, SERVICE, &encode(&ask.to_words()), patience).await;
@@ -292,7 +298,8 @@ mod tests {
 
     fn ask(number: u64, answered: u64) -> Ask {
         let answered = Answered { number: answered, life: 1 };
-        Ask { number, answered, purpose: PURPOSE, bytes: 64, wanted: Use::Insert }
+        let wanted = Use::Insert;
+        Ask { number, answered, purpose: PURPOSE, bytes: 64, wanted, cleared: 2 }
     }
 
     fn counter(life: u16) -> Counter {

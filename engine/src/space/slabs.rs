@@ -6,6 +6,12 @@
 //! so replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
 //! it. A node that dies between the two steps leaks the slabs it took, nothing else.
 //!
+//! # Slabs of dropped tables
+//! When the cursor has reached the end, slabs that were marked free ([`crate::space::clearing`]) are
+//! taken: the word in the primary's directory is swapped for the entry, which makes the slab the
+//! taker's, then the entry is written on every replica. A slab that the primary shows as free is
+//! free, and all zeroes, on every replica.
+//!
 //! # Promoted copies
 //! A backup's cursor stays where it was formatted. After a promotion, each coordinator raises the
 //! cursor beyond all slabs that the directory names, before it takes its first one there. No other
@@ -19,7 +25,7 @@ use std::rc::Rc;
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::verbs::{MAX_VERB_BYTES, VerbError};
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry};
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry};
 use lotus_mvcc::slab::Purpose;
 use lotus_points::point;
 use lotus_router::{GroupId, Replica, ReplicaSet};
@@ -29,6 +35,8 @@ use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::node::verbs::RETRY_PAUSE;
 
+/// Directory words swapped in one batch.
+const SWAPS_AT_ONCE: usize = 256;
 /// Size of a stretch, the unit in which regions are pre-faulted: two huge pages.
 const STRETCH_BYTES: u64 = 4 << 20;
 
@@ -62,9 +70,84 @@ pub(crate) async fn take_slabs(
     entry: SlabEntry,
 ) -> Result<u64, SlabError> {
     raise_cursor(lane, replicas.primary(), layout).await?;
-    let offset = advance_cursor(lane, replicas, layout, bytes).await?;
+    let offset = match advance_cursor(lane, replicas, layout, bytes).await {
+        Err(SlabError::Full) => {
+            let first = layout.first_slab();
+            let taken = take_free(lane, replicas.primary(), layout, bytes, entry, first).await?;
+            taken.ok_or(SlabError::Full)?
+        }
+        taken => taken?,
+    };
     enter(lane, replicas, offset, bytes, entry).await?;
     Ok(offset)
+}
+
+/// Takes enough contiguous slabs for `bytes` that the primary's directory shows as free, from
+/// offset `from` on. Returns the offset of the first; `None` if there are none.
+async fn take_free(
+    lane: &Lane,
+    primary: Replica,
+    layout: &RegionLayout,
+    bytes: u64,
+    entry: SlabEntry,
+    from: u64,
+) -> Result<Option<u64>, BatchError> {
+    let wanted = bytes.div_ceil(SLAB_BYTES);
+    let (mut slab, mut run) = (from, 0);
+    while slab < layout.end() {
+        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
+        let mut batch = lane.batch();
+        let at = primary.at(RegionLayout::directory_word(slab));
+        let words = batch.read(at, left.min(MAX_VERB_BYTES));
+        let done = batch.post().await?;
+        for word in done.words(words) {
+            slab += SLAB_BYTES;
+            run = if *word == FREE_SLAB { run + 1 } else { 0 };
+            if run == wanted {
+                let first = slab - run * SLAB_BYTES;
+                if swap_entries(lane, primary, first, wanted, FREE_SLAB, entry.encode()).await? {
+                    return Ok(Some(first));
+                }
+                // Another coordinator came first.
+                run = 0;
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Swaps the directory words of `count` slabs on the primary. Undoes those that it has swapped if
+/// others were not as expected; returns whether all were.
+async fn swap_entries(
+    lane: &Lane,
+    primary: Replica,
+    first: u64,
+    count: u64,
+    from: u64,
+    to: u64,
+) -> Result<bool, BatchError> {
+    let slabs: Vec<u64> = (0..count).map(|index| first + index * SLAB_BYTES).collect();
+    let word = |slab: u64| primary.at(RegionLayout::directory_word(slab));
+    let mut swapped = Vec::new();
+    for some in slabs.chunks(SWAPS_AT_ONCE) {
+        let mut batch = lane.batch();
+        let swap = |slab: &u64| (*slab, batch.compare_and_swap(word(*slab), from, to));
+        let swaps: Vec<_> = some.iter().map(swap).collect();
+        let done = batch.post().await?;
+        let taken = swaps.iter().filter(|(_, held)| done.words(*held)[0] == from);
+        swapped.extend(taken.map(|(slab, _)| *slab));
+    }
+    if swapped.len() == slabs.len() {
+        return Ok(true);
+    }
+    for some in swapped.chunks(SWAPS_AT_ONCE) {
+        let mut batch = lane.batch();
+        for slab in some {
+            batch.compare_and_swap(word(*slab), to, from);
+        }
+        batch.post().await?;
+    }
+    Ok(false)
 }
 
 async fn advance_cursor(
@@ -159,6 +242,27 @@ pub(crate) async fn enter(
     batch.post().await.map(drop)
 }
 
+/// Marks slabs free that were taken, entered everywhere and not used. The primary's directory comes
+/// last: once it shows them as free they are anybody's.
+pub(crate) async fn give_back(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    offset: u64,
+    bytes: u64,
+    entry: SlabEntry,
+) -> Result<(), BatchError> {
+    let slabs = (offset..offset + bytes).step_by(SLAB_BYTES as usize);
+    for replica in replicas.members().iter().rev() {
+        let mut batch = lane.batch();
+        for slab in slabs.clone() {
+            let word = replica.at(RegionLayout::directory_word(slab));
+            batch.compare_and_swap(word, entry.encode(), FREE_SLAB);
+        }
+        batch.post().await?;
+    }
+    Ok(())
+}
+
 /// Guard of a slab that was taken and is not entered everywhere yet.
 struct Stalled<'a> {
     of: &'a RefCell<Vec<Purpose>>,
@@ -221,7 +325,10 @@ impl Coordinator {
         }
         let offset = match advance_cursor(lane, &replicas, layout, bytes).await {
             Ok(offset) => offset,
-            Err(SlabError::Full) => return Err(TxnError::TableFull { table: purpose.table }),
+            Err(SlabError::Full) => match self.take_free_slab(group, &replicas, entry).await {
+                Ok(offset) => offset.ok_or(TxnError::TableFull { table: purpose.table })?,
+                Err(error) => return Err(self.after_failure(error).await),
+            },
             Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
         };
         let _stalled = Stalled { of: &self.stalled, purpose };
@@ -242,6 +349,26 @@ impl Coordinator {
             }
         }
         Ok(())
+    }
+}
+
+impl Coordinator {
+    /// Takes a slab that was marked free; `None` if there is none.
+    async fn take_free_slab(
+        &self,
+        group: GroupId,
+        replicas: &ReplicaSet,
+        entry: SlabEntry,
+    ) -> Result<Option<u64>, BatchError> {
+        let (layout, slots) = (&self.shared.region, &self.node.slots);
+        let number = u16::from(group.0);
+        let cleared = slots.cleared();
+        let from = slots.free_from(number).max(layout.first_slab());
+        let primary = replicas.primary();
+        let taken = take_free(&self.lane, primary, layout, SLAB_BYTES, entry, from).await?;
+        let end = taken.map_or(layout.end(), |slab| slab + SLAB_BYTES);
+        slots.set_searched(number, cleared, end);
+        Ok(taken)
     }
 }
 

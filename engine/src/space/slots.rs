@@ -106,11 +106,13 @@ impl Coordinator {
         bytes: u64,
     ) -> Result<(), TxnError> {
         if !self.node.slots.is_full(purpose.group) {
+            // Known before the search: memory that is given back meanwhile is looked at again.
+            let cleared = self.node.slots.cleared();
             let taken = self.take_slab(purpose, group, bytes).await;
             if !matches!(taken, Err(TxnError::TableFull { .. })) {
                 return taken;
             }
-            self.node.slots.set_full(purpose.group);
+            self.node.slots.set_full(purpose.group, cleared);
             return Ok(());
         }
         let full = TxnError::TableFull { table: purpose.table };

@@ -33,6 +33,7 @@ use lotus_sabotage::any_broken;
 use lotus_tree::{Node, Seek, edit};
 
 use crate::api::error::TxnError;
+use crate::node::coordinator;
 use crate::txn::body::{Access, Change, Row};
 use crate::txn::transaction::Transaction;
 
@@ -82,7 +83,7 @@ impl Transaction {
     /// `UnknownTable`; `Misuse` if the table is not ordered, or the attempt is over.
     pub fn ordered(&mut self, table: TableId) -> Result<OrderedTable<'_>, TxnError> {
         let tables = self.slot.coordinator.tables(table);
-        let known = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        let known = coordinator::known(&tables, table)?;
         let (spec, node) = (known.def.spec(), known.def.stored().value_bytes as usize);
         if !spec.ordered {
             return Err(TxnError::Misuse("the table is not ordered: add its rows by their keys"));

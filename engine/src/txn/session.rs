@@ -15,7 +15,7 @@ use crate::api::cache_counters::CacheCounters;
 use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
 use crate::api::seat::Seat;
-use crate::node::coordinator::Coordinator;
+use crate::node::coordinator::{self, Coordinator};
 use crate::txn::body::Mode;
 use crate::txn::slot::Slot;
 use crate::txn::transaction::Transaction;
@@ -190,7 +190,7 @@ impl SessionView {
     #[inline]
     pub fn shard_of(&self, table: TableId, key: &PrimaryKey) -> Result<ShardId, TxnError> {
         let tables = self.slot.coordinator.tables(table);
-        let known = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        let known = coordinator::known(&tables, table)?;
         Ok(known.def.key(key).shard())
     }
 }

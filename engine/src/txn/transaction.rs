@@ -18,6 +18,7 @@ use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_points::point;
 
 use crate::api::error::TxnError;
+use crate::node::coordinator;
 use crate::txn::body::{Access, Body, Change, Item, Mode, Receipt, Row};
 use crate::txn::piece::Piece;
 use crate::txn::slot::Slot;
@@ -80,7 +81,10 @@ impl Transaction {
         let mut body = slot.take_body().ok_or(misuse)?;
         debug_assert!(body.rows.is_empty(), "I16: the buffers of the last transaction are empty");
         body.held.begin(id);
-        body.epoch = epoch;
+        if body.epoch != epoch {
+            // Tables may have been dropped.
+            (body.epoch, body.tables) = (epoch, None);
+        }
         // From here on the transaction's `drop` returns the buffers.
         Ok(Self { slot: Rc::clone(slot), body: Some(body), lent: false, id, mode })
     }
@@ -176,7 +180,7 @@ impl Transaction {
             body.tables = Some(coordinator.tables(table));
         }
         let tables = body.tables.as_ref().expect("just set");
-        let node_table = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        let node_table = coordinator::known(tables, table)?;
         if !allowed(&node_table.def) {
             return Err(ORDERED);
         }

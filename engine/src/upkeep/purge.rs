@@ -94,7 +94,10 @@ impl Session {
             return Vec::new();
         }
         let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
-        coordinator.tombstones.take_due(coordinator.node.horizon.get(), limit)
+        let mut due = coordinator.tombstones.take_due(coordinator.node.horizon.get(), limit);
+        // A commit that was under way when its table was dropped has noted its rows since.
+        due.retain(|row| coordinator.serves_table(row.table));
+        due
     }
 
     /// Purges the rows of `due` that have not been inserted again; all or none.

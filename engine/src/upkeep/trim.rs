@@ -62,7 +62,10 @@ fn trims_due(coordinator: &Coordinator) -> (Vec<Noted>, Timestamp) {
         is_wanted || shared.available(row.slots, row.bytes) < 2 * reserve(row.bytes).max(1)
     };
     let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
-    (coordinator.trims.take_due(horizon, limit, is_scarce), horizon)
+    let mut due = coordinator.trims.take_due(horizon, limit, is_scarce);
+    // A commit that was under way when its table was dropped has noted its rows since.
+    due.retain(|row| coordinator.serves_table(row.slots.table));
+    (due, horizon)
 }
 
 impl Session {

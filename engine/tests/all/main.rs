@@ -5,6 +5,7 @@ mod bodies;
 mod capacity;
 mod churn;
 mod common;
+mod drops;
 mod endings;
 mod extremes;
 mod faults;

@@ -13,7 +13,9 @@
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
 //! The cursor only grows, by compare-and-swap on the primary of the group; a slab that it hands out
-//! is named in the directory before it is used, so that recovery can tell its owner. Word `i` of
+//! is named in the directory before it is used, so that recovery can tell its owner. A slab of a
+//! dropped table is zeroed and marked [free](FREE_SLAB), and is handed out again by
+//! compare-and-swap of that word. Word `i` of
 //! the directory stands for the bytes from `i` times 256 KiB, the header's own slabs included, so
 //! that a slab's word is found by one shift.
 //!
@@ -167,12 +169,16 @@ pub enum SlabKind {
     Records = 3,
 }
 
+/// Directory word of a slab that is free because its table was dropped. The slab is all zeroes, on
+/// every replica.
+pub const FREE_SLAB: u64 = 4;
+
 /// Directory entry of a slab. A word of 0 means that the slab was never taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlabEntry {
-    /// Use of the slab; for ever (H13).
+    /// Use of the slab, until its table is dropped (H13).
     pub kind: SlabKind,
-    /// Table that it belongs to; for ever.
+    /// Table that it belongs to, until that is dropped.
     pub table: TableId,
     /// Life of the compute node that sub-allocates it, or adopted it.
     pub owner: Incarnation,
@@ -185,7 +191,7 @@ impl SlabEntry {
         self.kind as u64 | u64::from(self.table.0) << 8 | u64::from(self.owner.raw()) << 24
     }
 
-    /// Decodes `word`; `None` if the slab was never taken, or the word is no entry.
+    /// Decodes `word`; `None` if the slab was never taken or is free, or the word is no entry.
     #[inline]
     pub fn decode(word: u64) -> Option<Self> {
         let kind = match field(word, 0, 8) {
@@ -236,7 +242,7 @@ mod tests {
         let entry = SlabEntry { kind: SlabKind::Records, table: TableId(0xABCD), owner };
         assert_eq!(entry.encode(), 0x12_34AB_CD03);
         assert_eq!(SlabEntry::decode(entry.encode()), Some(entry));
-        assert_eq!(SlabEntry::decode(0), None);
+        assert_eq!([0, FREE_SLAB].map(SlabEntry::decode), [None; 2]);
         assert_eq!(SlabEntry::decode(0xFF), None);
     }
 }

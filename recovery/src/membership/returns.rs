@@ -167,10 +167,11 @@ impl Membership {
     }
 
     /// Epoch of a memory node's loss, if its memory may be made ready for use again: no live node
-    /// uses it by an earlier placement, and every expelled node is resolved. `None` otherwise.
+    /// uses it by an earlier placement, every expelled node is resolved, and no table is being
+    /// [cleared](super::clearing). `None` otherwise.
     pub fn awaited(&self, node: NodeId) -> Option<Epoch> {
         let lost = self.lost.iter().find(|lost| lost.node == node)?;
-        self.may_resume().then_some(lost.since)
+        (self.may_resume() && self.clearing.is_none()).then_some(lost.since)
     }
 
     /// Records that `by` reaches a lost memory node and reads this life there; the last live node

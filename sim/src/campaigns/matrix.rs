@@ -119,6 +119,13 @@ pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
             (_, Role::Coordinator | Role::Recoverer) => Err(ALONE),
             (_, Role::LockOwner | Role::Receiver) => Err(OWN_FAMILY),
         },
+        Family::Clearing => match role {
+            Role::Recoverer | Role::LockOwner | Role::PrimaryMemory | Role::BackupMemory => Ok(()),
+            Role::Coordinator => {
+                Err("whoever writes the table passes these steps as a member does")
+            }
+            Role::Receiver | Role::Oracle => Err(OWN_FAMILY),
+        },
         Family::Start | Family::Snapshot | Family::Rest => Err(PROCESSES),
         Family::Upkeep => match (point, role) {
             (_, Role::Coordinator | Role::LockOwner) => Ok(()),
@@ -326,6 +333,7 @@ impl Coordinate {
         let crowded = waits || point == FaultPoint::AskedToYield;
         let inserts = point == FaultPoint::Promote;
         let upkeep = family == Family::Upkeep;
+        let drops = family == Family::Clearing;
         let bank = Workload::Smallbank {
             accounts: if crowded { 4 } else { 40 },
             hot_accounts: 0,
@@ -341,6 +349,7 @@ impl Coordinate {
             lock_wait: if waits { LockWait::Ordered } else { LockWait::None },
             lease_us: LEASE_US,
             moves_us: if moves { 150 } else { 0 },
+            drops_us: if drops { 200 } else { 0 },
             drain_us: if crowded && moves { 1 } else { 200 },
             // Few enough that the rows of `Pairs` fill them.
             group_slabs: if upkeep { 5 } else { Topology::default().group_slabs },
@@ -408,9 +417,14 @@ impl Coordinate {
             (Family::Oracle, _) => crash(OWNER, MemoryFate::Kept),
             (Family::Membership, FaultPoint::Beat) => Vec::new(),
             (Family::Membership, _) => crash(DEAD_NODE, MemoryFate::Kept),
-            (Family::Transaction | Family::Recovery | Family::HandOver | Family::Upkeep, _) => {
-                Vec::new()
-            }
+            (
+                Family::Transaction
+                | Family::Recovery
+                | Family::HandOver
+                | Family::Upkeep
+                | Family::Clearing,
+                _,
+            ) => Vec::new(),
             (Family::Start | Family::Snapshot | Family::Rest, _) => Vec::new(),
         }
     }

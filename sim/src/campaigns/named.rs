@@ -51,6 +51,8 @@ files! {
     "h13-rows-beside-their-cells"
     "h13-snapshot-files"
     "h13-snapshot-nodes-die"
+    "h13-tables-come-and-go"
+    "h13-tables-of-the-dead"
     "h14-torn-words"
     "h14-torn-cells-and-records"
     "h14-longest-records"
@@ -158,6 +160,14 @@ mod tests {
         for scenario in all().filter(|scenario| scenario.cluster.snapshots_us > 0) {
             let outcome = run(&scenario, 0, Budget::default(), None).expect("it can be run");
             assert!(outcome.figures.snapshots >= 3, "{}: {:?}", scenario.name, outcome.figures);
+        }
+    }
+
+    #[test]
+    fn scenarios_that_drop_tables_give_their_memory_back() {
+        for scenario in all().filter(|scenario| scenario.cluster.drops_us > 0) {
+            let outcome = run(&scenario, 0, Budget::default(), None).expect("it can be run");
+            assert!(outcome.figures.dropped >= 2, "{}: {:?}", scenario.name, outcome.figures);
         }
     }
 

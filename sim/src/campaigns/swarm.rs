@@ -26,6 +26,9 @@ const SLOW_PERCENT: u32 = 300;
 /// Share of seeds that try to fill memory; a third of them cannot.
 const FILLS_MEMORY: f64 = 0.15;
 
+/// Share of seeds in which further tables are made and dropped.
+const DROPS_TABLES: f64 = 0.25;
+
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
     // A stream of its own, so that the world's streams of this seed stay as they are.
@@ -111,6 +114,12 @@ fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x0DE2_4A17);
     if scenario.cluster.locks == Locks::Lotus {
         scenario.cluster.lock_wait = pick(&mut rng, &[LockWait::Ordered, LockWait::None]);
+    }
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x7AB1_E5D0);
+    if rng.random_bool(DROPS_TABLES) {
+        scenario.cluster.drops_us = (scenario.storm_us / rng.random_range(4..40)).max(50);
+        // Enough for the workload and for the slabs that each coordinator takes for two tables.
+        scenario.cluster.group_slabs *= 2;
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
     if rng.random_bool(FILLS_MEMORY) {

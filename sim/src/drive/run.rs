@@ -121,6 +121,7 @@ pub fn run(
     figures.moves = watched.moves();
     figures.returned = watched.returned();
     figures.snapshots = watched.copies();
+    figures.dropped = watched.dropped();
     violations.extend(watched.take_found());
     violations.extend(end(watched));
     violations.extend(started(scenario, seed));
@@ -134,10 +135,11 @@ pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder
         Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
         _ => MAX_WRITES,
     };
-    // Clients have all coroutines but the one that writes snapshots.
+    // Clients have all coroutines but those that write snapshots and further tables.
     let copiers = usize::from(scenario.cluster.snapshots_us > 0);
+    let writers = usize::from(scenario.cluster.drops_us > 0);
     builder(&cluster, load)
-        .coroutines(cluster.coroutines + load.helpers() + copiers)
+        .coroutines(cluster.coroutines + load.helpers() + copiers + writers)
         .memory_limit(scenario.cluster.group_slabs * SLAB_BYTES * cluster.replicas as u64)
         .max_writes(max_writes)
         .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
@@ -225,6 +227,7 @@ fn drive(
     }
     violations.extend(watched.missing());
     violations.extend(watched.unfilled(scenario));
+    violations.extend(watched.left_of_drops());
     let memory = watched.memory().map_err(|error| scenario.impossible(error))?;
     let lost = (0..).zip(&memory).filter(|(_, node)| **node == MemoryStanding::Lost);
     let lost: Vec<u16> = lost.map(|(place, _)| place).collect();

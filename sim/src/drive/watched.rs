@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use crate::drive::impatient::{Client, Patience};
 use crate::drive::turns::Turns;
 use crate::properties::copies::Copies;
+use crate::properties::drops::Drops;
 use crate::properties::losses;
 use crate::properties::returns::Returns;
 use crate::scenario::format::Scenario;
@@ -41,6 +42,7 @@ pub(crate) struct Watched {
     returns: Returns,
     turns: Turns,
     copies: Copies,
+    drops: Drops,
 }
 
 /// Orders moves of random shards.
@@ -101,9 +103,9 @@ impl Watched {
         let mover = Mover::new(scenario, seed);
         let returns = Returns::new(scenario);
         let turns = Turns::new(scenario);
-        let copies = Copies::new(scenario, seed);
+        let (copies, drops) = (Copies::new(scenario, seed), Drops::new(scenario, seed));
         let found = Vec::new();
-        Self { cluster, patience, shards, interval, found, mover, returns, turns, copies }
+        Self { cluster, patience, shards, interval, found, mover, returns, turns, copies, drops }
     }
 
     /// Outcomes of moves, whether ordered here or by balancing.
@@ -115,6 +117,16 @@ impl Watched {
     /// Number of snapshots that were written into files.
     pub(crate) fn copies(&self) -> u64 {
         self.copies.taken
+    }
+
+    /// Number of dropped tables whose memory was given back.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.cluster.cluster().tables_cleared()
+    }
+
+    /// A dropped table that has memory still, after time to give it back.
+    pub(crate) fn left_of_drops(&mut self) -> Option<Violation> {
+        self.at_last(|watched| watched.drops.left(watched.cluster.cluster()))
     }
 
     /// Owner and epoch of every shard.
@@ -215,15 +227,21 @@ impl Wrapper for Watched {
         let patience = self.patience;
         let task = move |seat, slot| task(seat, Client::new(slot, seat, patience));
         let mut submitted = self.cluster.submit(tasks, task.clone());
+        self.drops.start(self.cluster.cluster(), |_| true);
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);
         while !submitted.iter().all(Submitted::is_finished) {
-            let pause = self.copies.pause(self.mover.pause(self.interval));
+            let pause = self.mover.pause(self.interval);
+            let pause = self.drops.pause(self.copies.pause(pause));
             if !self.turns.run_for(self.cluster.cluster(), pause) {
                 break;
             }
             (passed, since) = (passed + pause, since + pause);
             for cn in self.returns.take_in(self.cluster.cluster()) {
                 submitted.extend(self.cluster.submit_at(cn, tasks, task.clone()));
+                self.drops.start(self.cluster.cluster(), |node| node == cn);
+            }
+            if passed < self.mover.until {
+                self.drops.look(self.cluster.cluster(), pause);
             }
             let wrong = self.copies.look(self.cluster.cluster(), pause);
             let new = wrong.filter(|wrong| !self.has_found(&wrong.property));
@@ -246,6 +264,9 @@ impl Wrapper for Watched {
         self.end_storm();
         let cluster = self.cluster.cluster();
         let ended = self.cluster.outcomes(submitted)?;
+        let writers = self.drops.end();
+        self.cluster.outcomes(writers)?;
+        self.found.extend(self.drops.wrong_row());
         cluster.settle().map_err(failed)?;
         self.look()?;
         Ok(ended)

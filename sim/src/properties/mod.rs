@@ -6,6 +6,7 @@
 pub mod balance;
 pub(crate) mod copies;
 pub mod deletions;
+pub(crate) mod drops;
 pub mod durability;
 pub mod isolation;
 pub mod losses;

@@ -117,6 +117,9 @@ pub struct Topology {
     pub drain_us: u64,
     /// Interval at which a snapshot of all rows is written to a file, in microseconds; 0 for never.
     pub snapshots_us: u64,
+    /// Interval at which a further table is dropped, or made, during the storm, in microseconds; 0
+    /// for never.
+    pub drops_us: u64,
     /// Slabs of 256 KiB that each replica group has on a memory node, the header's among them.
     pub group_slabs: u64,
 }
@@ -148,6 +151,7 @@ impl Default for Topology {
             balance_us: 0,
             drain_us: 200,
             snapshots_us: 0,
+            drops_us: 0,
             group_slabs: 256,
         }
     }

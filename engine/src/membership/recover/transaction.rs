@@ -162,9 +162,14 @@ impl Recoverer<'_> {
             let me = self.coordinator.node.id.0;
             let slots = self.coordinator.shared.config.slots();
             point!(me, LogRead, usize::from(slot), slots);
-            let Some(doubt) = InDoubt::latest(&copies) else {
+            let Some(mut doubt) = InDoubt::latest(&copies) else {
                 return self.empty_torn(slot, &copies).await;
             };
+            let logged = doubt.writes.len();
+            doubt.writes.retain(|write| !self.is_gone(write));
+            if doubt.writes.is_empty() && logged > 0 {
+                return self.empty_torn(slot, &copies).await;
+            }
             let named = self.named(&doubt).await?;
             let mut decision = doubt.decide(&named)?;
             if decision == Decision::AlreadyResolved && self.stopped_early(&doubt, &named).await? {
@@ -202,6 +207,13 @@ impl Recoverer<'_> {
         Ok(buffers.into_iter().map(copy).collect())
     }
 
+    /// Whether the memory of a write's table is nobody's any more, or another table's. When that
+    /// became so every node had let go of the table, so the transaction is over.
+    fn is_gone(&self, write: &LoggedWrite) -> bool {
+        let shared = &self.coordinator.shared;
+        self.now.is_released(write.table) || shared.table_with_memory(write.table).is_none()
+    }
+
     /// Reads the CVTs of all rows that the transaction names.
     async fn named(&self, doubt: &InDoubt) -> Result<Vec<Named>, Stop> {
         let mut named = Vec::new();
@@ -223,8 +235,8 @@ impl Recoverer<'_> {
     }
 
     fn table(&self, write: &LoggedWrite) -> std::sync::Arc<TableDef> {
-        let table = self.coordinator.shared.table(write.table);
-        table.expect("a table outlives the transactions that write it")
+        let table = self.coordinator.shared.table_with_memory(write.table);
+        table.expect("writes to tables that are gone are left out")
     }
 
     /// Carries a decision out. Returns false if a word was not what was read, and recovery has to

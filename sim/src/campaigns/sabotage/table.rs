@@ -7,6 +7,7 @@ use lotus_sabotage::Rule;
 use crate::drive::starts::STARTED;
 use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::copies::OF_ONE_TIME;
+use crate::properties::drops::OWN_ROWS;
 use crate::properties::durability::DURABLE;
 use crate::properties::isolation::CHECKED;
 use crate::properties::losses::MISSED;
@@ -14,7 +15,7 @@ use crate::properties::progress::{PROGRESS, WAITS};
 use crate::properties::returns::RETURNED;
 use crate::scenario::bins::{COUNTED as INSERTED, WITHIN_LIMIT};
 use crate::scenario::pairs::{AT_MOST_ONE, COUNTED};
-use crate::verdict::{ENDS, READS};
+use crate::verdict::{ENDS, NO_PANIC, READS};
 
 /// One rule of the table.
 pub(super) struct Hunted {
@@ -72,6 +73,7 @@ const REPLICATED: Noticed = Property("every replica is byte for byte the same");
 const RECORDED: Noticed = Property("every version has its record, whole and its own");
 const SETTLED: Noticed = Property("no cell is left INVISIBLE or torn");
 const CONSISTENT: Noticed = Property("recovery has met nothing that cannot be");
+const ZERO: Noticed = Property("a slab that is free is all zeroes");
 const UNLOCKED: Noticed = Property("no lock is left held");
 const TREES: Noticed = Property("every key of an ordered table is in one leaf, in order");
 const ZEROED: Noticed = Property("a lock slot without a holder is all zeroes");
@@ -205,6 +207,16 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::SlabsAreTakenOnce, &["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
     hunted(Rule::GivenSlotsAreGone, &["h13-full-memory"], &[RECORDED, Property(READS)]),
     hunted(Rule::TrimsReachAllCopies, &["h13-full-memory"], &[REPLICATED, BACKED, RECORDED]),
+    hunted(
+        Rule::AllLetGoFirst,
+        &["h13-tables-come-and-go", "h13-tables-of-the-dead"],
+        &[Isolation, BACKED, LOGGED, REPLICATED, RECORDED, ZERO, Property(OWN_ROWS)],
+    ),
+    hunted(
+        Rule::FreeSlabsAreZero,
+        &["h13-tables-come-and-go"],
+        &[Isolation, BACKED, LOGGED, RECORDED, ZERO, Property(OWN_ROWS), Property(NO_PANIC)],
+    ),
     hunted(Rule::CopiesAreOfOneTime, &["h13-snapshot-files"], &[Property(OF_ONE_TIME)]),
     hunted(Rule::FloorsAreCarried, &["h13-floors-of-the-returned"], &[FLOORED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),

@@ -1,0 +1,90 @@
+//! Dropping tables.
+//!
+//! A table is dropped by the catalogue's saying so; the members then give its memory back
+//! ([`crate::space::clearing`]), whatever becomes of the process that asked.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lotus_fabric::ids::TableId;
+use lotus_fabric::machines::Machines;
+
+use crate::api::error::ClusterError;
+use crate::cluster::handle::Cluster;
+use crate::cluster::once::{self, until_answered};
+use crate::node::catalogue::{Catalogue, Demotion, Standing};
+
+impl<M: Machines> Cluster<M> {
+    /// Drops a table with all of its rows, and waits until its memory can be used for others. From
+    /// then on, transactions, scans and ranges on it fail as on an unknown table; those under way
+    /// meanwhile commit before, or fail. All transactions of the cluster stop for some turns of the
+    /// membership. The name is free at once, for a table with a number of its own.
+    ///
+    /// # Errors
+    /// `NoSuchTable`; `Setting` in a cluster of several processes without a
+    /// [lease](crate::ClusterBuilder::lease); an authority that has not answered for a minute: ask
+    /// again, whether it was dropped is not known. `StillThere` if the memory has not been given
+    /// back within that minute, because a node does not answer, a memory node is being filled, or
+    /// no compute node takes part: the table is dropped, and its memory is given back later.
+    pub fn drop_table(&self, name: &str) -> Result<(), ClusterError> {
+        self.drop_table_within(name, once::PATIENCE)
+    }
+
+    /// Like [`Self::drop_table`], with another time to wait.
+    ///
+    /// # Errors
+    /// As [`Self::drop_table`].
+    pub fn drop_table_within(&self, name: &str, patience: Duration) -> Result<(), ClusterError> {
+        let shared = &self.shared;
+        let deadline = shared.control.now().after(patience);
+        let table = self.begin_to_drop(name, patience)?;
+        let is_gone = || {
+            let tables = shared.learn_tables()?.tables;
+            let is_gone = tables.get(usize::from(table.0)) == Some(&Standing::Gone);
+            // Nodes that have found memory full look for more once they know that it is over.
+            Ok::<_, ClusterError>(is_gone && !shared.is_clearing())
+        };
+        while !matches!(is_gone(), Ok(true)) {
+            if shared.control.now() >= deadline {
+                return Err(ClusterError::StillThere(name.to_owned()));
+            }
+            shared.control.pause(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Drops a table, without waiting for its memory. Returns its number.
+    ///
+    /// # Errors
+    /// As [`Self::drop_table`], without `StillThere`.
+    pub fn begin_to_drop(&self, name: &str, patience: Duration) -> Result<TableId, ClusterError> {
+        let shared = &self.shared;
+        if shared.config.lease.is_none() && !shared.is_whole() {
+            let sentence = "a cluster of several processes needs a lease to drop a table";
+            return Err(ClusterError::Setting(sentence.to_owned()));
+        }
+        let mut dropped = None;
+        until_answered(
+            &shared.control,
+            patience,
+            || Ok(()),
+            || {
+                let now = shared.learn_tables()?;
+                // After a lost answer another table may have the name.
+                let Some(table) = dropped.or_else(|| now.find(name)) else {
+                    return Err(ClusterError::NoSuchTable(name.to_owned()));
+                };
+                dropped = Some(table);
+                let (authority, groups) =
+                    (shared.council.authority(), shared.placement.group_count());
+                let now = Catalogue::demote(authority, groups, table, Demotion::Drop)?;
+                shared.install(&now.tables)?;
+                shared.clears.store(true, Ordering::Relaxed);
+                Ok(table)
+            },
+        )
+    }
+}
+
+/// Time between two looks whether the memory has been given back.
+const PAUSE: Duration = Duration::from_millis(2);

@@ -1,0 +1,264 @@
+//! Clearing: gives back the memory of dropped tables (H13, H20; decision 0084).
+//!
+//! # The order, and what it is for
+//! 1. The catalogue says that the table is dropped, so it is found by its name no more.
+//! 2. Any member whose process knows that begins. All nodes stop, finish and resume as for a loss of
+//!    a memory node ([`crate::memory_nodes::changes`]): an attempt of before relies on nothing that
+//!    it reads afterwards, and what begins afterwards finds no such table. So when transactions run
+//!    again, no reader, commit or slab of the table is under way on a live node, and no transaction
+//!    of a dead one is in doubt ([`lotus_recovery::membership::clearing`]).
+//! 3. One member claims the work. From then on recovery leaves the table's rows alone: a log entry
+//!    that still names them is that of a transaction that is over.
+//! 4. Slab by slab it zeroes the table's memory on every replica, then marks the slab free in the
+//!    directories, from the last replica to the primary: there it may be taken for any table at once
+//!    ([`crate::space::slabs`]). Replicas succeed the primary in their order, so a promoted copy
+//!    that shows a slab as free has none behind it that does not.
+//! 5. The catalogue says that the table is gone, and then the membership that it is cleared. Nodes
+//!    that have found memory full look for slabs again.
+//!
+//! # If it stops anywhere
+//! After 1 any process that reads the catalogue goes on; every one does so now and then, and before
+//! it creates a table. After 3 the member does; if it is expelled another one does the work anew,
+//! once everything that the first has left is settled, so nothing of it can land any more. A slab is
+//! the table's as long as the primary says so: marks are swaps of the table's own entry, so one that
+//! is repeated does nothing to a slab that another table has got. If a memory node is lost, the work
+//! begins anew on those that are left.
+//!
+//! # What it is not
+//! Quick: it leaves half of the time to transactions. Nor does it free the memory that a process
+//! took for an index and lost: only the index that the catalogue names is cleared.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::ids::TableId;
+use lotus_fabric::lane::Batch;
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_mvcc::TableDef;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
+use lotus_points::point;
+use lotus_recovery::Membership;
+use lotus_router::{GroupId, Placement};
+use lotus_sabotage::{Rule, broken};
+
+use crate::memory_nodes::fence::{Stop, until_done};
+use crate::node::catalogue::{Catalogue, Demotion};
+use crate::node::coordinator::Coordinator;
+use crate::node::verbs::{Halted, RETRY_PAUSE};
+
+/// Begins to clear a table that was dropped, if there is one and the cluster is at rest. Returns
+/// the membership of the moment, unless that is `now`.
+pub(crate) async fn begin(coordinator: &Coordinator, now: &Membership) -> Option<Membership> {
+    let shared = Arc::clone(&coordinator.shared);
+    if now.clearing().is_some() || !now.may_resume() || shared.dropped_table().is_none() {
+        return None;
+    }
+    // Another member may have cleared it since this process read the catalogue.
+    coordinator
+        .shared
+        .council
+        .apart(move || shared.learn_tables().is_ok())
+        .await
+        .ok()
+        .filter(|read| *read)?;
+    let (me, table) = (coordinator.node.id, coordinator.shared.dropped_table()?);
+    // If the authority does not answer, the next turn tries again.
+    let begun = coordinator.change(|now| now.begin_clearing(me, table)).await.ok()?.membership();
+    point!(me.0, ClearingBegun, if begun.clearing().is_some());
+    Some(begun)
+}
+
+/// Clears the dropped table beside the turns, if that is this node's part or nobody's.
+pub(crate) fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
+    let me = coordinator.node.id;
+    let concerns = now.clearing().is_some_and(|clearing| clearing.by() == Some(me))
+        || now.claim_clearing(me).is_some();
+    if !concerns || coordinator.clears.replace(true) {
+        return;
+    }
+    let of = Rc::clone(coordinator);
+    coordinator.executor.spawn(async move {
+        match clear(&of).await {
+            // A memory node was lost, or the authority does not answer: a later turn begins anew.
+            None | Some(Ok(()) | Err(Stop::Halted(Halted::Left))) => {}
+            Some(Err(_)) => of.node.expel(),
+        }
+        of.clears.set(false);
+    });
+}
+
+/// Claims the work, and does it; `None` if it is another's, or there is no answer.
+async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
+    let me = coordinator.node.id;
+    let claimed = coordinator.change(|now| now.claim_clearing(me)).await.ok()?.membership();
+    let table = claimed.clearing().filter(|clearing| clearing.by() == Some(me))?.table();
+    let placed = coordinator.configuration.placed();
+    if placed < claimed.reduced() && !broken(Rule::AllLetGoFirst) {
+        // This coordinator has not heard yet that all have acknowledged.
+        return None;
+    }
+    point!(me.0, ClearingClaimed);
+    let learn = |shared: &crate::node::shared::Shared| shared.learn_tables().is_ok();
+    if let Err(stop) = until_done(coordinator, || false, learn).await {
+        return Some(Err(stop));
+    }
+    if let Some(def) = coordinator.shared.table_with_memory(table) {
+        let placement = Placement::clone(&coordinator.placement());
+        for (group, _) in placement.groups() {
+            if let Err(why) = clear_group(coordinator, &def, group).await {
+                return Some(Err(why.into()));
+            }
+        }
+        if placed != coordinator.configuration.placed() {
+            return Some(Err(Halted::Left.into()));
+        }
+        note_gone(coordinator, table).await?;
+    }
+    while !coordinator.node.has_failed() {
+        if coordinator.change(|now| now.finish_clearing(me, table)).await.is_ok() {
+            break;
+        }
+        coordinator.executor.sleep(RETRY_PAUSE).await;
+    }
+    Some(Ok(()))
+}
+
+/// Says in the catalogue that a table is gone, until that has an answer. `None` once the node has
+/// failed.
+async fn note_gone(coordinator: &Coordinator, table: TableId) -> Option<()> {
+    let groups = coordinator.shared.placement.group_count();
+    while !coordinator.node.has_failed() {
+        let demote = move |authority: &dyn lotus_authority::Authority| {
+            Ok(Catalogue::demote(authority, groups, table, Demotion::Clear))
+        };
+        if let Ok(Ok(catalogue)) = coordinator.consult(demote).await {
+            // It may be behind by now, which does no harm.
+            coordinator.shared.install(&catalogue.tables).ok()?;
+            point!(coordinator.node.id.0, TableGone);
+            return Some(());
+        }
+        coordinator.executor.sleep(RETRY_PAUSE).await;
+    }
+    None
+}
+
+/// Zeroes a table's slabs in one group on all replicas, and marks them free.
+async fn clear_group(
+    coordinator: &Coordinator,
+    table: &TableDef,
+    group: GroupId,
+) -> Result<(), Halted> {
+    let slabs = slabs_of(coordinator, table, group).await?;
+    let all = slabs.len();
+    for (place, (slab, entry)) in slabs.into_iter().enumerate() {
+        let begun = coordinator.executor.now();
+        if !broken(Rule::FreeSlabsAreZero) {
+            for at in (slab..slab + SLAB_BYTES).step_by(AT_ONCE * MAX_VERB_BYTES) {
+                let end = slab + SLAB_BYTES;
+                coordinator.insist_here(|batch| zero(coordinator, batch, group, at, end)).await?;
+            }
+        }
+        point!(coordinator.node.id.0, SlabZeroed, place, all);
+        mark_free(coordinator, group, slab, entry).await?;
+        point!(coordinator.node.id.0, SlabFreed, place, all);
+        let spent = coordinator.executor.now().since(begun);
+        // No longer than that when a memory node has not answered for a while.
+        coordinator.executor.sleep(spent.min(LONGEST_PAUSE)).await;
+    }
+    Ok(())
+}
+
+/// Longest pause between two slabs.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Marks a slab free that is zero on all replicas: on the primary last.
+async fn mark_free(
+    coordinator: &Coordinator,
+    group: GroupId,
+    slab: u64,
+    entry: SlabEntry,
+) -> Result<(), Halted> {
+    let copies = coordinator.replicas(group).members().len();
+    for copy in (0..copies).rev() {
+        let swap = |batch: &mut Batch| {
+            // Fewer, if a memory node was lost meanwhile: then the ones before have moved up.
+            if let Some(replica) = coordinator.replicas(group).members().get(copy) {
+                let word = replica.at(RegionLayout::directory_word(slab));
+                batch.compare_and_swap(word, entry.encode(), FREE_SLAB);
+            }
+        };
+        coordinator.insist_here(swap).await?;
+    }
+    Ok(())
+}
+
+/// Longest WRITEs in one batch.
+const AT_ONCE: usize = 4;
+
+/// Adds WRITEs of zeroes from `at` on, at most [`AT_ONCE`] for each replica, and none beyond `end`.
+fn zero(coordinator: &Coordinator, batch: &mut Batch, group: GroupId, at: u64, end: u64) {
+    for at in (at..end).step_by(MAX_VERB_BYTES).take(AT_ONCE) {
+        let zeroes = batch.stage(MAX_VERB_BYTES.min((end - at) as usize));
+        batch.words_mut(zeroes).fill(0);
+        for replica in coordinator.replicas(group).members() {
+            batch.write(replica.at(at), zeroes);
+        }
+    }
+}
+
+/// Slabs of a group that the primary's directory shows as the table's.
+async fn slabs_of(
+    coordinator: &Coordinator,
+    table: &TableDef,
+    group: GroupId,
+) -> Result<Vec<(u64, SlabEntry)>, Halted> {
+    let layout = &coordinator.shared.region;
+    let place = usize::from(group.0);
+    let base = table.geometry().bases()[place];
+    let index = base..base + table.geometry().shape().index_bytes(place);
+    // A stretch that was taken for an index and not used may have the table's number.
+    let is_its = |slab: u64, entry: &SlabEntry| {
+        entry.table == table.id() && (entry.kind != SlabKind::Index || index.contains(&slab))
+    };
+    let mut slabs = Vec::new();
+    let mut slab = layout.first_slab();
+    while slab < layout.end() {
+        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
+        let read = |batch: &mut Batch| {
+            let at = coordinator.primary(group).at(RegionLayout::directory_word(slab));
+            batch.read(at, left.min(MAX_VERB_BYTES))
+        };
+        let (done, words) = coordinator.insist_here(read).await?;
+        for word in done.words(words) {
+            let entry = SlabEntry::decode(*word).filter(|entry| is_its(slab, entry));
+            slabs.extend(entry.map(|entry| (slab, entry)));
+            slab += SLAB_BYTES;
+        }
+    }
+    Ok(slabs)
+}
+
+impl Coordinator {
+    /// Gives up what it keeps for tables that have been dropped.
+    pub(crate) fn forget_dropped(&self) {
+        self.forget_tables();
+        let dropped: Vec<TableId> = {
+            let tables = self.node.tables.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let dropped = tables.iter().filter(|table| table.is_dropped());
+            dropped.map(|table| table.def.id()).collect()
+        };
+        for table in &dropped {
+            self.slabs.borrow_mut().forget(*table);
+            self.retired.borrow_mut().forget(*table);
+            self.node.slots.lock().forget(*table);
+        }
+        if !dropped.is_empty() {
+            let in_use = |table| dropped.binary_search(&table).is_err();
+            self.tombstones.keep(in_use);
+            self.trims.keep(in_use);
+            self.inner_nodes.retain(in_use);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Tables that are made, written and dropped while clients run, and what must be true of them.
+//!
+//! # What it is
+//! Beside the clients, one job of every coordinator inserts, changes and deletes rows of a further
+//! table. At an interval that table is dropped while they do, and another one is made, which gets
+//! its memory. Every value names its table and row: no row of another table is ever seen. Whatever
+//! else the memory of a dropped table gets, by a late write or a late clearing, the checks on the
+//! clients' own tables notice.
+//!
+//! # What it is not
+//! Part of the history: these tables are not the workload's.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lotus::{Cluster, Inline, Isolation, Session, Submitted, TableId, TableSpec, TxnError};
+use lotus_fabric::sim::SimMachines;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::scenario::format::Scenario;
+use crate::verdict::Violation;
+
+/// Property that a table shows its own rows only.
+pub const OWN_ROWS: &str = "a table shows no row of a table that was dropped";
+/// Property that drops come to an end.
+pub const GIVEN_BACK: &str = "the memory of dropped tables is given back";
+
+/// Rows of a table: all coordinators write the same few.
+const ROWS: u64 = 48;
+const VALUE_BYTES: usize = 1200;
+/// Most transactions of a writer in a storm, so that long ones end as well.
+const MOST_WRITES: u32 = 500;
+
+/// Makes and drops tables at an interval.
+pub(crate) struct Drops {
+    /// Interval between drops; zero for never.
+    every: Duration,
+    since: Duration,
+    seed: u64,
+    /// Pause of a writer after each transaction.
+    pace: Duration,
+    /// Number of tables made.
+    made: u32,
+    /// Name of the table in use.
+    name: Option<String>,
+    writers: Arc<Writers>,
+    jobs: Vec<Submitted<()>>,
+}
+
+/// State that the jobs of all coordinators share.
+#[derive(Default)]
+struct Writers {
+    /// Number of the table in use, and one more; 0 for none.
+    table: AtomicU32,
+    over: AtomicBool,
+    /// First row that was wrong.
+    wrong: Mutex<Option<String>>,
+}
+
+impl Drops {
+    pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
+        let every = Duration::from_micros(scenario.cluster.drops_us);
+        let (since, made, name) = (Duration::ZERO, 0, None);
+        let pace = scenario.storm() / MOST_WRITES;
+        Self { every, since, seed, pace, made, name, writers: Arc::default(), jobs: Vec::new() }
+    }
+
+    /// Time until the next drop, at most `interval`.
+    pub(crate) fn pause(&self, interval: Duration) -> Duration {
+        if self.every.is_zero() { interval } else { self.every.min(interval) }
+    }
+
+    /// Starts the jobs of these compute nodes.
+    pub(crate) fn start(&mut self, cluster: &Cluster<SimMachines>, nodes: impl Fn(usize) -> bool) {
+        if self.every.is_zero() {
+            return;
+        }
+        for seat in cluster.seats().filter(|seat| nodes(seat.compute_node)) {
+            let (writers, pace) = (Arc::clone(&self.writers), self.pace);
+            let stream = (seat.compute_node as u64) << 8 | seat.thread as u64;
+            let rng = SmallRng::seed_from_u64(self.seed ^ 0xD209_0000 ^ stream);
+            let job = move |session| async move {
+                write(session, &writers, rng, pace).await;
+                Ok(())
+            };
+            self.jobs.push(cluster.submit(seat, job));
+        }
+    }
+
+    /// Takes note that time has `passed`: drops the table in use, or makes another one.
+    pub(crate) fn look(&mut self, cluster: &Cluster<SimMachines>, passed: Duration) {
+        self.since += passed;
+        if self.every.is_zero() || self.since < self.every {
+            return;
+        }
+        self.since = Duration::ZERO;
+        if let Some(name) = self.name.take() {
+            // Writers go on until they find out.
+            let dropped = cluster.begin_to_drop(&name, Duration::ZERO);
+            self.name = dropped.is_err().then_some(name);
+            return;
+        }
+        // One in three is made while another one is being dropped.
+        if cluster.dropped_table().is_some() && !self.made.is_multiple_of(3) {
+            return;
+        }
+        let name = format!("further {}", self.made);
+        let spec = TableSpec::named(name.clone()).record_bytes(VALUE_BYTES as u32).capacity(ROWS);
+        // Not while nodes are lost, or the last one's memory is not given back.
+        if let Ok(table) = cluster.create_table(spec.shards(4).inline(Inline::Never)) {
+            self.writers.table.store(u32::from(table.0) + 1, Ordering::Relaxed);
+            (self.made, self.name) = (self.made + 1, Some(name));
+        }
+    }
+
+    /// Ends the jobs, and returns them.
+    pub(crate) fn end(&mut self) -> Vec<Submitted<()>> {
+        self.writers.over.store(true, Ordering::Relaxed);
+        std::mem::take(&mut self.jobs)
+    }
+
+    /// A row that was wrong.
+    pub(crate) fn wrong_row(&self) -> Option<Violation> {
+        let wrong = self.writers.wrong.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Violation { property: OWN_ROWS.to_owned(), detail: wrong })
+    }
+
+    /// A dropped table that still has memory.
+    pub(crate) fn left(&self, cluster: &Cluster<SimMachines>) -> Option<Violation> {
+        let detail = format!("table {:?}", cluster.dropped_table()?);
+        Some(Violation { property: GIVEN_BACK.to_owned(), detail })
+    }
+}
+
+/// Value of a row of a table.
+fn value(table: TableId, row: u64) -> [u8; VALUE_BYTES] {
+    let mut value = [row as u8; VALUE_BYTES];
+    value[..2].copy_from_slice(&table.0.to_le_bytes());
+    value
+}
+
+/// Changes rows of the table in use until the run is over, or the node fails.
+async fn write(mut session: Session, writers: &Writers, mut rng: SmallRng, pace: Duration) {
+    let (view, mut attempts) = (session.view(), 0);
+    while !writers.over.load(Ordering::Relaxed) {
+        let table = writers.table.load(Ordering::Relaxed).checked_sub(1);
+        let outcome = match table {
+            Some(table) => change(&mut session, TableId(table as u16), &mut rng, writers).await,
+            None => Err(TxnError::TableFull { table: TableId(0) }),
+        };
+        match outcome {
+            Ok(()) => attempts = 0,
+            Err(TxnError::Fenced) => return,
+            Err(error) if error.is_retryable() => {
+                attempts += 1;
+                session.back_off(attempts).await;
+            }
+            // There is no table at the moment, or no memory.
+            Err(_) => {}
+        }
+        view.sleep_until(view.now().after(pace)).await;
+    }
+}
+
+/// Inserts, changes or deletes two rows.
+async fn change(
+    session: &mut Session,
+    table: TableId,
+    rng: &mut SmallRng,
+    writers: &Writers,
+) -> Result<(), TxnError> {
+    let first = rng.random_range(0..ROWS);
+    let rows = [first, (first + rng.random_range(1..ROWS)) % ROWS];
+    let mut txn = session.begin(Isolation::Serializable).await?;
+    let mut items = Vec::new();
+    for row in rows {
+        items.push((row, txn.add_rw(table, row)?));
+    }
+    txn.execute().await?;
+    for (row, item) in items {
+        let found = txn.value(item);
+        if let Some(found) = found.filter(|found| **found != value(table, row)) {
+            let mut wrong = writers.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = &found[..found.len().min(8)];
+            wrong.get_or_insert_with(|| format!("row {row} of table {}: {first:?}", table.0));
+        }
+        match txn.value(item).is_some() {
+            true if rng.random_bool(0.2) => txn.delete(item)?,
+            _ => txn.upsert(item, &value(table, row))?,
+        }
+    }
+    txn.commit().await.map(drop)
+}
