@@ -91,7 +91,11 @@ pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
 /// # Errors
 /// A sentence.
 pub fn tables(args: &TablesArgs) -> Result<Verdict, String> {
-    rows::tables(&read(&args.place)?, args.json)
+    let file = read(&args.place)?;
+    match &args.drop {
+        Some(table) => rows::drop_table(&file, table),
+        None => rows::tables(&file, args.json),
+    }
 }
 
 /// `lotus get`.

@@ -148,6 +148,34 @@ impl Client {
         }
     }
 
+    /// Drops a table with all of its rows, at all nodes: from then on, whatever names it fails with
+    /// [`Failure::UnknownTable`]. Its memory is given back before this returns, or soon after. The
+    /// cluster's operator decides whether applications may drop tables (docs/operations.md).
+    ///
+    /// # Errors
+    /// [`CallError::Failed`]: [`Failure::MayNotDrop`], [`Failure::NotFound`] if there is no table
+    /// of this name, or [`Failure::Refused`] for one of the system or of the cluster file: nothing
+    /// was dropped. After [`CallError::Unknown`] it may have been: ask again.
+    pub async fn drop_table(&self, name: &str) -> Result<(), CallError> {
+        let (shared, map) = (&self.shared, self.shared.map());
+        let target = Target { kind: Kind::Serializable, shard: None };
+        let op = |_, timeout_us| Op::DropTable { name, timeout_us };
+        let timeout = shared.config.timeout;
+        // Another table may have got the name meanwhile.
+        let asked = shared.carry_out(&map, target, Repetition::Once, timeout, op).await;
+        let (_, answer) = asked?;
+        match decode(&answer) {
+            Ok(Answer::TableDropped) => {
+                let mut map = shared.map.write().unwrap_or_else(PoisonError::into_inner);
+                if let Some(table) = map.table(name) {
+                    *map = Arc::new(map.without(table));
+                }
+                Ok(())
+            }
+            _ => Err(CallError::Protocol),
+        }
+    }
+
     /// Fetches the directory again, to learn of tables and stored transactions added since then, at
     /// whichever node. The server may wait for a tenth of a second, to read the list of tables for
     /// several clients at once; if the authority, which keeps the list, does not answer it, tables

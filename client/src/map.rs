@@ -42,13 +42,24 @@ impl Map {
 
     /// This map with one more table.
     pub(crate) fn with(&self, table: Table) -> Self {
+        let mut map = self.copy();
+        map.tables.insert(table.id, table);
+        map
+    }
+
+    /// This map without a table.
+    pub(crate) fn without(&self, table: TableId) -> Self {
+        let mut map = self.copy();
+        map.tables.remove(&table.0);
+        map
+    }
+
+    fn copy(&self) -> Self {
         // Relaxed: each word is complete by itself.
         let word = |owner: &AtomicU64| AtomicU64::new(owner.load(Ordering::Relaxed));
-        let mut tables = self.tables.clone();
-        tables.insert(table.id, table);
         Self {
             nodes: self.nodes.clone(),
-            tables,
+            tables: self.tables.clone(),
             procedures: self.procedures.clone(),
             owners: self.owners.iter().map(word).collect(),
         }

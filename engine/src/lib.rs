@@ -31,7 +31,7 @@
 //! | `cluster` | starting processes and coordinators, the catalogue, loading, figures |
 //! | `upkeep` | purges of deleted rows, trims of old versions |
 //! | `membership` | leases, expulsion, recovery, the oracle's succession |
-//! | `memory_nodes` | loss and return of memory nodes, filling |
+//! | `memory_nodes` | loss and return of memory nodes, filling; memory of dropped tables |
 //! | `shards` | owners' words, hand-over, balancing |
 //! | `txn` | a transaction: its data, execution and commit |
 //! | `space` | slabs and slots, and lending them between nodes |

@@ -21,7 +21,7 @@ use crate::effect::Effect;
 use crate::table_shape::{self, TableShape};
 
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
@@ -82,6 +82,13 @@ pub enum Op<'a> {
     /// is over, and after the last page it is to be abandoned.
     #[serde(borrow)]
     Scan(Scan<'a>),
+    /// Drops a table. Answered by `TableDropped` or `Failed`.
+    DropTable {
+        /// Its name.
+        name: &'a str,
+        /// Time that the server may take, in microseconds.
+        timeout_us: u32,
+    },
 }
 
 /// A request for a page of a scan. One that comes twice gets the same page twice.
@@ -157,6 +164,8 @@ pub enum Answer<'a> {
         /// The cursor behind them; `None` if they are the last.
         cursor: Option<Bytes<'a>>,
     },
+    /// The table was dropped. Its memory has been given back, or will be.
+    TableDropped,
 }
 
 /// Failure of a request. [`Failure::effect`] says what the request has changed: nothing, except for
@@ -215,7 +224,7 @@ pub enum Failure {
     /// There is no such interactive transaction on this connection.
     #[error("there is no such transaction on this connection")]
     NoTransaction,
-    /// The row does not exist.
+    /// The row, or the table that is to be dropped, does not exist.
     #[error("{0}")]
     NotFound(String),
     /// The row exists already.
@@ -239,6 +248,9 @@ pub enum Failure {
     /// Clients may not create tables in this cluster.
     #[error("clients may not create tables: [clients] of the cluster file does not say so")]
     MayNotCreate,
+    /// Clients may not drop tables in this cluster.
+    #[error("clients may not drop tables: [clients] of the cluster file does not say so")]
+    MayNotDrop,
     /// The specification of the table is not valid; the sentence says what to change.
     #[error("{0}")]
     InvalidTable(String),
@@ -252,7 +264,7 @@ pub enum Failure {
     /// The authority, which keeps the list of tables, does not answer. No table was created.
     #[error("the authority does not answer")]
     NoAuthority,
-    /// There is no such table, or it is the server's own.
+    /// There is no such table: it was dropped, or never created, or is the server's own.
     #[error("there is no table {table}")]
     UnknownTable {
         /// Its number.
@@ -296,6 +308,7 @@ impl Failure {
             | Self::Panicked
             | Self::TooLarge { .. }
             | Self::MayNotCreate
+            | Self::MayNotDrop
             | Self::InvalidTable(_)
             | Self::TableDiffers(_)
             | Self::NoRoomForTable(_)
@@ -333,6 +346,7 @@ impl Failure {
             | Self::Panicked
             | Self::TooLarge { .. }
             | Self::MayNotCreate
+            | Self::MayNotDrop
             | Self::InvalidTable(_)
             | Self::TableDiffers(_)
             | Self::NoRoomForTable(_)
@@ -561,9 +575,11 @@ mod tests {
         let outcome = Op::Outcome { id: CallId::from(9), timeout_us: 5 };
         static STOCK: TableSpec = TableSpec::new("stock").record_bytes(320).capacity(1 << 20);
         let create = Op::CreateTable { table: TableShape::of(&STOCK), timeout_us: 5 };
+        let drop = Op::DropTable { name: "stock", timeout_us: 5 };
         let (cursor, keys) = (Bytes(b"cursor"), Keys::default());
         let scan = Op::Scan(Scan { scan: 4, begin: true, table: 1, cursor, keys });
-        let others = [Op::Call(call), outcome, Op::Abandon { txn: 1 }, Op::Directory, create, scan];
+        let abandon = Op::Abandon { txn: 1 };
+        let others = [Op::Call(call), outcome, abandon, Op::Directory, create, scan, drop];
         others.into_iter().chain(steps()).collect()
     }
 
@@ -600,7 +616,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_decode_or_do_not_and_nothing_else(
-            which in 0..11_usize, at in any::<prop::sample::Index>(), byte: u8,
+            which in 0..12_usize, at in any::<prop::sample::Index>(), byte: u8,
         ) {
             let mut sent = Vec::new();
             crate::frame::write(&mut sent, &ops()[which]);

@@ -38,7 +38,8 @@ impl Failure {
                 Self::TooLarge { excess: Excess::AnswerBytes, limit: 1 }
             }
             Self::TooLarge { excess: Excess::AnswerBytes, .. } => Self::MayNotCreate,
-            Self::MayNotCreate => Self::InvalidTable(words()),
+            Self::MayNotCreate => Self::MayNotDrop,
+            Self::MayNotDrop => Self::InvalidTable(words()),
             Self::InvalidTable(_) => Self::TableDiffers(words()),
             Self::TableDiffers(_) => Self::NoRoomForTable(words()),
             Self::NoRoomForTable(_) => Self::NoAuthority,

@@ -1,5 +1,5 @@
-//! The clerk, a thread that creates the tables that clients ask for: the engine blocks until the
-//! authority and the memory nodes have answered, which a coordinator must not wait for.
+//! The clerk, a thread that creates and drops the tables that clients ask for: the engine blocks
+//! until the authority and the memory nodes have answered, which a coordinator must not wait for.
 
 use std::io;
 use std::sync::Weak;
@@ -13,39 +13,86 @@ use lotus_protocol::messages::{Answer, Failure, Room};
 use crate::host::Host;
 use crate::ticket::Ticket;
 
-/// Tables that may wait to be created.
+/// Requests that may wait.
 const QUEUE: usize = 64;
 
 /// One part in this many of a request's time is for an authority that does not answer. The rest is
 /// for its last answer, which takes as long as the authority's own time limit.
 const AUTHORITY_PART: u32 = 2;
 
-/// A table that a client asks for.
+/// What a client asks for.
+pub(crate) enum Wish {
+    /// A table that is to be created.
+    Create(TableSpec),
+    /// Name of a table that is to be dropped.
+    Drop(String),
+}
+
+impl Wish {
+    /// Failure of a request that the cluster does not allow.
+    pub(crate) const fn forbidden(&self) -> Failure {
+        match self {
+            Self::Create(_) => Failure::MayNotCreate,
+            Self::Drop(_) => Failure::MayNotDrop,
+        }
+    }
+}
+
+/// Rights of clients.
+pub(crate) struct Rights {
+    pub(crate) create: bool,
+    pub(crate) drop: bool,
+    /// Names of tables that they may not drop.
+    pub(crate) lasting: Vec<String>,
+}
+
+/// A request of a client.
 struct Request {
     ticket: Ticket,
-    spec: TableSpec,
+    wish: Wish,
     deadline: Nanos,
 }
 
 /// The way to the clerk's thread, which ends when this is dropped or closed.
-pub(crate) struct Clerk(Sender<Request>);
+pub(crate) struct Clerk {
+    requests: Sender<Request>,
+    rights: Rights,
+}
 
 impl Clerk {
     /// Starts the thread.
     ///
     /// # Errors
     /// The operating system's error when it has no thread to give.
-    pub(crate) fn start(host: Weak<dyn Host>, index: usize, env: &Env) -> io::Result<Self> {
+    pub(crate) fn start(
+        host: Weak<dyn Host>,
+        index: usize,
+        env: &Env,
+        rights: Rights,
+    ) -> io::Result<Self> {
         let (sender, requests) = async_channel::bounded(QUEUE);
         let clock = env.clone();
         env.spawn(&format!("lotus-clerk-{index}"), move || work(&host, &clock, &requests))?;
-        Ok(Self(sender))
+        Ok(Self { requests: sender, rights })
     }
 
-    /// Hands a table over; the ticket is answered in any case.
-    pub(crate) fn create(&self, ticket: Ticket, spec: TableSpec, deadline: Nanos) {
-        if let Err(refused) = self.0.try_send(Request { ticket, spec, deadline }) {
-            let is_closed = self.0.is_closed();
+    /// Whether clients may ask for this.
+    pub(crate) const fn may(&self, wish: &Wish) -> bool {
+        match wish {
+            Wish::Create(_) => self.rights.create,
+            Wish::Drop(_) => self.rights.drop,
+        }
+    }
+
+    /// Hands a request over; the ticket is answered in any case.
+    pub(crate) fn carry_out(&self, ticket: Ticket, wish: Wish, deadline: Nanos) {
+        if let Wish::Drop(name) = &wish
+            && let Some(refused) = refused(name, &self.rights.lasting)
+        {
+            return ticket.fail(Failure::Refused(refused));
+        }
+        if let Err(refused) = self.requests.try_send(Request { ticket, wish, deadline }) {
+            let is_closed = self.requests.is_closed();
             refused.into_inner().ticket.fail(match is_closed {
                 true => Failure::Leaving,
                 false => Failure::Busy(Room::Tables),
@@ -55,26 +102,53 @@ impl Clerk {
 
     /// Ends the thread once it has served what waits.
     pub(crate) fn close(&self) {
-        self.0.close();
+        self.requests.close();
     }
 }
 
+/// The sentence for a table that no client may drop.
+fn refused(name: &str, lasting: &[String]) -> Option<String> {
+    if TableSpec::named(name.to_owned()).is_internal() {
+        return Some(format!("{name}: tables of the system cannot be dropped"));
+    }
+    let lasts = lasting.iter().any(|lasting| lasting == name);
+    lasts.then(|| format!("{name}: tables of the cluster file cannot be dropped"))
+}
+
 fn work(host: &Weak<dyn Host>, clock: &Env, requests: &Receiver<Request>) {
-    while let Ok(Request { mut ticket, spec, deadline }) = requests.recv_blocking() {
+    while let Ok(Request { mut ticket, wish, deadline }) = requests.recv_blocking() {
         let left = deadline.since(clock.now());
         let outcome = match host.upgrade() {
             None => Err(Failure::Leaving),
             Some(_) if left.is_zero() => Err(Failure::Timeout),
             Some(host) => {
-                // If the process ends meanwhile, the table may have been created.
+                // If the process ends meanwhile, it may have been done.
                 ticket.commits();
-                create(&*host, spec, left / AUTHORITY_PART)
+                let patience = left / AUTHORITY_PART;
+                match wish {
+                    Wish::Create(spec) => {
+                        create(&*host, spec, patience).map(|table| Answer::TableCreated(table.0))
+                    }
+                    Wish::Drop(name) => drop_table(&*host, &name, patience),
+                }
             }
         };
-        ticket.answer(&match outcome {
-            Ok(table) => Answer::TableCreated(table.0),
-            Err(failure) => Answer::Failed(failure),
-        });
+        ticket.answer(&outcome.unwrap_or_else(Answer::Failed));
+    }
+}
+
+/// Drops a table.
+fn drop_table(host: &dyn Host, name: &str, patience: Duration) -> Result<Answer<'static>, Failure> {
+    match host.drop_table(name, patience) {
+        // Its memory is given back later.
+        Ok(()) | Err(ClusterError::StillThere(_)) => {
+            tracing::info!(table = %name, "dropped a table for a client");
+            Ok(Answer::TableDropped)
+        }
+        Err(error @ ClusterError::NoSuchTable(_)) => Err(Failure::NotFound(error.to_string())),
+        // It may have been dropped before the authority fell silent.
+        Err(ClusterError::Authority(_)) => Err(Failure::Unknown),
+        Err(error) => Err(failure_of(error)),
     }
 }
 
@@ -117,8 +191,8 @@ fn failure_of(error: ClusterError) -> Failure {
         ClusterError::OutOfMemory { .. } | ClusterError::TooManyTables => {
             Failure::NoRoomForTable(error.to_string())
         }
-        // A memory node that is silent, lost or being filled.
-        ClusterError::Unreachable(_) | ClusterError::Fabric(_) => {
+        // A memory node that is silent, lost or being filled; memory that is about to be free.
+        ClusterError::Unreachable(_) | ClusterError::Fabric(_) | ClusterError::Clearing => {
             Failure::Conflict(error.to_string())
         }
         error => Failure::Refused(error.to_string()),
@@ -153,12 +227,22 @@ mod tests {
             (ClusterError::OutOfMemory { table, needed: 5 }, "5 more bytes do not fit"),
             (ClusterError::TooManyTables, "at most 1024 tables"),
             (ClusterError::Unreachable("mn-1".into()), "mn-1"),
+            (ClusterError::Clearing, "try again"),
             (lotus_fabric::transport::FabricError::UnknownNode(NodeId(7)).into(), "7"),
             (ClusterError::Damaged, "damaged"),
         ];
         for (error, said) in cases {
             let failure = failure_of(error).to_string();
             assert!(failure.contains(said), "{failure}");
+        }
+    }
+
+    #[test]
+    fn tables_that_last_are_not_dropped() {
+        let lasting = ["orders".to_owned()];
+        assert_eq!(refused("items", &lasting), None);
+        for (name, said) in [("orders", "the cluster file"), ("lotus.calls", "the system")] {
+            assert!(refused(name, &lasting).is_some_and(|why| why.contains(said)), "{name}");
         }
     }
 

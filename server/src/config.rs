@@ -27,6 +27,10 @@ pub struct Config {
     pub security: Security,
     /// Whether clients may create tables; by default they may not.
     pub create_tables: bool,
+    /// Whether clients may drop tables, whoever created them; by default they may not.
+    pub drop_tables: bool,
+    /// Names of tables that clients may not drop; by default there are none.
+    pub lasting_tables: Vec<String>,
     /// Coroutines that serve calls, on each coordinator; half of all it has by default.
     pub workers: Option<usize>,
     /// Bounds and patience.
@@ -195,6 +199,8 @@ impl Config {
             gauges: Vec::new(),
             security: Security::default(),
             create_tables: false,
+            drop_tables: false,
+            lasting_tables: Vec::new(),
             workers: None,
             limits: Limits::default(),
             call_records: CallRecords::default(),

@@ -23,11 +23,11 @@ use lotus_protocol::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, 
 use lotus_protocol::link::{self, Bounds, End, Patience, Receiver, Wire};
 use lotus_protocol::messages::{self, Bytes, Call, Failure, Garbage, Op, Room, Scan, Step, decode};
 use lotus_protocol::stream::Stream;
-use lotus_protocol::table_shape::TableShape;
 use lotus_security::{Key, NO_TLS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::calls;
+use crate::clerk::Wish;
 use crate::interactive::{self, Open};
 use crate::node::NodeServer;
 use crate::numbered::Numbered;
@@ -292,7 +292,12 @@ impl Receiver for Desk<'_> {
                 let (thread, client) = (self.seat(), self.origin);
                 self.queued[thread].push(Errand::Tell { ticket, client });
             }
-            Op::CreateTable { table, timeout_us } => self.create_table(ticket, &table, timeout_us),
+            Op::CreateTable { table, timeout_us } => {
+                self.ask_clerk(ticket, Wish::Create(table.spec()), timeout_us);
+            }
+            Op::DropTable { name, timeout_us } => {
+                self.ask_clerk(ticket, Wish::Drop(name.to_owned()), timeout_us);
+            }
             Op::Scan(scan) => self.scan(ticket, &scan, message),
             Op::Abandon { .. } => {}
         }
@@ -336,13 +341,14 @@ impl Desk<'_> {
         self.queue(ticket, work, call.timeout_us);
     }
 
-    fn create_table(&mut self, ticket: Ticket, table: &TableShape<'_>, timeout_us: u32) {
-        let Some(clerk) = &self.node.clerk else { return ticket.fail(Failure::MayNotCreate) };
+    fn ask_clerk(&mut self, ticket: Ticket, wish: Wish, timeout_us: u32) {
+        let clerk = self.node.clerk.as_ref().filter(|clerk| clerk.may(&wish));
+        let Some(clerk) = clerk else { return ticket.fail(wish.forbidden()) };
         if let Err(failure) = self.node.check(None).and_then(|()| self.node.check_memory()) {
             return ticket.fail(failure);
         }
         let deadline = self.deadline(self.node.env.now(), timeout_us);
-        clerk.create(ticket, table.spec(), deadline);
+        clerk.carry_out(ticket, wish, deadline);
     }
 
     /// Time by which a request that arrived at `arrived` is answered.

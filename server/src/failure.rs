@@ -9,6 +9,7 @@ pub(crate) fn of(error: TxnError) -> Failure {
         TxnError::Fenced => Failure::Leaving,
         TxnError::Unknown(_) => Failure::Unknown,
         TxnError::Panicked => Failure::Panicked,
+        TxnError::UnknownTable(table) => Failure::UnknownTable { table: table.0 },
         TxnError::NotFound { .. } => Failure::NotFound(error.to_string()),
         TxnError::AlreadyExists { .. } => Failure::AlreadyExists(error.to_string()),
         error if error.is_retryable() => Failure::Conflict(error.to_string()),

@@ -49,7 +49,7 @@ pub(crate) struct NodeServer {
     pub(crate) call_records: CallRecords,
     /// The table of call records.
     pub(crate) calls: TableId,
-    /// Creates tables for clients; `None` if they may not ask for it.
+    /// Creates and drops tables for clients; `None` if they may ask for neither.
     pub(crate) clerk: Option<Clerk>,
     /// Queue and counters of each coordinator.
     pub(crate) queues: Vec<Queue<Errand>>,

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::calls;
-use crate::clerk::Clerk;
+use crate::clerk::{Clerk, Rights};
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
 use crate::connection::{self, Newcomer, Origin, Presence, add};
 use crate::host::Host;
@@ -80,10 +80,16 @@ impl Server {
         let host: Arc<dyn Host> = cluster;
         let (local, local_addresses) =
             config.local.map(|LocalDoor { listener, nodes }| (listener, nodes)).unzip();
-        let clerk = || Clerk::start(Arc::downgrade(&host), node, &host.clock());
+        let rights = Rights {
+            create: config.create_tables,
+            drop: config.drop_tables,
+            lasting: config.lasting_tables,
+        };
+        let is_needed = rights.create || rights.drop;
+        let clerk = || Clerk::start(Arc::downgrade(&host), node, &host.clock(), rights);
         let shared = NodeServer::new(Parts {
             calls: records_table(&*host, &config.call_records)?,
-            clerk: config.create_tables.then(clerk).transpose()?,
+            clerk: is_needed.then(clerk).transpose()?,
             host: Arc::clone(&host),
             index: node,
             registry,

@@ -87,7 +87,7 @@ pub enum Command {
     /// Shows which compute node of a running cluster owns which shards, and moves them.
     #[cfg(feature = "tcp")]
     Shards(ShardsArgs),
-    /// Lists the tables of a running cluster.
+    /// Lists the tables of a running cluster, or drops one.
     #[cfg(feature = "tcp")]
     #[command(arg_required_else_help = true)]
     Tables(TablesArgs),

@@ -23,6 +23,10 @@ makes no sense.";
 pub struct TablesArgs {
     #[command(flatten)]
     pub place: ClusterPlace,
+    /// Drops this table with all of its rows. The cluster file must allow it: drop_tables in
+    /// [clients].
+    #[arg(long, value_name = "TABLE", conflicts_with = "json")]
+    pub drop: Option<String>,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,

@@ -206,6 +206,18 @@ struct ShownTable {
     used: Option<TableFigures>,
 }
 
+/// `lotus tables --drop`.
+///
+/// # Errors
+/// A sentence.
+pub fn drop_table(file: &ClusterFile, name: &str) -> Result<Verdict, String> {
+    run(file, async |client| {
+        let dropped = client.drop_table(name).await;
+        dropped.map_err(|error| format!("cannot drop table {}: {error}", written(name)))?;
+        write(std::iter::once(format!("dropped table {}", written(name)))).map(drop)
+    })
+}
+
 /// `lotus tables`.
 ///
 /// # Errors

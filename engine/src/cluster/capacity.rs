@@ -2,9 +2,9 @@
 //! free again at a compute node.
 //!
 //! A group's slabs are counted in its directory, on the primary. Slabs are given back only when
-//! their table is dropped, so else the allocated memory only grows. How much of it is in use is known only to all compute nodes
-//! together: each reports the slots that are free at itself ([`GroupMemory::free_here_bytes`]), and
-//! the sum over all nodes is what is free.
+//! their table is dropped, so else the allocated memory only grows. How much of it is in use is
+//! known only to all compute nodes together: each reports the slots that are free at itself
+//! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is what is free.
 
 use std::collections::BTreeMap;
 

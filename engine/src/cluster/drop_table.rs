@@ -1,7 +1,7 @@
 //! Dropping tables.
 //!
 //! A table is dropped by the catalogue's saying so; the members then give its memory back
-//! ([`crate::space::clearing`]), whatever becomes of the process that asked.
+//! ([`crate::memory_nodes::clearing`]), whatever becomes of the process that asked.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use lotus_fabric::machines::Machines;
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, until_answered};
-use crate::node::catalogue::{Catalogue, Demotion, Standing};
+use crate::node::catalogue::{Catalogue, Demotion, TableState};
 
 impl<M: Machines> Cluster<M> {
     /// Drops a table with all of its rows, and waits until its memory can be used for others. From
@@ -40,7 +40,7 @@ impl<M: Machines> Cluster<M> {
         let table = self.begin_to_drop(name, patience)?;
         let is_gone = || {
             let tables = shared.learn_tables()?.tables;
-            let is_gone = tables.get(usize::from(table.0)) == Some(&Standing::Gone);
+            let is_gone = tables.get(usize::from(table.0)) == Some(&TableState::Gone);
             // Nodes that have found memory full look for more once they know that it is over.
             Ok::<_, ClusterError>(is_gone && !shared.is_clearing())
         };

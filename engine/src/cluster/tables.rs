@@ -2,8 +2,8 @@
 //!
 //! # If it stops anywhere
 //! Memory for the index is taken first, then the table is entered in the catalogue. Memory of a
-//! table that was not entered is given back, and lost if the process ends before. If it is not known
-//! whether the table was entered, the memory is never used for another one.
+//! table that was not entered is given back, and lost if the process ends before. If it is not
+//! known whether the table was entered, the memory is never used for another one.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use lotus_router::Placement;
 use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, Unanswered, until_answered};
-use crate::node::catalogue::{Catalogue, Standing};
+use crate::node::catalogue::{Catalogue, TableState};
 use crate::node::shared::Shared;
 use crate::space::slabs::{self, SlabError};
 
@@ -126,7 +126,7 @@ impl Creation<'_> {
             let mut catalogue = self.learn_tables()?;
             if let Some(id) = catalogue.find(&self.spec.name) {
                 // Only this call has this memory: an equal entry is ours, answered or not.
-                let entered = catalogue.tables.get(usize::from(id.0)).and_then(Standing::serving);
+                let entered = catalogue.tables.get(usize::from(id.0)).and_then(TableState::serving);
                 let ours = self.in_doubt.take();
                 if entered.is_some() && entered == ours.as_ref() {
                     return Ok(id);
@@ -219,6 +219,10 @@ impl Creation<'_> {
     /// known of it.
     fn give_memory_back(&mut self) {
         let Some(entry) = self.entry.filter(|_| self.in_doubt.is_none()) else { return };
+        debug_assert!(
+            self.bases.len() <= self.placement.group_count(),
+            "I87: a table has a place in every group"
+        );
         for ((group, replicas), base) in self.placement.groups().zip(self.bases.drain(..)) {
             let bytes = self.shape.index_bytes(usize::from(group.0));
             // What cannot be given back is lost.
@@ -286,7 +290,7 @@ mod tests {
             TableDef::new(TableId(number as u16), spec, bases).expect("valid")
         };
         let mut catalogue = shared.learn_tables().expect("it answers");
-        catalogue.tables = (0..MAX_TABLES - 1).map(table).map(Standing::Serving).collect();
+        catalogue.tables = (0..MAX_TABLES - 1).map(table).map(TableState::Serving).collect();
         catalogue.enter(table(MAX_TABLES - 1), shared.council.authority()).expect("no rival");
         let further = cluster.create_table(TableSpec::new("further").record_bytes(8).capacity(1));
         assert!(matches!(further, Err(ClusterError::TooManyTables)), "{further:?}");

@@ -21,7 +21,7 @@
 //!    this.
 //! 8. It looks for lost memory nodes ([`crate::memory_nodes::returning`]), and reports which shards
 //!    of those that are back its node has filled ([`crate::memory_nodes::filling`]).
-//! 9. It gives back the memory of tables that were dropped ([`crate::space::clearing`]).
+//! 9. It gives back the memory of tables that were dropped ([`crate::memory_nodes::clearing`]).
 //!
 //! # If it stops anywhere
 //! Every step finds out anew whether there is anything to do, and repeating one changes nothing. A
@@ -65,13 +65,13 @@ use crate::membership::absent::Absent;
 use crate::membership::floors::exchange_floors;
 use crate::membership::watch::Watch;
 use crate::membership::{oracle, recover};
+use crate::memory_nodes::clearing;
 use crate::node::coordinator::{Coordinator, Locks};
 use crate::node::members::{Known, Suspect, newcomers};
 use crate::node::shared::{ComputeNode, Peer, Shared};
 use crate::node::tasks::beside;
 use crate::node::verbs::Fenced;
 use crate::shards::ownership::{ADOPTED_AT_ONCE, Transfer};
-use crate::space::clearing;
 
 /// Turns in a lease, and so the beats that may be late before a node is suspected.
 const TURNS_PER_LEASE: u32 = 8;

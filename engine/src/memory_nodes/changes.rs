@@ -1,5 +1,5 @@
 //! Changes of the memory nodes in use: when one is lost, joins or becomes whole (H23); and of the
-//! tables with memory in use, when one is dropped ([`crate::space::clearing`]).
+//! tables with memory in use, when one is dropped ([`crate::memory_nodes::clearing`]).
 //!
 //! # The steps, and their purpose
 //! The membership says which memory nodes are lost, and how far every compute node has come with

@@ -1,17 +1,17 @@
 //! The catalogue of the cluster's tables, on which all processes agree.
 //!
 //! # What it is
-//! One value at the authority: every table's specification, its [`Standing`], and where its index
+//! One value at the authority: every table's specification, its [`TableState`], and where its index
 //! lies in each group. A table's number is its place in the list. The list only grows, and a table
 //! only goes from serving to dropped to gone, by compare-and-swap; so a process's copy of it is
-//! never wrong, only behind. A process reads it again when it is asked for an unknown table by name,
-//! and before it recovers another node's transactions.
+//! never wrong, only behind. A process reads it again when it is asked for an unknown table by
+//! name, and before it recovers another node's transactions.
 //!
 //! # If it stops anywhere
 //! Memory is taken before the table is entered here. A process that dies in between leaks the
 //! slabs; one that then finds its table's name taken keeps them for its next table
 //! (`crate::cluster::tables`). A table that is dropped here keeps its memory until a member has
-//! given it back (`crate::space::clearing`), whoever asked for that.
+//! given it back (`crate::memory_nodes::clearing`), whoever asked for that.
 
 use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
@@ -31,7 +31,7 @@ const ORDERED: u8 = 4;
 
 /// Stage in the life of a table, with what is known of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Standing<T> {
+pub(crate) enum TableState<T> {
     /// In use.
     Serving(T),
     /// No transaction begins on it, and its name is free. It still has its memory.
@@ -40,7 +40,7 @@ pub(crate) enum Standing<T> {
     Gone,
 }
 
-impl<T> Standing<T> {
+impl<T> TableState<T> {
     /// The table, if it is in use.
     pub(crate) fn serving(&self) -> Option<&T> {
         match self {
@@ -70,7 +70,7 @@ impl<T> Standing<T> {
 /// The list of tables, and the version of the value at the authority.
 pub(crate) struct Catalogue {
     version: Version,
-    pub(crate) tables: Vec<Standing<TableDef>>,
+    pub(crate) tables: Vec<TableState<TableDef>>,
 }
 
 /// Change of the standing of a table in the catalogue.
@@ -97,13 +97,13 @@ impl Catalogue {
 
     /// Number of the table `name` that is in use.
     pub(crate) fn find(&self, name: &str) -> Option<TableId> {
-        let mut serving = self.tables.iter().filter_map(Standing::serving);
+        let mut serving = self.tables.iter().filter_map(TableState::serving);
         serving.find(|table| table.spec().name == name).map(TableDef::id)
     }
 
     /// Number of tables that are not gone.
     pub(crate) fn count(&self) -> usize {
-        self.tables.iter().filter(|table| table.stage() < Standing::<()>::Gone.stage()).count()
+        self.tables.iter().filter(|table| table.stage() < TableState::<()>::Gone.stage()).count()
     }
 
     /// Enters `table`, unless the catalogue was changed since it was read.
@@ -115,7 +115,7 @@ impl Catalogue {
         table: TableDef,
         authority: &dyn Authority,
     ) -> Result<(), AuthorityError> {
-        self.tables.push(Standing::Serving(table));
+        self.tables.push(TableState::Serving(table));
         authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
     }
 
@@ -134,8 +134,8 @@ impl Catalogue {
             let mut now = Self::read(authority, groups)?;
             let Some(entry) = now.tables.get_mut(usize::from(table.0)) else { return Ok(now) };
             *entry = match (entry.clone(), how) {
-                (Standing::Serving(def), Demotion::Drop) => Standing::Dropped(def),
-                (Standing::Dropped(_), Demotion::Clear) => Standing::Gone,
+                (TableState::Serving(def), Demotion::Drop) => TableState::Dropped(def),
+                (TableState::Dropped(_), Demotion::Clear) => TableState::Gone,
                 _ => return Ok(now),
             };
             match authority.compare_and_swap(KEY, now.version, &encode(&now.tables)) {
@@ -165,7 +165,7 @@ impl Shared {
 /// key_bytes:32 capacity:64 versions:32 shards:32 flags:8 field_start:8 field_len:8 groups:8` and a
 /// base of 64 bits for each group. Flags: 1, there is a critical field; 2, records never lie in
 /// their cells; 4, the table is ordered.
-pub(crate) fn encode(tables: &[Standing<TableDef>]) -> Vec<u8> {
+pub(crate) fn encode(tables: &[TableState<TableDef>]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for table in tables {
         bytes.push(table.stage());
@@ -209,16 +209,16 @@ pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
 }
 
 /// Decodes a catalogue of `groups` groups; `None` if invalid.
-pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<Standing<TableDef>>> {
+pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableState<TableDef>>> {
     let (&FORMAT, body) = bytes.split_first()? else { return None };
     let mut rest = Reader(body);
     let mut tables = Vec::new();
     while !rest.0.is_empty() {
         let id = TableId(u16::try_from(tables.len()).ok()?);
         tables.push(match rest.take()? {
-            [0] => Standing::Serving(rest.table(id, groups)?),
-            [1] => Standing::Dropped(rest.table(id, groups)?),
-            [2] => Standing::Gone,
+            [0] => TableState::Serving(rest.table(id, groups)?),
+            [1] => TableState::Dropped(rest.table(id, groups)?),
+            [2] => TableState::Gone,
             _ => return None,
         });
     }
@@ -226,7 +226,7 @@ pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<Standing<TableDe
 }
 
 /// Five tables of two groups, for tests.
-pub(crate) fn sample() -> Vec<Standing<TableDef>> {
+pub(crate) fn sample() -> Vec<TableState<TableDef>> {
     let field = CriticalField::Bytes { start: 2, len: 4 };
     let specs = [
         TableSpec::new("checking").record_bytes(16).capacity(1000),
@@ -242,11 +242,11 @@ pub(crate) fn sample() -> Vec<Standing<TableDef>> {
     let numbered = specs.into_iter().zip(0..);
     let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
     let mut tables: Vec<_> =
-        numbered.map(|numbered| Standing::Serving(table(numbered).expect("valid"))).collect();
-    if let Standing::Serving(stock) = tables[1].clone() {
-        tables[1] = Standing::Dropped(stock);
+        numbered.map(|numbered| TableState::Serving(table(numbered).expect("valid"))).collect();
+    if let TableState::Serving(stock) = tables[1].clone() {
+        tables[1] = TableState::Dropped(stock);
     }
-    tables.push(Standing::Gone);
+    tables.push(TableState::Gone);
     tables
 }
 
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(decode(&bytes, 2), Some(tables));
         assert_eq!(decode(&bytes, 3), None);
         let one = encode(&sample()[..1]);
-        assert_eq!(encode(&[Standing::Gone]).len(), 2, "a table that is gone takes a byte");
+        assert_eq!(encode(&[TableState::Gone]).len(), 2, "a table that is gone takes a byte");
         for end in (0..one.len()).filter(|end| *end != 1) {
             assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
         }
@@ -340,8 +340,8 @@ mod tests {
         const MAX_GROUPS: usize = 64;
         let spec = TableSpec::named("x".repeat(MAX_NAME_BYTES)).record_bytes(8).capacity(9);
         let table = TableDef::new(TableId(0), spec, vec![1 << 20; MAX_GROUPS]).expect("valid");
-        let mut tables = vec![Standing::Serving(table); MAX_TABLES];
-        tables.resize(MAX_TABLE_IDS, Standing::Gone);
+        let mut tables = vec![TableState::Serving(table); MAX_TABLES];
+        tables.resize(MAX_TABLE_IDS, TableState::Gone);
         assert!(encode(&tables).len() <= VALUE_BYTES);
     }
 
@@ -367,7 +367,7 @@ mod tests {
         let read = || Catalogue::read(&authority, 2).expect("sound");
         let demote = |table, how| {
             let now = Catalogue::demote(&authority, 2, TableId(table), how).expect("it answers");
-            now.tables.iter().map(Standing::stage).collect::<Vec<_>>()
+            now.tables.iter().map(TableState::stage).collect::<Vec<_>>()
         };
         let checking = sample()[0].serving().expect("it serves").clone();
         read().enter(checking.clone(), &authority).expect("nobody else");

@@ -104,6 +104,10 @@ impl NodeConfiguration {
         if at >= progress.clearing_at {
             (progress.clearing, progress.clearing_at) = (now.clearing().is_some(), at);
         }
+        debug_assert!(
+            !progress.clearing || progress.stop > FIRST_EPOCH,
+            "I290: all stop before the memory of a table is given back"
+        );
         progress.out_of_reach = now.out_of_reach(placement);
         if *progress.returns != *now.returns() {
             progress.returns = now.returns().into();

@@ -16,7 +16,7 @@ use lotus_mvcc::{TableDef, TableSpec, retention};
 use lotus_recovery::Membership;
 
 use crate::api::error::ClusterError;
-use crate::node::catalogue::Standing;
+use crate::node::catalogue::TableState;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 
 /// Divisor of memory for the displaced versions of one table while a coordinator reads all rows.
@@ -26,7 +26,7 @@ const PATIENT_SHARE: u64 = 16;
 #[derive(Default)]
 pub(crate) struct KnownTables {
     /// By their numbers.
-    all: Vec<Standing<Arc<TableDef>>>,
+    all: Vec<TableState<Arc<TableDef>>>,
     /// Those that the membership has named as dropped.
     dropped: BTreeSet<TableId>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct KnownTables {
 impl KnownTables {
     /// Tables in use.
     pub(crate) fn serving(&self) -> impl Iterator<Item = &Arc<TableDef>> {
-        self.all.iter().filter_map(Standing::serving)
+        self.all.iter().filter_map(TableState::serving)
     }
 }
 
@@ -67,11 +67,11 @@ impl Shared {
     pub(crate) fn dropped_table(&self) -> Option<TableId> {
         let known = self.known_tables();
         let mut dropped = known.all.iter().filter(|table| table.serving().is_none());
-        dropped.find_map(Standing::with_memory).map(|table| table.id())
+        dropped.find_map(TableState::with_memory).map(|table| table.id())
     }
 
     /// Takes over what the catalogue says of `all` tables, as far as that is news.
-    pub(crate) fn install(&self, all: &[Standing<TableDef>]) -> Result<(), ClusterError> {
+    pub(crate) fn install(&self, all: &[TableState<TableDef>]) -> Result<(), ClusterError> {
         let mut known = self.known_tables_mut();
         for (index, entry) in all.iter().enumerate() {
             let id = TableId(index as u16);
@@ -82,10 +82,14 @@ impl Shared {
             if before.stage() < entry.stage() {
                 let def = before.with_memory().cloned();
                 known.all[index] = match (entry, def) {
-                    (Standing::Dropped(_), Some(def)) => Standing::Dropped(def),
-                    _ => Standing::Gone,
+                    (TableState::Dropped(_), Some(def)) => TableState::Dropped(def),
+                    _ => TableState::Gone,
                 };
                 self.nodes.iter().for_each(|node| node.forget_table(id));
+                debug_assert!(
+                    known.all[index].serving().is_none(),
+                    "I292: a table that was dropped is not in use again"
+                );
             }
         }
         Ok(())
@@ -95,22 +99,22 @@ impl Shared {
         &self,
         known: &mut KnownTables,
         id: TableId,
-        entry: &Standing<TableDef>,
+        entry: &TableState<TableDef>,
     ) -> Result<(), ClusterError> {
         let entry = match entry {
-            Standing::Serving(def) if known.dropped.contains(&id) => Standing::Dropped(def),
-            Standing::Serving(def) => Standing::Serving(def),
-            Standing::Dropped(def) => Standing::Dropped(def),
-            Standing::Gone => Standing::Gone,
+            TableState::Serving(def) if known.dropped.contains(&id) => TableState::Dropped(def),
+            TableState::Serving(def) => TableState::Serving(def),
+            TableState::Dropped(def) => TableState::Dropped(def),
+            TableState::Gone => TableState::Gone,
         };
         debug_assert!(
             entry.with_memory().is_none_or(|def| def.id() == id),
             "I87: a table has one number everywhere"
         );
         let entry = match entry {
-            Standing::Serving(def) => Standing::Serving(Arc::new(def.clone())),
-            Standing::Dropped(def) => Standing::Dropped(Arc::new(def.clone())),
-            Standing::Gone => Standing::Gone,
+            TableState::Serving(def) => TableState::Serving(Arc::new(def.clone())),
+            TableState::Dropped(def) => TableState::Dropped(Arc::new(def.clone())),
+            TableState::Gone => TableState::Gone,
         };
         let of_nodes = self.nodes.iter().map(|_| self.node_table(id, &entry));
         let of_nodes = of_nodes.collect::<Result<Vec<_>, _>>()?;
@@ -140,9 +144,9 @@ impl Shared {
             return;
         }
         if let Some(table) = known.all.get_mut(usize::from(id.0))
-            && let Standing::Serving(def) = table
+            && let TableState::Serving(def) = table
         {
-            *table = Standing::Dropped(Arc::clone(def));
+            *table = TableState::Dropped(Arc::clone(def));
             self.nodes.iter().for_each(|node| node.forget_table(id));
         }
     }
@@ -163,12 +167,12 @@ impl Shared {
     fn node_table(
         &self,
         id: TableId,
-        table: &Standing<Arc<TableDef>>,
+        table: &TableState<Arc<TableDef>>,
     ) -> Result<NodeTable, ClusterError> {
         let table = match table {
-            Standing::Serving(table) => table,
-            Standing::Dropped(table) => return NodeTable::dropped(table),
-            Standing::Gone => return NodeTable::dropped(&Arc::new(self.stand_in(id))),
+            TableState::Serving(table) => table,
+            TableState::Dropped(table) => return NodeTable::dropped(table),
+            TableState::Gone => return NodeTable::dropped(&Arc::new(self.stand_in(id))),
         };
         let capacity = table.stored().rows;
         let coordinators = (self.config.compute_nodes * self.config.threads) as u64;

@@ -11,9 +11,9 @@
 //! | ask | its number; that of the last one answered, by which life; place; slot bytes; purpose |
 //! | answer | the number; the giver's life; slots |
 //!
-//! The place is table, group and kind; a life is an incarnation. The purpose is 1 for an update, and
-//! in its upper half the number of dropped tables whose memory had been given back when the asker
-//! found the group full.
+//! The place is table, group and kind; a life is an incarnation. The purpose is 1 for an update,
+//! and in its upper half the number of dropped tables whose memory had been given back when the
+//! asker found the group full.
 //!
 //! # Why no slot is ever free at two nodes
 //! Slots leave the giver's allocator before the answer is sent, and enter the asker's when it

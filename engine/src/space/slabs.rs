@@ -7,10 +7,10 @@
 //! it. A node that dies between the two steps leaks the slabs it took, nothing else.
 //!
 //! # Slabs of dropped tables
-//! When the cursor has reached the end, slabs that were marked free ([`crate::space::clearing`]) are
-//! taken: the word in the primary's directory is swapped for the entry, which makes the slab the
-//! taker's, then the entry is written on every replica. A slab that the primary shows as free is
-//! free, and all zeroes, on every replica.
+//! When the cursor has reached the end, slabs that were marked free
+//! ([`crate::memory_nodes::clearing`]) are taken: the word in the primary's directory is swapped
+//! for the entry, which makes the slab the taker's, then the entry is written on every replica. A
+//! slab that the primary shows as free is free, and all zeroes, on every replica.
 //!
 //! # Promoted copies
 //! A backup's cursor stays where it was formatted. After a promotion, each coordinator raises the
@@ -25,7 +25,9 @@ use std::rc::Rc;
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::verbs::{MAX_VERB_BYTES, VerbError};
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{CURSOR_OFFSET, FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry};
+use lotus_mvcc::layout::region::{
+    CURSOR_OFFSET, FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind,
+};
 use lotus_mvcc::slab::Purpose;
 use lotus_points::point;
 use lotus_router::{GroupId, Replica, ReplicaSet};
@@ -104,6 +106,7 @@ async fn take_free(
             slab += SLAB_BYTES;
             run = if *word == FREE_SLAB { run + 1 } else { 0 };
             if run == wanted {
+                debug_assert!(slab <= layout.end(), "I20: a free slab is whole");
                 let first = slab - run * SLAB_BYTES;
                 if swap_entries(lane, primary, first, wanted, FREE_SLAB, entry.encode()).await? {
                     return Ok(Some(first));
@@ -251,6 +254,7 @@ pub(crate) async fn give_back(
     bytes: u64,
     entry: SlabEntry,
 ) -> Result<(), BatchError> {
+    debug_assert!(entry.kind == SlabKind::Index, "I291: slots of other slabs may be in use");
     let slabs = (offset..offset + bytes).step_by(SLAB_BYTES as usize);
     for replica in replicas.members().iter().rev() {
         let mut batch = lane.batch();

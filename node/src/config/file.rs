@@ -94,6 +94,7 @@ struct WrittenCalls {
 #[serde(deny_unknown_fields)]
 struct WrittenClients {
     create_tables: Option<Spanned<bool>>,
+    drop_tables: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -193,6 +194,8 @@ pub struct ClusterFile {
     pub tables: Vec<TableSpec>,
     /// Whether applications may create tables.
     pub clients_create_tables: bool,
+    /// Whether applications may drop tables, except those of the file.
+    pub clients_drop_tables: bool,
     /// Settings of the engine and of the nodes' memory.
     pub settings: Settings,
     /// Network namespaces to start nodes in; not in the file. `None` for this process's own.
@@ -242,7 +245,7 @@ impl ClusterFile {
         let snapshots = reader.snapshots(&written)?;
         let calls = reader.calls(&written, &settings)?;
         let tables = tables::specs(&written.table).map_err(|(at, why)| reader.wrong(at, &why))?;
-        let clients_create_tables = reader.clients_create_tables(&written)?;
+        let [clients_create_tables, clients_drop_tables] = reader.rights_of_clients(&written)?;
         let load = written.load.map(|load| Section::new(path, text, load.span().start));
         // With a slash: a bare name would be looked up in PATH.
         let beside = |program| Path::new(".").join(reader.home()).join(program);
@@ -263,6 +266,7 @@ impl ClusterFile {
             calls,
             tables,
             clients_create_tables,
+            clients_drop_tables,
             settings,
             namespaces: None,
         };
@@ -397,19 +401,23 @@ impl Reader<'_> {
         Ok(CallRecords { rows, row_bytes: row_bytes as u32, ..usual })
     }
 
-    /// Whether applications may create tables.
-    fn clients_create_tables(&self, written: &Written) -> Result<bool, FileError> {
+    /// Whether applications may create and drop tables.
+    fn rights_of_clients(&self, written: &Written) -> Result<[bool; 2], FileError> {
         let clients = written.clients.as_ref();
-        let Some(create) = clients.and_then(|clients| clients.create_tables.as_ref()) else {
-            return Ok(false);
-        };
+        let rights = clients.map(|clients| [&clients.create_tables, &clients.drop_tables]);
         let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
-        if *create.as_ref() && !serves {
-            let why = "clients create tables at compute nodes, and no compute_node has a client \
-                       address";
-            return Err(self.wrong(create.span(), why));
+        let right = |right: &Option<Spanned<bool>>| match right {
+            Some(given) if *given.as_ref() && !serves => {
+                let why = "clients create and drop tables at compute nodes, and no compute_node \
+                           has a client address";
+                Err(self.wrong(given.span(), why))
+            }
+            right => Ok(right.as_ref().is_some_and(|given| *given.as_ref())),
+        };
+        match rights {
+            Some([create, drop]) => Ok([right(create)?, right(drop)?]),
+            None => Ok([false; 2]),
         }
-        Ok(*create.as_ref())
     }
 
     fn bytes(

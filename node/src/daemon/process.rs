@@ -490,7 +490,12 @@ impl Watch<'_> {
             self.epoch = now.epoch();
             let expelled: Vec<u16> = now.expelled().map(|(member, _)| member.node.0).collect();
             let lost: Vec<u16> = now.lost_memory().iter().map(|lost| lost.node.0).collect();
-            warn!(epoch = self.epoch.0, ?expelled, ?lost, "the membership has changed");
+            let clearing = now.clearing().map(|clearing| clearing.table().0);
+            if let (Some(table), true) = (clearing, expelled.is_empty() && lost.is_empty()) {
+                info!(epoch = self.epoch.0, table, "all nodes let go of a dropped table");
+            } else {
+                warn!(epoch = self.epoch.0, ?expelled, ?lost, "the membership has changed");
+            }
         }
     }
 }

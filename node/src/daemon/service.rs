@@ -130,6 +130,9 @@ where
     }
     config.call_records = file.calls;
     config.create_tables = file.clients_create_tables;
+    config.drop_tables = file.clients_drop_tables;
+    config.lasting_tables =
+        file.tables.iter().map(|table| table.name.clone().into_owned()).collect();
     config.security = file.clients.security().map_err(|error| error.to_string())?;
     // One coroutine is left for interactive transactions, and one for the engine's own work.
     config.workers = Some(file.settings.coroutines - 2);

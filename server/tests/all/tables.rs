@@ -166,6 +166,58 @@ fn clients_create_no_tables_where_they_may_not() {
 }
 
 #[test]
+fn a_table_that_is_dropped_is_unknown_and_its_name_is_free() {
+    let bank = Bank::open_with(2, |config| {
+        (config.create_tables, config.drop_tables) = (true, true);
+        config.lasting_tables = vec!["accounts".to_owned()];
+    });
+    run(async {
+        let (client, other) = (bank.client().await, bank.client().await);
+        let first = client.create_table(&ORDERS).await.unwrap();
+        assert_eq!(other.open_table("orders").await.unwrap(), Some(first));
+        write(&client, first, 1).await.unwrap();
+        client.drop_table("orders").await.unwrap();
+        assert_eq!(client.table("orders"), None);
+        let unknown = write(&other, first, 2).await;
+        match unknown {
+            Err(CallError::Failed(Failure::UnknownTable { table })) => assert_eq!(table, first.0),
+            answer => panic!("{answer:?}"),
+        }
+        let mut scan = other.scan(first);
+        assert!(scan.next_page().await.is_err());
+
+        let second = client.create_table(&ORDERS.record_bytes(24)).await.unwrap();
+        assert_ne!(first, second);
+        other.refresh().await.unwrap();
+        assert_eq!(other.table("orders"), Some(second));
+        write(&other, second, 1).await.unwrap();
+        assert_eq!(read(&client, second, 1).await, Some(1_u64.to_le_bytes().to_vec()));
+
+        let missing = client.drop_table("letters").await;
+        assert!(matches!(missing, Err(CallError::Failed(Failure::NotFound(_)))), "{missing:?}");
+        for (name, said) in [("accounts", "of the cluster file"), ("lotus.calls", "of the system")]
+        {
+            match client.drop_table(name).await {
+                Err(CallError::Failed(Failure::Refused(why))) => assert!(why.contains(said)),
+                answer => panic!("{name}: {answer:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn clients_drop_no_tables_where_they_may_not() {
+    let bank = Bank::open_with(1, |config| config.create_tables = true);
+    run(async {
+        let client = bank.client().await;
+        client.create_table(&ORDERS).await.unwrap();
+        let refused = client.drop_table("orders").await;
+        assert!(matches!(refused, Err(CallError::Failed(Failure::MayNotDrop))), "{refused:?}");
+        assert!(bank.cluster.table("orders").is_some());
+    });
+}
+
+#[test]
 fn a_table_that_does_not_fit_is_refused_and_others_are_created() {
     let builder = Cluster::embedded().memory_nodes(1).replicas(1).lock_table_bytes(1 << 16);
     let cluster = builder.memory_limit(128 << 20).start().unwrap();

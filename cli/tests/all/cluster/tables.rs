@@ -9,6 +9,7 @@ use lotus_node::ClusterFile;
 
 use super::described::Described;
 use super::{PATIENCE, kill, node, refusal, refusal_of};
+use crate::common::lotus;
 
 const ORDERS: &str = "[[table]]\nname = \"orders\"\nrecord_bytes = 16\ncapacity = 1_000\n";
 const CREATE: &str = "[clients]\ncreate_tables = true\n";
@@ -157,6 +158,53 @@ fn clients_create_nothing_without_the_right_and_files_are_held_to_their_cluster(
         let orders = client.table("orders").expect("the file has it");
         assert_rows(&client, orders, ROWS).await;
     });
+}
+
+/// The clients' tables come and go, whichever node is asked, also while one is away.
+#[test]
+fn tables_that_clients_drop_are_gone_at_all_nodes() {
+    const RIGHTS: &str = "[clients]\ncreate_tables = true\ndrop_tables = true\n";
+    let (described, host) = described("dropped", &format!("{RIGHTS}{ORDERS}"));
+    described.done(&["up"]);
+    let file = described.file();
+    let drop = |name: &str| lotus(&["tables", "--file", &file, "--drop", name]);
+    let unknown = |outcome: Result<_, CallError>| {
+        matches!(outcome, Err(CallError::Failed(Failure::UnknownTable { .. })))
+    };
+    for round in 0..3 {
+        let items = run(async {
+            let (one, other) =
+                (client(&described, host, 0).await, client(&described, host, 1).await);
+            let items = one.create_table(&ITEMS).await.expect("clients may");
+            write(&other, items, 0..ROWS).await;
+            assert_rows(&one, items, ROWS).await;
+            items
+        });
+        if round == 1 {
+            kill(node(&described.status(), "cn-1").0);
+        }
+        let dropped = drop("items");
+        assert!(dropped.status.success(), "{dropped:?}");
+        assert_eq!(String::from_utf8_lossy(&dropped.stdout), "dropped table items\n");
+        assert_eq!(drop("items").status.code(), Some(1), "there is none any more");
+        if round == 1 {
+            described.done(&["up"]);
+        }
+        run(async {
+            for node in [0, 1] {
+                let client = client(&described, host, node).await;
+                assert_eq!(client.table("items"), None);
+                let mut txn = client.transaction(Kind::Serializable);
+                txn.insert(items, 1_u64, [1; 8]);
+                let outcome = txn.commit().await.map(std::mem::drop);
+                assert!(unknown(outcome));
+            }
+        });
+    }
+    let refused = drop("orders");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("of the cluster file"), "{said}");
+    assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
 #[test]

@@ -132,8 +132,8 @@ fn applications_have_a_secret_of_their_own() {
 #[test]
 fn tables_of_the_file_have_the_defaults_of_the_engine() {
     let file = read(SHM).expect("sound");
-    assert!(file.tables.is_empty() && !file.clients_create_tables);
-    let tables = "[clients]\ncreate_tables = true\n\
+    assert!(file.tables.is_empty() && !file.clients_create_tables && !file.clients_drop_tables);
+    let tables = "[clients]\ncreate_tables = true\ndrop_tables = true\n\
                   [[table]]\nname = \"orders\"\nrecord_bytes = 16\ncapacity = 100\n\
                   [[table]]\nname = \"stock\"\nrecord_bytes = 320\nkey_bytes = 12\n\
                   capacity = 1_000\nversions = 3\ncritical_field = { start = 2, len = 4 }\n\
@@ -149,7 +149,7 @@ fn tables_of_the_file_have_the_defaults_of_the_engine() {
         .inline(Inline::Never);
     let orders = TableSpec::new("orders").record_bytes(16).capacity(100);
     assert_eq!(file.tables, [orders, stock]);
-    assert!(file.clients_create_tables);
+    assert!(file.clients_create_tables && file.clients_drop_tables);
 }
 
 #[test]
@@ -207,9 +207,13 @@ fn a_wrong_table_is_named_with_the_line_of_its_wrong_key() {
     }
     let twice = read(&(SHM.to_owned() + TABLE + TABLE)).expect_err("one name").to_string();
     assert!(twice.contains(&format!("line {}: t is named twice", before + 11)), "{twice}");
-    let served = "[clients]\ncreate_tables = true\n";
-    let unserved = read(&(TCP.to_owned() + served)).expect_err("no client address").to_string();
-    assert!(unserved.contains("line 9: clients create tables at compute nodes"), "{unserved}");
+    for right in ["create_tables", "drop_tables"] {
+        let served = format!("[clients]\n{right} = true\n");
+        let unserved =
+            read(&(TCP.to_owned() + &served)).expect_err("no client address").to_string();
+        let said = "line 9: clients create and drop tables at compute nodes";
+        assert!(unserved.contains(said), "{unserved}");
+    }
 }
 
 /// One replacement in a file, the line that is wrong then, and the error.

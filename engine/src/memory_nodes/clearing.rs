@@ -2,27 +2,27 @@
 //!
 //! # The order, and what it is for
 //! 1. The catalogue says that the table is dropped, so it is found by its name no more.
-//! 2. Any member whose process knows that begins. All nodes stop, finish and resume as for a loss of
-//!    a memory node ([`crate::memory_nodes::changes`]): an attempt of before relies on nothing that
-//!    it reads afterwards, and what begins afterwards finds no such table. So when transactions run
-//!    again, no reader, commit or slab of the table is under way on a live node, and no transaction
-//!    of a dead one is in doubt ([`lotus_recovery::membership::clearing`]).
+//! 2. Any member whose process knows that begins. All nodes stop, finish and resume as for a loss
+//!    of a memory node ([`crate::memory_nodes::changes`]): an attempt of before relies on nothing
+//!    that it reads afterwards, and what begins afterwards finds no such table. So when
+//!    transactions run again, no reader, commit or slab of the table is under way on a live node,
+//!    and no transaction of a dead one is in doubt ([`lotus_recovery::membership::clearing`]).
 //! 3. One member claims the work. From then on recovery leaves the table's rows alone: a log entry
 //!    that still names them is that of a transaction that is over.
 //! 4. Slab by slab it zeroes the table's memory on every replica, then marks the slab free in the
-//!    directories, from the last replica to the primary: there it may be taken for any table at once
-//!    ([`crate::space::slabs`]). Replicas succeed the primary in their order, so a promoted copy
-//!    that shows a slab as free has none behind it that does not.
+//!    directories, from the last replica to the primary: there it may be taken for any table at
+//!    once ([`crate::space::slabs`]). Replicas succeed the primary in their order, so a promoted
+//!    copy that shows a slab as free has none behind it that does not.
 //! 5. The catalogue says that the table is gone, and then the membership that it is cleared. Nodes
 //!    that have found memory full look for slabs again.
 //!
 //! # If it stops anywhere
 //! After 1 any process that reads the catalogue goes on; every one does so now and then, and before
 //! it creates a table. After 3 the member does; if it is expelled another one does the work anew,
-//! once everything that the first has left is settled, so nothing of it can land any more. A slab is
-//! the table's as long as the primary says so: marks are swaps of the table's own entry, so one that
-//! is repeated does nothing to a slab that another table has got. If a memory node is lost, the work
-//! begins anew on those that are left.
+//! once everything that the first has left is settled, so nothing of it can land any more. A slab
+//! is the table's as long as the primary says so: marks are swaps of the table's own entry, so one
+//! that is repeated does nothing to a slab that another table has got. If a memory node is lost,
+//! the work begins anew on those that are left.
 //!
 //! # What it is not
 //! Quick: it leaves half of the time to transactions. Nor does it free the memory that a process
@@ -99,6 +99,10 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
         // This coordinator has not heard yet that all have acknowledged.
         return None;
     }
+    debug_assert!(
+        claimed.may_resume() || broken(Rule::AllLetGoFirst),
+        "I290: memory is given back when no node has anything under way on its table"
+    );
     point!(me.0, ClearingClaimed);
     let learn = |shared: &crate::node::shared::Shared| shared.learn_tables().is_ok();
     if let Err(stop) = until_done(coordinator, || false, learn).await {
@@ -180,6 +184,7 @@ async fn mark_free(
     slab: u64,
     entry: SlabEntry,
 ) -> Result<(), Halted> {
+    debug_assert!(slab.is_multiple_of(SLAB_BYTES), "I291: whole slabs are given back");
     let copies = coordinator.replicas(group).members().len();
     for copy in (0..copies).rev() {
         let swap = |batch: &mut Batch| {
