@@ -180,6 +180,7 @@ fn write_down<'a, M: Machines>(
     while let Some(piece) = cluster.machines().wait(pieces) {
         match piece {
             Piece::Begin(_) => unreachable!("it begins once"),
+            Piece::Dropped(count) => writer.dropped(count)?,
             Piece::Table(spec) => writer.table(&spec)?,
             Piece::Rows(payload, count) => writer.rows(&payload, count)?,
         }

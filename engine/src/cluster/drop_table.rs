@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
+use lotus_mvcc::table::MAX_TABLE_IDS;
 
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;
@@ -83,6 +84,22 @@ impl<M: Machines> Cluster<M> {
                 Ok(table)
             },
         )
+    }
+
+    /// Leaves the numbers of the next `count` tables to tables that are gone.
+    pub(crate) fn skip_numbers(&self, count: u32) -> Result<(), ClusterError> {
+        let shared = &self.shared;
+        let target = shared.ask(|| shared.learn_tables())?.tables.len() + count as usize;
+        if target > MAX_TABLE_IDS {
+            return Err(ClusterError::TooManyTables);
+        }
+        shared.ask(|| {
+            let mut now = shared.learn_tables()?;
+            if now.tables.len() < target {
+                now.skip_to(target, shared.council.authority())?;
+            }
+            shared.install(&now.tables)
+        })
     }
 }
 

@@ -119,6 +119,20 @@ impl Catalogue {
         authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
     }
 
+    /// Adds tables that are gone until there are `target` tables, unless the catalogue was changed
+    /// since it was read.
+    ///
+    /// # Errors
+    /// As [`Self::enter`].
+    pub(crate) fn skip_to(
+        &mut self,
+        target: usize,
+        authority: &dyn Authority,
+    ) -> Result<(), AuthorityError> {
+        self.tables.resize(target, TableState::Gone);
+        authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
+    }
+
     /// Changes the standing of a table, unless it has that standing, or a later one, already. May
     /// be repeated, whatever answers are lost.
     ///

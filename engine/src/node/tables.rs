@@ -63,6 +63,12 @@ impl Shared {
         self.known_tables().serving().cloned().collect()
     }
 
+    /// All tables in use, and the number of all tables so far, dropped ones among them.
+    pub(crate) fn tables_and_numbers(&self) -> (Vec<Arc<TableDef>>, u32) {
+        let known = self.known_tables();
+        (known.serving().cloned().collect(), known.all.len() as u32)
+    }
+
     /// First dropped table that still has its memory.
     pub(crate) fn dropped_table(&self) -> Option<TableId> {
         let known = self.known_tables();

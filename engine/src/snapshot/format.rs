@@ -12,6 +12,7 @@
 //! | 2 table | the specification, as in the catalogue | one for each table, before its rows |
 //! | 3 rows | rows of the table before: `key_bytes:8 key value_bytes:32 value` | any number |
 //! | 4 end | `tables:32 rows:64`, then notes of the taker | one, last; nothing follows |
+//! | 5 dropped | `count:32`: so many numbers before the next table's, or at the end, are of dropped tables | where there are any; from format 3 on |
 //!
 //! A checksum is xxh3 over kind, length and payload, seeded with the checksum of the block before
 //! (for the first, with the hash of the head). So a block that is missing, repeated, moved or from
@@ -24,7 +25,7 @@
 use std::io::{self, Read, Write};
 
 use lotus_fabric::env::Nanos;
-use lotus_mvcc::table::StoredRows;
+use lotus_mvcc::table::{MAX_TABLE_IDS, StoredRows};
 use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -32,9 +33,11 @@ use super::error::SnapshotError;
 use crate::node::catalogue::{decode_spec, encode_spec};
 
 const MAGIC: [u8; 8] = *b"LOTUSNAP";
-/// The format that this module writes. It reads format 1 as well, which has no labels.
-pub(crate) const FORMAT: u32 = 2;
+/// The format that this module writes. It reads format 1 as well, which has no labels, and 2, which
+/// knows no dropped tables.
+pub(crate) const FORMAT: u32 = 3;
 const UNLABELLED: u32 = 1;
+const WITHOUT_DROPPED: u32 = 2;
 pub(super) const HEAD_BYTES: usize = 12;
 pub(super) const BLOCK_HEAD_BYTES: usize = 16;
 /// Largest payload, in bytes.
@@ -46,6 +49,7 @@ const BEGIN: u32 = 1;
 const TABLE: u32 = 2;
 const ROWS: u32 = 3;
 const END: u32 = 4;
+const DROPPED: u32 = 5;
 
 /// Place of a snapshot in the order of its directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -87,7 +91,7 @@ impl SnapshotHead {
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         match (format, &words[..]) {
             (UNLABELLED, [timestamp]) => Some(Self::unlabelled(Timestamp::new(*timestamp)?)),
-            (FORMAT, [timestamp, sequence, taken]) => Some(Self {
+            (WITHOUT_DROPPED | FORMAT, [timestamp, sequence, taken]) => Some(Self {
                 timestamp: Timestamp::new(*timestamp)?,
                 label: SnapshotLabel { sequence: *sequence, taken: Nanos(*taken) },
             }),
@@ -176,6 +180,11 @@ impl<'a> Writer<'a> {
         self.block(TABLE, &payload)
     }
 
+    /// Notes that so many numbers of tables that follow are of dropped ones.
+    pub(crate) fn dropped(&mut self, count: u32) -> io::Result<()> {
+        self.block(DROPPED, &count.to_le_bytes())
+    }
+
     /// Adds `count` rows of the table, as [`push_row`] has written them.
     pub(crate) fn rows(&mut self, payload: &[u8], count: u64) -> io::Result<()> {
         self.rows += count;
@@ -211,6 +220,16 @@ pub trait SnapshotVisitor {
     /// # Errors
     /// The visitor's own; the visit ends then.
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError>;
+
+    /// Visits numbers of dropped tables, as many as `count`, which come before the next table's or
+    /// at the end.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    fn dropped(&mut self, count: u32) -> Result<(), SnapshotError> {
+        let _ = count;
+        Ok(())
+    }
 
     /// Visits a row of the last table.
     ///
@@ -265,6 +284,12 @@ pub fn read_snapshot(
             ROWS => {
                 let spec = spec.as_ref().ok_or(SnapshotError::Damaged)?;
                 rows += show_rows(spec, &payload, visitor)?;
+            }
+            DROPPED if reader.format == FORMAT => {
+                let count = <[u8; 4]>::try_from(&payload[..]).map(u32::from_le_bytes);
+                let count = count.ok().filter(|count| (1..MAX_TABLE_IDS as u32).contains(count));
+                spec = None;
+                visitor.dropped(count.ok_or(SnapshotError::Damaged)?)?;
             }
             END => {
                 let counted = (u32::to_le_bytes(tables), u64::to_le_bytes(rows));
@@ -323,7 +348,7 @@ impl<'a> Reader<'a> {
             return Err(SnapshotError::Foreign);
         }
         reader.format = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
-        if ![UNLABELLED, FORMAT].contains(&reader.format) {
+        if !(UNLABELLED..=FORMAT).contains(&reader.format) {
             return Err(SnapshotError::OtherFormat { found: reader.format });
         }
         reader.checksum = xxh3_64(&found);
@@ -475,8 +500,54 @@ mod tests {
         assert!(matches!(read(&later), Err(SnapshotError::Damaged)));
         later[8] = FORMAT as u8 + 1;
         let refused = read(&later).expect_err("nobody knows that format");
-        let why = "it has format 3, and this program reads formats up to 2";
+        let why = "it has format 4, and this program reads formats up to 3";
         assert_eq!(refused.to_string(), why);
+    }
+
+    /// Numbers of dropped tables that a file names.
+    #[derive(Default)]
+    struct Numbers(Vec<u32>);
+
+    impl SnapshotVisitor for Numbers {
+        fn table(&mut self, _: TableSpec) -> Result<(), SnapshotError> {
+            self.0.push(0);
+            Ok(())
+        }
+
+        fn dropped(&mut self, count: u32) -> Result<(), SnapshotError> {
+            self.0.push(count);
+            Ok(())
+        }
+
+        fn row(&mut self, _: PrimaryKey, _: &[u8]) -> Result<(), SnapshotError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn numbers_of_dropped_tables_are_told_from_the_third_format_on() {
+        let written = |counts: [u32; 2]| {
+            let mut bytes = Vec::new();
+            let mut writer = Writer::begin(&mut bytes, &at(77)).expect("memory takes it");
+            writer.dropped(counts[0]).expect("memory takes it");
+            writer.table(&SPEC).expect("memory takes it");
+            writer.dropped(counts[1]).expect("memory takes it");
+            writer.end(Vec::new()).expect("memory takes it");
+            bytes
+        };
+        let (bytes, mut seen) = (written([2, 7]), Numbers::default());
+        let info = read_snapshot(&mut &bytes[..], &mut seen).expect("it is sound");
+        assert_eq!((info.tables, seen.0), (1, vec![2, 0, 7]));
+        for counts in [[0, 7], [1 << 16, 7]] {
+            assert!(matches!(read(&written(counts)), Err(SnapshotError::Damaged)), "{counts:?}");
+        }
+        let mut earlier = magic(WITHOUT_DROPPED).to_vec();
+        let mut before = xxh3_64(&earlier);
+        for (kind, payload) in [(BEGIN, &at(77).encode()[..]), (DROPPED, &[1, 0, 0, 0])] {
+            earlier.extend(block_head(&mut before, kind, payload));
+            earlier.extend(payload);
+        }
+        assert!(matches!(read(&earlier), Err(SnapshotError::Damaged)));
     }
 
     #[test]
@@ -498,6 +569,8 @@ mod tests {
             let refused = read(&flipped).expect_err("it is not what was written");
             let as_it_should = match bit / 8 {
                 0..8 => matches!(refused, SnapshotError::Foreign),
+                // Of an earlier format, whose files have other checksums.
+                8 if flipped[8] < FORMAT as u8 => matches!(refused, SnapshotError::Damaged),
                 8..12 => matches!(refused, SnapshotError::OtherFormat { .. }),
                 _ => matches!(refused, SnapshotError::Damaged | SnapshotError::Cut),
             };

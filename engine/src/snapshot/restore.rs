@@ -101,6 +101,12 @@ impl<M: Machines> Filler<'_, M> {
 }
 
 impl<M: Machines> SnapshotVisitor for Filler<'_, M> {
+    fn dropped(&mut self, count: u32) -> Result<(), SnapshotError> {
+        self.fill()?;
+        // Clients may remember these numbers, so no other table gets them.
+        Ok(self.cluster.skip_numbers(count)?)
+    }
+
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
         self.fill()?;
         let (keys, values, ends) = (Vec::new(), Vec::new(), Vec::new());

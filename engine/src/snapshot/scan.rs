@@ -25,6 +25,8 @@ use crate::txn::session::Session;
 pub(crate) enum Piece {
     /// Begins the snapshot that was drawn.
     Begin(Timestamp),
+    /// Numbers of dropped tables, before the next table's.
+    Dropped(u32),
     /// Begins a table.
     Table(TableSpec),
     /// Rows of the table, in the file's format, and their number.
@@ -48,7 +50,14 @@ pub(crate) async fn read_all(
     let shared = Arc::clone(&coordinator.shared);
     let learned = coordinator.shared.council.apart(move || shared.learn_tables().map(drop)).await;
     learned.map_err(|_| TxnError::Fenced)?.map_err(|_| TxnError::Timeout)?;
-    for table in coordinator.shared.all_tables() {
+    let (tables, numbers) = coordinator.shared.tables_and_numbers();
+    let mut next_number = 0;
+    for table in tables {
+        let number = u32::from(table.id().0);
+        if number > next_number {
+            send(&out, Piece::Dropped(number - next_number)).await?;
+        }
+        next_number = number + 1;
         send(&out, Piece::Table(table.spec().clone())).await?;
         let mut reader = Reader::new(&mut session, &held, table);
         let mut next = Some(ScanPlace::START);
@@ -59,6 +68,9 @@ pub(crate) async fn read_all(
                 send(&out, Piece::Rows(rows.payload, rows.count)).await?;
             }
         }
+    }
+    if numbers > next_number {
+        send(&out, Piece::Dropped(numbers - next_number)).await?;
     }
     Ok(held.snapshot())
 }

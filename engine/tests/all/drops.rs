@@ -9,7 +9,7 @@ use lotus::{
     Transaction, TxnError,
 };
 
-const LEASE: Duration = Duration::from_millis(100);
+const LEASE: Duration = Duration::from_millis(500);
 const ROW_BYTES: usize = 4000;
 
 /// Two compute nodes with two coordinators each, and little memory on two memory nodes.
@@ -259,4 +259,39 @@ fn nodes_that_die_and_return_leave_nothing_of_dropped_tables() {
         cluster.drop_table(&format!("next {round}")).expect("all nodes answer");
     }
     stop_clean(cluster);
+}
+
+/// Clients remember the numbers of tables, also of those that are dropped.
+#[test]
+fn tables_of_a_snapshot_keep_their_numbers() {
+    let cluster = start(cramped());
+    let tables: Vec<TableId> = (0..6)
+        .map(|number| {
+            let spec =
+                TableSpec::named(format!("t{number}")).record_bytes(8).capacity(10).shards(8);
+            let table = cluster.create_table(spec).expect("there is room");
+            let insert = async move |txn: &mut Transaction| -> Result<(), TxnError> {
+                txn.insert(table, 1, &[table.0 as u8; 8]).map(drop)
+            };
+            done(cluster.run(Isolation::Serializable, insert));
+            table
+        })
+        .collect();
+    for dropped in [0, 2, 3, 5] {
+        cluster.drop_table(&format!("t{dropped}")).expect("all nodes answer");
+    }
+    let path = std::env::temp_dir().join(format!("lotus-drops-{}", std::process::id()));
+    cluster.snapshot(&path).expect("nothing runs");
+    stop_clean(cluster);
+
+    let again = start(cramped());
+    let restored = again.restore(&path);
+    std::fs::remove_file(&path).expect("it was written");
+    assert_eq!(restored.expect("it is sound").tables, 2);
+    let known: Vec<TableId> = again.tables().into_iter().map(|(table, _)| table).collect();
+    assert_eq!(known, [tables[1], tables[4]]);
+    known.iter().for_each(|table| assert_eq!(rows_of(&again, *table), 1));
+    let next = again.create_table(NUMBERS.shards(8)).expect("there is room");
+    assert_eq!(next, TableId(6), "no number is used twice");
+    stop_clean(again);
 }
