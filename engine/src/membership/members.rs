@@ -305,6 +305,9 @@ fn drop_locks(
 /// what is in their lock tables. So only a caller that waits for the whole cluster may ask. Of
 /// nodes in other processes it knows what all members have agreed on.
 pub(crate) async fn is_settled(shared: &Shared) -> bool {
+    if shared.dropped_table().is_some() {
+        return false;
+    }
     if shared.config.lease.is_none() {
         return true;
     }
@@ -314,7 +317,8 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
     let is_lost = |peer: &&Peer| has_failed(peer) == Some(true) || !now.is_live(peer.id);
     let lost: Vec<_> = shared.peers.iter().filter(is_lost).collect();
     let serving = || shared.nodes.iter().filter(|node| !node.has_failed());
-    if !now.may_resume() || !serving().all(|node| node.configuration.is_open()) {
+    let at_rest = now.may_resume() && now.clearing().is_none();
+    if !at_rest || !serving().all(|node| node.configuration.is_open()) {
         return false;
     }
     if lost.is_empty() && now.live().all(|member| member.joined == FIRST_EPOCH) {

@@ -165,14 +165,15 @@ impl Coordinator {
         usize::from(shard.raw()) < self.shared.placement.group_count()
     }
 
-    /// All tables of the cluster.
+    /// All tables of the cluster that have memory: nodes that have not heard yet that one is dropped
+    /// read and write its rows.
     async fn every_table(&self) -> Result<Rc<[Arc<TableDef>]>, TxnError> {
         if !self.shared.is_whole() {
             let shared = Arc::clone(&self.shared);
             let learned = self.shared.council.apart(move || shared.learn_tables().is_ok()).await;
             learned.ok().filter(|learned| *learned).ok_or(TxnError::Timeout)?;
         }
-        Ok(self.shared.all_tables().into())
+        Ok(self.shared.all_tables_with_memory().into())
     }
 
     /// Fills the header page of a group's new copy: data outside of rows.

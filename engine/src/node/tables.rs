@@ -63,6 +63,11 @@ impl Shared {
         self.known_tables().serving().cloned().collect()
     }
 
+    /// All tables that have memory of their own, dropped ones among them.
+    pub(crate) fn all_tables_with_memory(&self) -> Vec<Arc<TableDef>> {
+        self.known_tables().all.iter().filter_map(TableState::with_memory).cloned().collect()
+    }
+
     /// All tables in use, and the number of all tables so far, dropped ones among them.
     pub(crate) fn tables_and_numbers(&self) -> (Vec<Arc<TableDef>>, u32) {
         let known = self.known_tables();

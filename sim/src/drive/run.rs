@@ -227,7 +227,6 @@ fn drive(
     }
     violations.extend(watched.missing());
     violations.extend(watched.unfilled(scenario));
-    violations.extend(watched.left_of_drops());
     let memory = watched.memory().map_err(|error| scenario.impossible(error))?;
     let lost = (0..).zip(&memory).filter(|(_, node)| **node == MemoryStanding::Lost);
     let lost: Vec<u16> = lost.map(|(place, _)| place).collect();

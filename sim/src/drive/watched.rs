@@ -125,7 +125,7 @@ impl Watched {
     }
 
     /// A dropped table that has memory still, after time to give it back.
-    pub(crate) fn left_of_drops(&mut self) -> Option<Violation> {
+    fn left_of_drops(&mut self) -> Option<Violation> {
         self.at_last(|watched| watched.drops.left(watched.cluster.cluster()))
     }
 
@@ -262,11 +262,14 @@ impl Wrapper for Watched {
             }
         }
         self.end_storm();
-        let cluster = self.cluster.cluster();
         let ended = self.cluster.outcomes(submitted)?;
         let writers = self.drops.end();
         self.cluster.outcomes(writers)?;
         self.found.extend(self.drops.wrong_row());
+        // Not in the middle of an audit.
+        let left = self.left_of_drops();
+        self.found.extend(left);
+        let cluster = self.cluster.cluster();
         cluster.settle().map_err(failed)?;
         self.look()?;
         Ok(ended)
