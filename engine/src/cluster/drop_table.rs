@@ -49,7 +49,7 @@ impl<M: Machines> Cluster<M> {
             if shared.control.now() >= deadline {
                 return Err(ClusterError::StillThere(name.to_owned()));
             }
-            shared.control.pause(PAUSE);
+            shared.control.pause(once::PAUSE);
         }
         Ok(())
     }
@@ -102,6 +102,3 @@ impl<M: Machines> Cluster<M> {
         })
     }
 }
-
-/// Time between two looks whether the memory has been given back.
-const PAUSE: Duration = Duration::from_millis(2);

@@ -73,7 +73,7 @@ pub(crate) struct Catalogue {
     pub(crate) tables: Vec<TableState<TableDef>>,
 }
 
-/// Change of the standing of a table in the catalogue.
+/// Change of a table's state in the catalogue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Demotion {
     /// From serving to dropped.
@@ -133,7 +133,7 @@ impl Catalogue {
         authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
     }
 
-    /// Changes the standing of a table, unless it has that standing, or a later one, already. May
+    /// Changes the state of a table, unless it is in that state, or a later one, already. May
     /// be repeated, whatever answers are lost.
     ///
     /// # Errors
