@@ -3,7 +3,6 @@
 //! A table is dropped by the catalogue's saying so; the members then give its memory back
 //! ([`crate::memory_nodes::clearing`]), whatever becomes of the process that asked.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lotus_fabric::ids::TableId;
@@ -80,7 +79,7 @@ impl<M: Machines> Cluster<M> {
                     (shared.council.authority(), shared.placement.group_count());
                 let now = Catalogue::demote(authority, groups, table, Demotion::Drop)?;
                 shared.install(&now.tables)?;
-                shared.clears.store(true, Ordering::Relaxed);
+                shared.drops.0.close();
                 Ok(table)
             },
         )

@@ -1,7 +1,7 @@
 //! Plan of a cluster from its settings: the nodes, initial placement and shard split, and memory
 //! layout. [`Plan::carry_out`] makes it real.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock};
 
 use lotus_fabric::env::Env;
@@ -128,7 +128,7 @@ impl Plan {
             region: self.region,
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
-            clears: AtomicBool::new(false),
+            drops: async_channel::bounded(1),
             looks: Looks::default(),
             process: machines.outside().begin_counting(),
             rows_loaded: AtomicU64::new(0),

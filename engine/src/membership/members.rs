@@ -46,7 +46,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lotus_authority::Authority;
@@ -95,10 +94,15 @@ pub(crate) fn beat_word(first: &Placement, memory: usize, index: usize) -> Remot
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
 const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
 
-/// Takes part in the membership until the node is expelled; does nothing without a lease.
+/// Takes part in the membership until the node is expelled. Without a lease nothing is done about
+/// failures.
 pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     let Some(lease) = coordinator.shared.config.lease else {
-        return keep_without_lease(coordinator).await;
+        if coordinator.shared.is_whole() {
+            // A task of its own, so that nothing is polled for it until a table is dropped.
+            coordinator.executor.spawn(keep_without_lease(Rc::clone(coordinator)));
+        }
+        return;
     };
     let (heard, hearing) = async_channel::bounded(1);
     let beating = async {
@@ -139,18 +143,18 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     beside(deliberating, beating).await;
 }
 
-/// Drops tables, if this process has all compute nodes and there is one to drop.
-async fn keep_without_lease(coordinator: &Rc<Coordinator>) {
-    let interval = coordinator.shared.config.horizon_interval;
-    while !coordinator.node.has_failed() && coordinator.shared.is_whole() {
+/// Gives back the memory of dropped tables, in a cluster within this process.
+async fn keep_without_lease(coordinator: Rc<Coordinator>) {
+    let (interval, drops) = (coordinator.shared.config.horizon_interval, &coordinator.shared.drops);
+    // Nothing is ever sent: the channel closes with the first drop.
+    let _ = drops.1.recv().await;
+    while !coordinator.node.has_failed() {
         let is_open = coordinator.node.configuration.is_open();
         coordinator.executor.sleep(interval * if is_open { IDLE_INTERVALS } else { 1 }).await;
-        if coordinator.shared.clears.load(Ordering::Relaxed) {
-            if coordinator.thread == 0 {
-                turn_without_lease(coordinator).await;
-            }
-            take_note(coordinator);
+        if coordinator.thread == 0 {
+            turn_without_lease(&coordinator).await;
         }
+        take_note(&coordinator);
     }
 }
 

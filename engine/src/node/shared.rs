@@ -67,8 +67,8 @@ pub(crate) struct Shared {
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<KnownTables>,
-    /// Whether a table has ever been dropped by this process.
-    pub(crate) clears: AtomicBool,
+    /// Closed when this process drops a table for the first time.
+    pub(crate) drops: (Sender<()>, Receiver<()>),
     /// Looks into the catalogue for tables of other processes.
     pub(crate) looks: Looks,
     /// Number that tells this process from others, and from earlier ones.
