@@ -165,8 +165,8 @@ impl Coordinator {
         usize::from(shard.raw()) < self.shared.placement.group_count()
     }
 
-    /// All tables of the cluster that have memory: nodes that have not heard yet that one is dropped
-    /// read and write its rows.
+    /// All tables of the cluster that have memory: nodes that have not heard yet that one is
+    /// dropped read and write its rows.
     async fn every_table(&self) -> Result<Rc<[Arc<TableDef>]>, TxnError> {
         if !self.shared.is_whole() {
             let shared = Arc::clone(&self.shared);

@@ -12,7 +12,7 @@
 //! | 2 table | the specification, as in the catalogue | one for each table, before its rows |
 //! | 3 rows | rows of the table before: `key_bytes:8 key value_bytes:32 value` | any number |
 //! | 4 end | `tables:32 rows:64`, then notes of the taker | one, last; nothing follows |
-//! | 5 dropped | `count:32`: so many numbers before the next table's, or at the end, are of dropped tables | where there are any; from format 3 on |
+//! | 5 dropped | `count:32`: numbers of dropped tables that come next | any, from format 3 on |
 //!
 //! A checksum is xxh3 over kind, length and payload, seeded with the checksum of the block before
 //! (for the first, with the hash of the head). So a block that is missing, repeated, moved or from
