@@ -37,7 +37,7 @@
 //!
 //! Another loss in between restarts both at step 2. The return of a lost memory node is described
 //! in [`returns`]. Memory of a dropped table is given back after the same steps, by
-//! [`clearing`](self::clearing).
+//! [`clearing`].
 //!
 //! # What it is not
 //! It detects no failures ([`crate::detector`] does), fences no node and moves no shard; the engine
