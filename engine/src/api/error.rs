@@ -5,7 +5,7 @@ use lotus_fabric::ids::{TableId, TxnId};
 use lotus_fabric::transport::FabricError;
 use lotus_locktable::LockTableError;
 use lotus_mvcc::PrimaryKey;
-use lotus_mvcc::table::{MAX_TABLES, SizeError, SpecError};
+use lotus_mvcc::table::{MAX_TABLE_IDS, MAX_TABLES, SizeError, SpecError};
 use lotus_recovery::log::GeometryError;
 use lotus_recovery::membership::MembershipError;
 use lotus_router::TopologyError;
@@ -232,8 +232,8 @@ pub enum ClusterError {
     /// since it was asked to enter it. Ask again, or open the table.
     #[error("the authority does not answer: whether table \"{0}\" was created is not known")]
     MayExist(String),
-    /// The cluster has as many tables as one can have.
-    #[error("a cluster has at most {MAX_TABLES} tables")]
+    /// The cluster has as many tables as one can have, or has had as many.
+    #[error("a cluster has at most {MAX_TABLES} tables at a time, and {MAX_TABLE_IDS} in its life")]
     TooManyTables,
     /// There is no such table.
     #[error("there is no table {}", .0.0)]

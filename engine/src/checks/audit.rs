@@ -14,9 +14,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Slot, Version};
 use lotus_mvcc::layout::record::Record;
-use lotus_mvcc::layout::region::{
-    FREE_SLAB, HEADER_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind,
-};
+use lotus_mvcc::layout::region::{FREE_SLAB, HEADER_BYTES, SLAB_BYTES, SlabEntry, SlabKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_recovery::log::{LogEntry, LogError, WriteKind};
 use lotus_recovery::unresolved;
@@ -457,11 +455,16 @@ impl Scan<'_> {
 
     /// Allocated slabs of a group, each with its word in the primary's directory.
     async fn directory(&self, group: GroupId) -> Result<Vec<(u64, u64)>, BatchError> {
-        let (first, mut all) = (self.shared.region.first_slab(), Vec::new());
-        for slab in (first..self.end(group).await?).step_by(SLAB_BYTES as usize) {
-            let word = RegionLayout::directory_word(slab);
-            all.push((slab, self.read(self.primary(group).at(word), WORD_BYTES).await?[0]));
+        let layout = &self.shared.region;
+        let (mut slab, end, mut all) = (layout.first_slab(), self.end(group).await?, Vec::new());
+        while slab < end {
+            let words = slabs::directory_from(&self.lane, self.primary(group), layout, slab);
+            for word in words.await? {
+                all.push((slab, word));
+                slab += SLAB_BYTES;
+            }
         }
+        all.retain(|(slab, _)| *slab < end);
         Ok(all)
     }
 

@@ -11,9 +11,7 @@ use std::collections::BTreeMap;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
-use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::TableDef;
-use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
 use lotus_mvcc::slab::SlotKind;
 use lotus_router::{GroupId, Placement, Replica};
@@ -21,6 +19,7 @@ use lotus_router::{GroupId, Placement, Replica};
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::node::coordinator::Coordinator;
+use crate::space::slabs::directory_from;
 use crate::txn::body::purpose;
 use crate::txn::submit::Submitted;
 
@@ -188,17 +187,12 @@ async fn read_directory(
     let mut directory = Directory { end: layout.first_slab(), ..Directory::default() };
     let mut slab = layout.first_slab();
     while slab < layout.end() {
-        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
-        let mut batch = coordinator.lane.batch();
-        let at = replica.at(RegionLayout::directory_word(slab));
-        let words = batch.read(at, left.min(MAX_VERB_BYTES));
-        let done = batch.post().await?;
-        for word in done.words(words) {
+        for word in directory_from(&coordinator.lane, replica, layout, slab).await? {
             slab += SLAB_BYTES;
-            if *word == FREE_SLAB {
+            if word == FREE_SLAB {
                 (directory.end, directory.free) = (slab, directory.free + SLAB_BYTES);
             }
-            if let Some(entry) = SlabEntry::decode(*word) {
+            if let Some(entry) = SlabEntry::decode(word) {
                 directory.end = slab;
                 let slabs = directory.tables.entry(entry.table).or_default();
                 *match entry.kind {

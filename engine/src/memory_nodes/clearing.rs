@@ -29,9 +29,10 @@
 //! took for an index and lost: only the index that the catalogue names is cleared.
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::PoisonError;
 use std::time::Duration;
 
+use lotus_authority::Authority;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::lane::Batch;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
@@ -46,24 +47,21 @@ use lotus_sabotage::{Rule, broken};
 use crate::memory_nodes::fence::{Stop, until_done};
 use crate::node::catalogue::{Catalogue, Demotion};
 use crate::node::coordinator::Coordinator;
+use crate::node::shared::Shared;
 use crate::node::verbs::{Halted, RETRY_PAUSE};
 
 /// Begins to clear a table that was dropped, if there is one and the cluster is at rest. Returns
 /// the membership of the moment, unless that is `now`.
 pub(crate) async fn begin(coordinator: &Coordinator, now: &Membership) -> Option<Membership> {
-    let shared = Arc::clone(&coordinator.shared);
+    let (me, shared) = (coordinator.node.id, &coordinator.shared);
     if now.clearing().is_some() || !now.may_resume() || shared.dropped_table().is_none() {
         return None;
     }
     // Another member may have cleared it since this process read the catalogue.
-    coordinator
-        .shared
-        .council
-        .apart(move || shared.learn_tables().is_ok())
-        .await
-        .ok()
-        .filter(|read| *read)?;
-    let (me, table) = (coordinator.node.id, coordinator.shared.dropped_table()?);
+    if !shared.learn_tables_apart().await {
+        return None;
+    }
+    let table = shared.dropped_table()?;
     // If the authority does not answer, the next turn tries again.
     let begun = coordinator.change(|now| now.begin_clearing(me, table)).await.ok()?.membership();
     point!(me.0, ClearingBegun, if begun.clearing().is_some());
@@ -104,7 +102,7 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
         "I290: memory is given back when no node has anything under way on its table"
     );
     point!(me.0, ClearingClaimed);
-    let learn = |shared: &crate::node::shared::Shared| shared.learn_tables().is_ok();
+    let learn = |shared: &Shared| shared.learn_tables().is_ok();
     if let Err(stop) = until_done(coordinator, || false, learn).await {
         return Some(Err(stop));
     }
@@ -134,7 +132,7 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
 async fn note_gone(coordinator: &Coordinator, table: TableId) -> Option<()> {
     let groups = coordinator.shared.placement.group_count();
     while !coordinator.node.has_failed() {
-        let demote = move |authority: &dyn lotus_authority::Authority| {
+        let demote = move |authority: &dyn Authority| {
             Ok(Catalogue::demote(authority, groups, table, Demotion::Clear))
         };
         if let Ok(Ok(catalogue)) = coordinator.consult(demote).await {
@@ -168,7 +166,7 @@ async fn clear_group(
         mark_free(coordinator, group, slab, entry).await?;
         point!(coordinator.node.id.0, SlabFreed, place, all);
         let spent = coordinator.executor.now().since(begun);
-        // No longer than that when a memory node has not answered for a while.
+        // A memory node that did not answer for long would else make the pause as long.
         coordinator.executor.sleep(spent.min(LONGEST_PAUSE)).await;
     }
     Ok(())
@@ -250,7 +248,7 @@ impl Coordinator {
     pub(crate) fn forget_dropped(&self) {
         self.forget_tables();
         let dropped: Vec<TableId> = {
-            let tables = self.node.tables.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let tables = self.node.tables.read().unwrap_or_else(PoisonError::into_inner);
             let dropped = tables.iter().filter(|table| table.is_dropped());
             dropped.map(|table| table.def.id()).collect()
         };
@@ -261,8 +259,8 @@ impl Coordinator {
         }
         if !dropped.is_empty() {
             let in_use = |table| dropped.binary_search(&table).is_err();
-            self.tombstones.keep(in_use);
-            self.trims.keep(in_use);
+            self.tombstones.retain(in_use);
+            self.trims.retain(in_use);
             self.inner_nodes.retain(in_use);
         }
     }

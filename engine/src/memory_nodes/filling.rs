@@ -168,10 +168,8 @@ impl Coordinator {
     /// All tables of the cluster that have memory: nodes that have not heard yet that one is
     /// dropped read and write its rows.
     async fn every_table(&self) -> Result<Rc<[Arc<TableDef>]>, TxnError> {
-        if !self.shared.is_whole() {
-            let shared = Arc::clone(&self.shared);
-            let learned = self.shared.council.apart(move || shared.learn_tables().is_ok()).await;
-            learned.ok().filter(|learned| *learned).ok_or(TxnError::Timeout)?;
+        if !self.shared.is_whole() && !self.shared.learn_tables_apart().await {
+            return Err(TxnError::Timeout);
         }
         Ok(self.shared.all_tables_with_memory().into())
     }

@@ -13,6 +13,8 @@
 //! (`crate::cluster::tables`). A table that is dropped here keeps its memory until a member has
 //! given it back (`crate::memory_nodes::clearing`), whoever asked for that.
 
+use std::sync::Arc;
+
 use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::ids::TableId;
@@ -171,6 +173,14 @@ impl Shared {
         let catalogue = Catalogue::read(self.council.authority(), groups)?;
         self.install(&catalogue.tables)?;
         Ok(catalogue)
+    }
+
+    /// As [`Self::learn_tables`], for coordinators, which must not block. Returns whether the
+    /// catalogue was read.
+    pub(crate) async fn learn_tables_apart(self: &Arc<Self>) -> bool {
+        let shared = Arc::clone(self);
+        let learned = self.council.apart(move || shared.learn_tables().is_ok()).await;
+        learned.unwrap_or(false)
     }
 }
 

@@ -43,7 +43,7 @@ impl Tombstones {
     }
 
     /// Gives up the rows of tables that are not `in_use`.
-    pub(crate) fn keep(&self, in_use: impl Fn(TableId) -> bool) {
+    pub(crate) fn retain(&self, in_use: impl Fn(TableId) -> bool) {
         self.waiting.borrow_mut().retain(|row| in_use(row.table));
     }
 

@@ -50,7 +50,7 @@ impl Trims {
     }
 
     /// Gives up the rows of tables that are not `in_use`.
-    pub(crate) fn keep(&self, in_use: impl Fn(TableId) -> bool) {
+    pub(crate) fn retain(&self, in_use: impl Fn(TableId) -> bool) {
         self.noted.borrow_mut().retain(|queue| in_use(queue[0].slots.table));
     }
 

@@ -97,18 +97,13 @@ async fn take_free(
     let wanted = bytes.div_ceil(SLAB_BYTES);
     let (mut slab, mut run) = (from, 0);
     while slab < layout.end() {
-        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
-        let mut batch = lane.batch();
-        let at = primary.at(RegionLayout::directory_word(slab));
-        let words = batch.read(at, left.min(MAX_VERB_BYTES));
-        let done = batch.post().await?;
-        for word in done.words(words) {
+        for word in directory_from(lane, primary, layout, slab).await? {
             slab += SLAB_BYTES;
-            run = if *word == FREE_SLAB { run + 1 } else { 0 };
+            run = if word == FREE_SLAB { run + 1 } else { 0 };
             if run == wanted {
                 debug_assert!(slab <= layout.end(), "I20: a free slab is whole");
                 let first = slab - run * SLAB_BYTES;
-                if swap_entries(lane, primary, first, wanted, FREE_SLAB, entry.encode()).await? {
+                if claim_free(lane, primary, first, wanted, entry).await? {
                     return Ok(Some(first));
                 }
                 // Another coordinator came first.
@@ -119,16 +114,16 @@ async fn take_free(
     Ok(None)
 }
 
-/// Swaps the directory words of `count` slabs on the primary. Undoes those that it has swapped if
-/// others were not as expected; returns whether all were.
-async fn swap_entries(
+/// Swaps the words of `count` free slabs in the primary's directory for `entry`: all or none.
+/// Returns whether all of them were free.
+async fn claim_free(
     lane: &Lane,
     primary: Replica,
     first: u64,
     count: u64,
-    from: u64,
-    to: u64,
+    entry: SlabEntry,
 ) -> Result<bool, BatchError> {
+    let (from, to) = (FREE_SLAB, entry.encode());
     let slabs: Vec<u64> = (0..count).map(|index| first + index * SLAB_BYTES).collect();
     let word = |slab: u64| primary.at(RegionLayout::directory_word(slab));
     let mut swapped = Vec::new();
@@ -181,6 +176,20 @@ async fn advance_cursor(
     }
 }
 
+/// Reads directory words from that of `slab` on: as many as one READ brings.
+pub(crate) async fn directory_from(
+    lane: &Lane,
+    replica: Replica,
+    layout: &RegionLayout,
+    slab: u64,
+) -> Result<Vec<u64>, BatchError> {
+    let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
+    let mut batch = lane.batch();
+    let at = replica.at(RegionLayout::directory_word(slab));
+    let words = batch.read(at, left.min(MAX_VERB_BYTES));
+    Ok(batch.post().await?.words(words).to_vec())
+}
+
 /// Reads the end of the allocated part of a group from one of its copies, whether that copy ever
 /// was the primary or not.
 pub(crate) async fn allocated_end(
@@ -194,12 +203,7 @@ pub(crate) async fn allocated_end(
     let mut end = batch.post().await?.words(cursor)[0].min(layout.end());
     let mut slab = end;
     while slab < layout.end() {
-        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
-        let mut batch = lane.batch();
-        let at = replica.at(RegionLayout::directory_word(slab));
-        let words = batch.read(at, left.min(MAX_VERB_BYTES));
-        let done = batch.post().await?;
-        let entries = done.words(words);
+        let entries = directory_from(lane, replica, layout, slab).await?;
         if let Some(last) = entries.iter().rposition(|entry| *entry != 0) {
             end = slab + (last as u64 + 1) * SLAB_BYTES;
         }

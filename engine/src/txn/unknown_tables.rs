@@ -18,9 +18,7 @@ struct Look {
 impl Look {
     /// Reads the catalogue where that may block.
     async fn carry_out(mut self) {
-        let shared = Arc::clone(&self.shared);
-        let learned = self.shared.council.apart(move || shared.learn_tables().is_ok()).await;
-        self.answered = learned.unwrap_or(false);
+        self.answered = self.shared.learn_tables_apart().await;
     }
 }
 

@@ -145,19 +145,18 @@ fn value(table: TableId, row: u64) -> [u8; VALUE_BYTES] {
 async fn write(mut session: Session, writers: &Writers, mut rng: SmallRng, pace: Duration) {
     let (view, mut attempts) = (session.view(), 0);
     while !writers.over.load(Ordering::Relaxed) {
-        let table = writers.table.load(Ordering::Relaxed).checked_sub(1);
-        let outcome = match table {
-            Some(table) => change(&mut session, TableId(table as u16), &mut rng, writers).await,
-            None => Err(TxnError::TableFull { table: TableId(0) }),
+        let Some(table) = writers.table.load(Ordering::Relaxed).checked_sub(1) else {
+            view.sleep_until(view.now().after(pace)).await;
+            continue;
         };
-        match outcome {
+        match change(&mut session, TableId(table as u16), &mut rng, writers).await {
             Ok(()) => attempts = 0,
             Err(TxnError::Fenced) => return,
             Err(error) if error.is_retryable() => {
                 attempts += 1;
                 session.back_off(attempts).await;
             }
-            // There is no table at the moment, or no memory.
+            // The table is dropped, or there is no memory.
             Err(_) => {}
         }
         view.sleep_until(view.now().after(pace)).await;
