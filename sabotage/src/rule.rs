@@ -376,6 +376,10 @@ rules! {
     FreeSlabsAreZero "free-slabs-are-zero" "H20"
     "another table gets the memory of a dropped one with its old contents"
 
+    "A coordinator that repeats a swap of a slab's word knows its own entry"
+    OwnTakesAreKnown "own-takes-are-known" "H13"
+    "a slab is lost whose taking took effect although the answer did not arrive"
+
     "A memory node is lost when half of the compute nodes complain of it"
     ComplaintsAreCounted "complaints-are-counted" "H23"
     "a memory node is lost as soon as one compute node complains of it"

@@ -173,8 +173,9 @@ impl<'a> Writer<'a> {
             if let Some(offset) = free {
                 return Ok(offset);
             }
-            let kind = slots.slab();
-            let entry = SlabEntry { kind, table, owner: shared.nodes.first().incarnation };
+            let (kind, node) = (slots.slab(), shared.nodes.first());
+            let (owner, take) = (node.incarnation, node.slots.next_take());
+            let entry = SlabEntry { kind, table, owner, take };
             let replicas = self.loader.placement.replicas(group);
             let lane = &self.loader.lane;
             let taken = slabs::take_slabs(lane, replicas, &shared.region, bytes, entry).await;

@@ -186,8 +186,9 @@ impl Creation<'_> {
     /// number.
     fn take_index(&mut self, id: TableId) -> Result<(), ClusterError> {
         let shared = self.shared;
-        let owner = shared.nodes.first().incarnation;
-        let entry = SlabEntry { kind: SlabKind::Index, table: id, owner };
+        let node = shared.nodes.first();
+        let (kind, owner) = (SlabKind::Index, node.incarnation);
+        let entry = SlabEntry { kind, table: id, owner, take: node.slots.next_take() };
         self.entry = Some(entry);
         for (group, replicas) in self.placement.groups() {
             let place = usize::from(group.0);
@@ -253,7 +254,7 @@ mod tests {
         let (shared, region) = (&cluster.shared, &cluster.shared.region);
         // The second group has room for one slab.
         let owner = shared.nodes.first().incarnation;
-        let entry = SlabEntry { kind: SlabKind::Index, table: TableId(0), owner };
+        let entry = SlabEntry { kind: SlabKind::Index, table: TableId(0), owner, take: 0 };
         let full = shared.placement.groups().last().expect("there are two").1;
         let bytes = region.end() - region.first_slab() - SLAB_BYTES;
         let taken = shared.control.with_lane(|lane| async move {

@@ -1,6 +1,7 @@
 //! Free slots that the coordinators of a node share ([`crate::space::slots`]).
 
 use lotus_fabric::env::Nanos;
+use lotus_mvcc::layout::region::TAKE_BITS;
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind, reserve};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,6 +55,8 @@ pub(crate) struct NodeSlots {
     searched: Box<[Mutex<(u32, u64)>]>,
     /// Times at which an insert, and an update, last found no slot; 0 for never.
     missed: [AtomicU64; 2],
+    /// Number of slabs whose taking has begun.
+    takes: AtomicU32,
 }
 
 impl NodeSlots {
@@ -64,6 +67,7 @@ impl NodeSlots {
             full: (0..groups).map(|_| AtomicU32::new(0)).collect(),
             searched: (0..groups).map(|_| Mutex::default()).collect(),
             missed: Default::default(),
+            takes: AtomicU32::new(0),
         }
     }
 
@@ -119,6 +123,11 @@ impl NodeSlots {
     /// Learns that the memory of so many dropped tables has been given back.
     pub(crate) fn learn_cleared(&self, tables: u32) {
         self.cleared.fetch_max(tables, Ordering::Relaxed);
+    }
+
+    /// Number for an allocation of slabs that begins now (`SlabEntry::take`).
+    pub(crate) fn next_take(&self) -> u32 {
+        self.takes.fetch_add(1, Ordering::Relaxed) % (1 << TAKE_BITS)
     }
 
     /// Notes that an insert or an update found no slot, here or at a node that asks.

@@ -10,7 +10,9 @@
 //! When the cursor has reached the end, slabs that were marked free
 //! ([`crate::memory_nodes::clearing`]) are taken: the word in the primary's directory is swapped
 //! for the entry, which makes the slab the taker's, then the entry is written on every replica. A
-//! slab that the primary shows as free is free, and all zeroes, on every replica.
+//! slab that the primary shows as free is free, and all zeroes, on every replica. Entries carry the
+//! number of the taking: a coordinator that has no answer to its swap repeats it, and knows its own
+//! entry if it finds that.
 //!
 //! # Promoted copies
 //! A backup's cursor stays where it was formatted. After a promotion, each coordinator raises the
@@ -39,6 +41,9 @@ use crate::node::verbs::RETRY_PAUSE;
 
 /// Directory words swapped in one batch.
 const SWAPS_AT_ONCE: usize = 256;
+/// Number of times that a thread that is no coordinator posts a batch to a node that does not
+/// answer.
+const TRIES: usize = 3;
 /// Size of a stretch, the unit in which regions are pre-faulted: two huge pages.
 const STRETCH_BYTES: u64 = 4 << 20;
 
@@ -63,7 +68,8 @@ impl From<BatchError> for SlabError {
 }
 
 /// Takes enough contiguous slabs for `bytes` in the group stored at `replicas` and enters them
-/// everywhere; returns the offset of the first.
+/// everywhere; returns the offset of the first. For threads that are no coordinators: memory nodes
+/// that do not answer within some tries may keep what was taken.
 pub(crate) async fn take_slabs(
     lane: &Lane,
     replicas: &ReplicaSet,
@@ -71,12 +77,20 @@ pub(crate) async fn take_slabs(
     bytes: u64,
     entry: SlabEntry,
 ) -> Result<u64, SlabError> {
-    raise_cursor(lane, replicas.primary(), layout).await?;
+    let primary = replicas.primary();
+    raise_cursor(lane, primary, layout).await?;
     let offset = match advance_cursor(lane, replicas, layout, bytes).await {
         Err(SlabError::Full) => {
-            let first = layout.first_slab();
-            let taken = take_free(lane, replicas.primary(), layout, bytes, entry, first).await?;
-            taken.ok_or(SlabError::Full)?
+            let (count, mut from) = (bytes.div_ceil(SLAB_BYTES), layout.first_slab());
+            loop {
+                let found = find_free(lane, primary, layout, count, from).await?;
+                let first = found.ok_or(SlabError::Full)?;
+                if claim_all(lane, primary, first, count, entry).await? {
+                    break first;
+                }
+                // Another coordinator came first.
+                from = first + SLAB_BYTES;
+            }
         }
         taken => taken?,
     };
@@ -84,68 +98,104 @@ pub(crate) async fn take_slabs(
     Ok(offset)
 }
 
-/// Takes enough contiguous slabs for `bytes` that the primary's directory shows as free, from
-/// offset `from` on. Returns the offset of the first; `None` if there are none.
-async fn take_free(
+/// Looks for `count` contiguous slabs that the primary's directory shows as free, from offset
+/// `from` on. Returns the offset of the first; `None` if there are none.
+async fn find_free(
     lane: &Lane,
     primary: Replica,
     layout: &RegionLayout,
-    bytes: u64,
-    entry: SlabEntry,
+    count: u64,
     from: u64,
 ) -> Result<Option<u64>, BatchError> {
-    let wanted = bytes.div_ceil(SLAB_BYTES);
     let (mut slab, mut run) = (from, 0);
     while slab < layout.end() {
         for word in directory_from(lane, primary, layout, slab).await? {
             slab += SLAB_BYTES;
             run = if word == FREE_SLAB { run + 1 } else { 0 };
-            if run == wanted {
+            if run == count {
                 debug_assert!(slab <= layout.end(), "I20: a free slab is whole");
-                let first = slab - run * SLAB_BYTES;
-                if claim_free(lane, primary, first, wanted, entry).await? {
-                    return Ok(Some(first));
-                }
-                // Another coordinator came first.
-                run = 0;
+                return Ok(Some(slab - run * SLAB_BYTES));
             }
         }
     }
     Ok(None)
 }
 
-/// Swaps the words of `count` free slabs in the primary's directory for `entry`: all or none.
-/// Returns whether all of them were free.
-async fn claim_free(
+/// Swaps the words of free slabs in the primary's directory for `entry`. Returns those that hold it
+/// now. May be repeated after an error: the entry's number tells its own swap, whose answer was
+/// lost, from others'.
+async fn claim(
+    lane: &Lane,
+    primary: Replica,
+    slabs: &[u64],
+    entry: SlabEntry,
+) -> Result<Vec<u64>, BatchError> {
+    let (free, own) = (FREE_SLAB, entry.encode());
+    let mut batch = lane.batch();
+    let word = |slab: u64| primary.at(RegionLayout::directory_word(slab));
+    let swap = |slab: &u64| (*slab, batch.compare_and_swap(word(*slab), free, own));
+    let swaps: Vec<_> = slabs.iter().map(swap).collect();
+    let done = batch.post().await?;
+    let is_own = |found: u64| found == free || (found == own && !broken(Rule::OwnTakesAreKnown));
+    let taken = swaps.into_iter().filter(|(_, held)| is_own(done.words(*held)[0]));
+    Ok(taken.map(|(slab, _)| slab).collect())
+}
+
+/// Claims `count` contiguous slabs: all or none. Returns whether all of them were free.
+async fn claim_all(
     lane: &Lane,
     primary: Replica,
     first: u64,
     count: u64,
     entry: SlabEntry,
 ) -> Result<bool, BatchError> {
-    let (from, to) = (FREE_SLAB, entry.encode());
     let slabs: Vec<u64> = (0..count).map(|index| first + index * SLAB_BYTES).collect();
-    let word = |slab: u64| primary.at(RegionLayout::directory_word(slab));
-    let mut swapped = Vec::new();
+    let mut claimed = Vec::new();
     for some in slabs.chunks(SWAPS_AT_ONCE) {
-        let mut batch = lane.batch();
-        let swap = |slab: &u64| (*slab, batch.compare_and_swap(word(*slab), from, to));
-        let swaps: Vec<_> = some.iter().map(swap).collect();
-        let done = batch.post().await?;
-        let taken = swaps.iter().filter(|(_, held)| done.words(*held)[0] == from);
-        swapped.extend(taken.map(|(slab, _)| *slab));
+        claimed.extend(repeat(lane, async || claim(lane, primary, some, entry).await).await?);
     }
-    if swapped.len() == slabs.len() {
+    if claimed.len() == slabs.len() {
         return Ok(true);
     }
-    for some in swapped.chunks(SWAPS_AT_ONCE) {
-        let mut batch = lane.batch();
-        for slab in some {
-            batch.compare_and_swap(word(*slab), to, from);
-        }
-        batch.post().await?;
+    for some in claimed.chunks(SWAPS_AT_ONCE) {
+        repeat(lane, async || free(lane, primary, some, entry).await).await?;
     }
     Ok(false)
+}
+
+/// Repeats a batch of a thread that is no coordinator, over new connections, for some tries.
+async fn repeat<T>(
+    lane: &Lane,
+    post: impl AsyncFn() -> Result<T, BatchError>,
+) -> Result<T, BatchError> {
+    let mut left = TRIES;
+    loop {
+        left -= 1;
+        match post().await {
+            Err(error) if left > 0 => {
+                for failure in error.failures() {
+                    // The next try says whether that has helped.
+                    let _ = lane.reconnect(failure.node).await;
+                }
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Marks slabs free in the directory of one replica that hold `entry` there. May be repeated.
+async fn free(
+    lane: &Lane,
+    replica: Replica,
+    slabs: &[u64],
+    entry: SlabEntry,
+) -> Result<(), BatchError> {
+    let mut batch = lane.batch();
+    for slab in slabs {
+        let word = replica.at(RegionLayout::directory_word(*slab));
+        batch.compare_and_swap(word, entry.encode(), FREE_SLAB);
+    }
+    batch.post().await.map(drop)
 }
 
 async fn advance_cursor(
@@ -259,17 +309,19 @@ pub(crate) async fn give_back(
     entry: SlabEntry,
 ) -> Result<(), BatchError> {
     debug_assert!(entry.kind == SlabKind::Index, "I291: slots of other slabs may be in use");
-    let slabs = (offset..offset + bytes).step_by(SLAB_BYTES as usize);
+    let slabs: Vec<u64> = (offset..offset + bytes).step_by(SLAB_BYTES as usize).collect();
     for replica in replicas.members().iter().rev() {
-        let mut batch = lane.batch();
-        for slab in slabs.clone() {
-            let word = replica.at(RegionLayout::directory_word(slab));
-            batch.compare_and_swap(word, entry.encode(), FREE_SLAB);
+        for some in slabs.chunks(SWAPS_AT_ONCE) {
+            repeat(lane, async || free(lane, *replica, some, entry).await).await?;
         }
-        batch.post().await?;
     }
     Ok(())
 }
+
+/// Outcome of taking a slab.
+type Taken = Result<(), TxnError>;
+/// Answers the transaction that waits for a slab.
+type Waiting = async_channel::Sender<Taken>;
 
 /// Guard of a slab that was taken and is not entered everywhere yet.
 struct Stalled<'a> {
@@ -294,7 +346,7 @@ impl Coordinator {
         purpose: Purpose,
         group: GroupId,
         bytes: u64,
-    ) -> Result<(), TxnError> {
+    ) -> Taken {
         debug_assert!(bytes <= SLAB_BYTES, "I20: a slot fits a slab");
         if self.stalled.borrow().contains(&purpose) {
             // A slab is already taken and cannot be entered for now; neither could another.
@@ -303,24 +355,22 @@ impl Coordinator {
         let (sender, outcome) = async_channel::bounded(1);
         let coordinator = Rc::clone(self);
         self.executor.spawn(async move {
-            let taken = coordinator.take_and_enter(purpose, group, bytes, &sender).await;
+            let taken = coordinator.take_and_enter(purpose, group, &sender).await;
             // The receiver is gone if the transaction was dropped or has been answered already.
             let _ = sender.try_send(taken);
         });
         outcome.recv().await.unwrap_or(Err(TxnError::Fenced))
     }
 
-    async fn take_and_enter(
-        &self,
-        purpose: Purpose,
-        group: GroupId,
-        bytes: u64,
-        waiting: &async_channel::Sender<Result<(), TxnError>>,
-    ) -> Result<(), TxnError> {
+    async fn take_and_enter(&self, purpose: Purpose, group: GroupId, waiting: &Waiting) -> Taken {
         let _taking = self.configuration.begin_taking()?;
         let (lane, layout) = (&self.lane, &self.shared.region);
-        let kind = purpose.slots.slab();
-        let entry = SlabEntry { kind, table: purpose.table, owner: self.node.incarnation };
+        let entry = SlabEntry {
+            kind: purpose.slots.slab(),
+            table: purpose.table,
+            owner: self.node.incarnation,
+            take: self.node.slots.next_take(),
+        };
         // Use this copy's cursor to the end. A copy that is promoted meanwhile has its own cursor,
         // which is not used before all slabs taken by this one are entered.
         let (replicas, placed) = (self.replicas(group), self.configuration.placed());
@@ -331,24 +381,14 @@ impl Coordinator {
             self.configuration.has_raised_cursor(group, placed);
             point!(self.node.id.0, Promote);
         }
-        let offset = match advance_cursor(lane, &replicas, layout, bytes).await {
+        let _stalled = Stalled { of: &self.stalled, purpose };
+        let offset = match advance_cursor(lane, &replicas, layout, SLAB_BYTES).await {
             Ok(offset) => offset,
-            Err(SlabError::Full) => match self.take_free_slab(group, &replicas, entry).await {
-                Ok(offset) => offset.ok_or(TxnError::TableFull { table: purpose.table })?,
-                Err(error) => return Err(self.after_failure(error).await),
-            },
+            Err(SlabError::Full) => self.take_free_slab(purpose, group, entry, waiting).await?,
             Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
         };
-        let _stalled = Stalled { of: &self.stalled, purpose };
         while let Err(error) = enter(lane, &self.replicas(group), offset, SLAB_BYTES, entry).await {
-            self.stalled.borrow_mut().push(purpose);
-            let revoked = error.failures().iter().any(|f| f.error == VerbError::Revoked);
-            let told = self.after_failure(error).await;
-            let _ = waiting.try_send(Err(told));
-            if revoked || self.node.has_failed() {
-                return Err(TxnError::Fenced);
-            }
-            self.executor.sleep(RETRY_PAUSE).await;
+            self.stall(purpose, error, waiting).await?;
         }
         self.slabs.borrow_mut().add_slab(purpose, offset, SLAB_BYTES);
         if let Some(stretch) = stretch_ahead(offset) {
@@ -358,25 +398,55 @@ impl Coordinator {
         }
         Ok(())
     }
-}
 
-impl Coordinator {
-    /// Takes a slab that was marked free; `None` if there is none.
+    /// Takes a slab that was marked free.
     async fn take_free_slab(
         &self,
+        purpose: Purpose,
         group: GroupId,
-        replicas: &ReplicaSet,
         entry: SlabEntry,
-    ) -> Result<Option<u64>, BatchError> {
-        let (layout, slots) = (&self.shared.region, &self.node.slots);
-        let number = u16::from(group.0);
+        waiting: &Waiting,
+    ) -> Result<u64, TxnError> {
+        let (lane, layout, slots) = (&self.lane, &self.shared.region, &self.node.slots);
+        let primary = || self.replicas(group).primary();
         let cleared = slots.cleared();
-        let from = slots.free_from(number).max(layout.first_slab());
-        let primary = replicas.primary();
-        let taken = take_free(&self.lane, primary, layout, SLAB_BYTES, entry, from).await?;
-        let end = taken.map_or(layout.end(), |slab| slab + SLAB_BYTES);
-        slots.set_searched(number, cleared, end);
-        Ok(taken)
+        let mut from = slots.free_from(purpose.group).max(layout.first_slab());
+        loop {
+            let found = match find_free(lane, primary(), layout, 1, from).await {
+                Ok(found) => found,
+                Err(error) => return Err(self.after_failure(error).await),
+            };
+            from = found.map_or(layout.end(), |slab| slab + SLAB_BYTES);
+            slots.set_searched(purpose.group, cleared, from);
+            let slab = found.ok_or(TxnError::TableFull { table: purpose.table })?;
+            // A swap whose answer was lost may have made the slab this coordinator's.
+            let claimed = loop {
+                match claim(lane, primary(), &[slab], entry).await {
+                    Ok(claimed) => break claimed,
+                    Err(error) => self.stall(purpose, error, waiting).await?,
+                }
+            };
+            if claimed == [slab] {
+                return Ok(slab);
+            }
+            // Another coordinator came first.
+        }
+    }
+
+    /// Lets time pass after a failure in the middle of taking a slab, and answers who waits for it.
+    ///
+    /// # Errors
+    /// `Fenced`, if the slab is taken no further.
+    async fn stall(&self, purpose: Purpose, error: BatchError, waiting: &Waiting) -> Taken {
+        self.stalled.borrow_mut().push(purpose);
+        let revoked = error.failures().iter().any(|failure| failure.error == VerbError::Revoked);
+        let told = self.after_failure(error).await;
+        let _ = waiting.try_send(Err(told));
+        if revoked || self.node.has_failed() {
+            return Err(TxnError::Fenced);
+        }
+        self.executor.sleep(RETRY_PAUSE).await;
+        Ok(())
     }
 }
 

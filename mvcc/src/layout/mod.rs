@@ -33,7 +33,7 @@ compile_error!("remote structures are little-endian words, and this host's words
 /// Version of every structure in this module, kept in a region's header page.
 ///
 /// It changes whenever a byte of any structure changes its place or its meaning.
-pub const FORMAT_VERSION: u64 = 9;
+pub const FORMAT_VERSION: u64 = 10;
 
 /// Number of bytes of a word.
 pub const WORD_BYTES: usize = 8;

@@ -182,13 +182,21 @@ pub struct SlabEntry {
     pub table: TableId,
     /// Life of the compute node that sub-allocates it, or adopted it.
     pub owner: Incarnation,
+    /// Number of the allocation among the owner's, so that who repeats a swap whose answer was lost
+    /// knows its own entry. Has [`TAKE_BITS`] bits; the next number after the last is 0.
+    pub take: u32,
 }
+
+/// Bits of the number of an allocation.
+pub const TAKE_BITS: u32 = 24;
 
 impl SlabEntry {
     /// Encodes the entry as a word.
     #[inline]
     pub fn encode(self) -> u64 {
-        self.kind as u64 | u64::from(self.table.0) << 8 | u64::from(self.owner.raw()) << 24
+        debug_assert!(self.take >> TAKE_BITS == 0, "I293: the number has a field of its own");
+        let (table, owner) = (u64::from(self.table.0), u64::from(self.owner.raw()));
+        self.kind as u64 | table << 8 | owner << 24 | u64::from(self.take) << 40
     }
 
     /// Decodes `word`; `None` if the slab was never taken or is free, or the word is no entry.
@@ -201,7 +209,8 @@ impl SlabEntry {
             _ => return None,
         };
         let owner = Incarnation::new(field(word, 24, 16) as u16)?;
-        Some(Self { kind, table: TableId(field(word, 8, 16) as u16), owner })
+        let take = field(word, 40, TAKE_BITS) as u32;
+        Some(Self { kind, table: TableId(field(word, 8, 16) as u16), owner, take })
     }
 }
 
@@ -239,8 +248,9 @@ mod tests {
     #[test]
     fn directory_words_are_pinned() {
         let owner = Incarnation::new(0x1234).expect("13 bits");
-        let entry = SlabEntry { kind: SlabKind::Records, table: TableId(0xABCD), owner };
-        assert_eq!(entry.encode(), 0x12_34AB_CD03);
+        let (kind, table) = (SlabKind::Records, TableId(0xABCD));
+        let entry = SlabEntry { kind, table, owner, take: 0x56_789A };
+        assert_eq!(entry.encode(), 0x5678_9A12_34AB_CD03);
         assert_eq!(SlabEntry::decode(entry.encode()), Some(entry));
         assert_eq!([0, FREE_SLAB].map(SlabEntry::decode), [None; 2]);
         assert_eq!(SlabEntry::decode(0xFF), None);

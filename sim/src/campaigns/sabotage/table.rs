@@ -217,6 +217,7 @@ const TABLE: &[Hunted] = &[
         &["h13-tables-come-and-go"],
         &[Isolation, BACKED, LOGGED, RECORDED, ZERO, Property(OWN_ROWS), Property(NO_PANIC)],
     ),
+    hunted(Rule::OwnTakesAreKnown, &["h13-slabs-without-an-answer"], &[REPLICATED]),
     hunted(Rule::CopiesAreOfOneTime, &["h13-snapshot-files"], &[Property(OF_ONE_TIME)]),
     hunted(Rule::FloorsAreCarried, &["h13-floors-of-the-returned"], &[FLOORED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
