@@ -6,6 +6,7 @@ use lotus_protocol::effect::Effect;
 use lotus_protocol::handshake::Refusal;
 use lotus_protocol::messages::Failure;
 use lotus_rows::RowError;
+use lotus_rows::path::PathError;
 
 /// Failure of a call or of an interactive transaction. [`CallError::effect`] says what it has
 /// changed.
@@ -31,6 +32,10 @@ pub enum CallError {
     /// A key or value does not fit its type or its table (`lotus_rows`). Nothing was changed by it.
     #[error(transparent)]
     Row(#[from] RowError),
+    /// A row of an access path cannot be read or changed so ([`path`](crate::path)). Nothing was
+    /// changed by it.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The transaction has committed, and its result does not decode as the type asked for.
     #[error("the result does not decode: {0}")]
     Result(String),
@@ -49,9 +54,11 @@ impl CallError {
     pub const fn effect(&self) -> Effect {
         match self {
             Self::Failed(failure) => failure.effect(),
-            Self::Rejected(_) | Self::Unreachable(_) | Self::Request(_) | Self::Row(_) => {
-                Effect::Nothing
-            }
+            Self::Rejected(_)
+            | Self::Unreachable(_)
+            | Self::Request(_)
+            | Self::Row(_)
+            | Self::Path(_) => Effect::Nothing,
             Self::Result(_) => Effect::Committed,
             Self::Unknown | Self::Protocol | Self::Unsettled(_) => Effect::Unknown,
         }
@@ -69,6 +76,7 @@ impl CallError {
             | Self::Unknown
             | Self::Request(_)
             | Self::Row(_)
+            | Self::Path(_)
             | Self::Result(_)
             | Self::Protocol
             | Self::Unsettled(_) => false,
@@ -135,7 +143,8 @@ mod tests {
             CallError::Rejected(_) => CallError::Unreachable(String::new()),
             CallError::Unreachable(_) => CallError::Request(String::new()),
             CallError::Request(_) => CallError::Row(row_error()),
-            CallError::Row(_) => CallError::Result(String::new()),
+            CallError::Row(_) => CallError::Path(PathError::Malformed),
+            CallError::Path(_) => CallError::Result(String::new()),
             CallError::Result(_) => CallError::Unknown,
             CallError::Unknown => CallError::Protocol,
             CallError::Protocol => CallError::Unsettled(Box::new(CallError::Unknown)),
@@ -153,7 +162,8 @@ mod tests {
                 CallError::Rejected(_)
                 | CallError::Unreachable(_)
                 | CallError::Request(_)
-                | CallError::Row(_) => Effect::Nothing,
+                | CallError::Row(_)
+                | CallError::Path(_) => Effect::Nothing,
                 // There was a result: the answer to a commit.
                 CallError::Result(_) => Effect::Committed,
                 CallError::Unknown | CallError::Protocol | CallError::Unsettled(_) => {

@@ -42,6 +42,7 @@ pub use lotus_fabric::ids::TableId;
 pub use lotus_mvcc::{CriticalField, Inline, PrimaryKey, TableSpec};
 pub use lotus_protocol::effect::Effect;
 pub use lotus_protocol::messages::{CallId, Failure, Kind, Table};
+pub use lotus_rows::path;
 pub use lotus_security::{Key, Security, WeakKey};
 pub use ordered::{OrderedTable, Range};
 pub use run::Committed;

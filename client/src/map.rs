@@ -83,6 +83,11 @@ impl Map {
         self.procedures.get(procedure).copied()
     }
 
+    /// Largest value of a table, in bytes; `None` if the table is unknown.
+    pub(crate) fn record_bytes(&self, table: TableId) -> Option<usize> {
+        Some(self.tables.get(&table.0)?.record_bytes as usize)
+    }
+
     /// The shard of a row; `None` if the table is unknown.
     pub(crate) fn shard(&self, table: TableId, key: &PrimaryKey) -> Option<u16> {
         let table = self.tables.get(&table.0)?;
@@ -161,6 +166,7 @@ mod tests {
                 critical_field: Some((0, 8)),
                 shards: 4096,
                 ordered: false,
+                record_bytes: 8,
             }],
             procedures: Vec::new(),
             owners: (0..4096).map(|shard| Owner { node: Some(shard % 3), epoch: 1 }).collect(),

@@ -4,12 +4,14 @@
 //! It lives in a coroutine slot of one compute node, on one connection. The server aborts it when
 //! the connection is lost or it takes too long, so a client that vanishes leaves no lock.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
 use lotus_mvcc::table::MAX_RECORD_BYTES;
+use lotus_rows::path::{Entry, Group};
 
 use crate::client::{ClientState, Target};
 use crate::connection::Connection;
@@ -117,8 +119,6 @@ struct Added {
     key: PrimaryKey,
     /// Whether it is locked to write.
     writes: bool,
-    /// Whether the transaction has changed the row since.
-    changed: bool,
 }
 
 /// State of a transaction on its server.
@@ -147,10 +147,12 @@ pub struct Transaction {
     values: Vec<Option<Box<[u8]>>>,
     items: u32,
     added: Vec<Added>,
+    /// Rows that the transaction has changed, as it leaves them; `None` if it deletes the row.
+    changes: BTreeMap<(TableId, PrimaryKey), Option<Box<[u8]>>>,
 }
 
 impl Transaction {
-    pub(crate) const fn new(shared: Arc<ClientState>, kind: Kind, timeout: Duration) -> Self {
+    pub(crate) fn new(shared: Arc<ClientState>, kind: Kind, timeout: Duration) -> Self {
         Self {
             shared,
             kind,
@@ -161,6 +163,7 @@ impl Transaction {
             values: Vec::new(),
             items: 0,
             added: Vec::new(),
+            changes: BTreeMap::new(),
         }
     }
 
@@ -181,34 +184,82 @@ impl Transaction {
         key: impl Into<PrimaryKey>,
         value: impl Into<Vec<u8>>,
     ) -> Item {
-        let item = self.add(Planned::Insert(table, key.into(), value.into()));
-        self.change(item);
+        let value = value.into();
+        let item = self.add(Planned::Insert(table, key.into(), value.clone()));
+        self.change(item, Some(value));
         item
     }
 
     /// Sets the value that the commit will write.
     pub fn put(&mut self, item: Item, value: impl Into<Vec<u8>>) {
-        self.change(item);
-        self.planned.push(Planned::Put(item, value.into()));
+        let value = value.into();
+        self.change(item, Some(value.clone()));
+        self.planned.push(Planned::Put(item, value));
     }
 
     /// Sets the value that the commit will write, and inserts the row if it does not exist. The
     /// item must have been added for writing and executed: only the execution finds out whether the
     /// row exists. Otherwise the next step ends the transaction with [`Failure::Refused`].
     pub fn upsert(&mut self, item: Item, value: impl Into<Vec<u8>>) {
-        self.change(item);
-        self.planned.push(Planned::Upsert(item, value.into()));
+        let value = value.into();
+        self.change(item, Some(value.clone()));
+        self.planned.push(Planned::Upsert(item, value));
     }
 
     /// Deletes the row when the transaction commits.
     pub fn delete(&mut self, item: Item) {
-        self.change(item);
+        self.change(item, None);
         self.planned.push(Planned::Delete(item));
     }
 
-    /// Value of an executed row as it was read; `None` if the row was absent or is not executed.
+    /// Value of a row: the one put by this transaction, or else the one read. `None` if the row
+    /// does not exist, was deleted, or has not been executed yet.
     pub fn value(&self, item: Item) -> Option<&[u8]> {
-        self.values.get(item.0 as usize)?.as_deref()
+        let index = item.0 as usize;
+        let row = self.added.get(index).map(|added| (added.table, added.key));
+        match row.and_then(|row| self.changes.get(&row)) {
+            Some(changed) => changed.as_deref(),
+            None => self.values.get(index)?.as_deref(),
+        }
+    }
+
+    /// Adds an entry to the group in a row of a grouped [`path`](crate::path), and the row if it
+    /// does not exist. The item must have been added for writing and executed.
+    ///
+    /// # Errors
+    /// [`CallError::Path`]; [`CallError::Request`] if the item has not been executed. Nothing was
+    /// changed then, and the transaction goes on.
+    pub fn link(&mut self, item: Item, entry: &Entry<'_>) -> Result<(), CallError> {
+        let limit = self.value_limit(item);
+        let value = self.group(item)?.with(entry, limit)?;
+        self.upsert(item, value);
+        Ok(())
+    }
+
+    /// Removes an entry from the group in a row of a grouped [`path`](crate::path); the row stays.
+    /// The item must have been added for writing and executed.
+    ///
+    /// # Errors
+    /// As [`Self::link`].
+    pub fn unlink(&mut self, item: Item, entry: &Entry<'_>) -> Result<(), CallError> {
+        let value = self.group(item)?.without(entry)?;
+        self.upsert(item, value);
+        Ok(())
+    }
+
+    /// The group in an executed row.
+    fn group(&self, item: Item) -> Result<Group<'_>, CallError> {
+        if !self.is_executed(item) {
+            return Err(CallError::Request("a group that was not executed".to_owned()));
+        }
+        Ok(Group::read(self.value(item))?)
+    }
+
+    /// Largest value of an item's table; that of any table, if this client does not know the table.
+    fn value_limit(&self, item: Item) -> usize {
+        let table = self.added.get(item.0 as usize).map(|added| added.table);
+        let limit = table.and_then(|table| self.shared.map().record_bytes(table));
+        limit.unwrap_or(MAX_RECORD_BYTES as usize)
     }
 
     /// An ordered table, to be read and changed within this transaction.
@@ -291,24 +342,18 @@ impl Transaction {
         (item.0 as usize) < self.values.len()
     }
 
-    /// Whether the transaction has changed the item's row since it added the item.
-    pub(crate) fn is_changed(&self, item: Item) -> bool {
-        self.added.get(item.0 as usize).is_some_and(|added| added.changed)
-    }
-
-    /// Marks a row as changed.
-    fn change(&mut self, item: Item) {
-        let Some(Added { table, key, .. }) = self.added.get(item.0 as usize).copied() else {
-            return;
-        };
-        let same = |added: &&mut Added| added.table == table && added.key == key;
-        self.added.iter_mut().filter(same).for_each(|added| added.changed = true);
+    /// Remembers how the transaction leaves a row.
+    fn change(&mut self, item: Item, value: Option<Vec<u8>>) {
+        if let Some(added) = self.added.get(item.0 as usize) {
+            let value = value.map(Vec::into_boxed_slice);
+            self.changes.insert((added.table, added.key), value);
+        }
     }
 
     fn add(&mut self, planned: Planned) -> Item {
         let writes = !matches!(planned, Planned::Read(..));
         let row = planned.added();
-        self.added.extend(row.map(|(table, key)| Added { table, key, writes, changed: false }));
+        self.added.extend(row.map(|(table, key)| Added { table, key, writes }));
         self.planned.push(planned);
         self.items += 1;
         Item(self.items - 1)

@@ -1,7 +1,7 @@
 //! Typed rows (`lotus_rows`) in interactive transactions.
 //!
-//! Each row that was read is remembered, so reading it again takes no exchange until the
-//! transaction has changed it. Rows that were declared come with the next exchange.
+//! Each row that was read or changed is remembered, so reading it again takes no exchange. Rows
+//! that were declared come with the next exchange.
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
@@ -12,11 +12,10 @@ use crate::error::CallError;
 use crate::transaction::{Item, Transaction};
 
 impl Transaction {
-    /// An item that shows the row as it is for this transaction, once it is executed.
-    fn current(&mut self, table: TableId, key: PrimaryKey, purpose: Purpose) -> Item {
+    /// An item of the row, locked to write if that is the purpose.
+    fn item(&mut self, table: TableId, key: PrimaryKey, purpose: Purpose) -> Item {
         let writes = purpose == Purpose::Update;
-        let known = self.item_of(table, key, writes);
-        known.filter(|item| !self.is_changed(*item)).unwrap_or_else(|| match purpose {
+        self.item_of(table, key, writes).unwrap_or_else(|| match purpose {
             Purpose::Read => self.add_ro(table, key),
             Purpose::Update => self.add_rw(table, key),
         })
@@ -42,7 +41,7 @@ impl HashRows for Transaction {
         key: PrimaryKey,
         purpose: Purpose,
     ) -> Result<(), CallError> {
-        let _item = self.current(table, key, purpose);
+        let _item = self.item(table, key, purpose);
         Ok(())
     }
 
@@ -52,7 +51,7 @@ impl HashRows for Transaction {
         key: PrimaryKey,
         purpose: Purpose,
     ) -> Result<Option<&[u8]>, CallError> {
-        let item = self.current(table, key, purpose);
+        let item = self.item(table, key, purpose);
         if !self.is_executed(item) {
             self.execute().await?;
         }

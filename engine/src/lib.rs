@@ -83,6 +83,7 @@ pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::table::{MAX_RECORD_BYTES, SpecError, max_ordered_record_bytes};
 pub use lotus_mvcc::{CriticalField, Inline, KeyRange, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Intent, ShardEpoch};
+pub use lotus_rows::path;
 pub use node::counted::{RowCounts, TableRows};
 pub use scan::{Scan, ScanCursor, ScanError, ScanPage, ScanRow, SessionScan};
 pub use snapshot::{
@@ -92,7 +93,7 @@ pub use snapshot::{
 pub use txn::body::{Item, Receipt};
 #[cfg(feature = "may")]
 pub use txn::may;
+pub use txn::ordered;
 pub use txn::session::{Session, SessionView};
 pub use txn::submit::{Committed, Submitted};
 pub use txn::transaction::Transaction;
-pub use txn::{ordered, path};

@@ -21,7 +21,7 @@ use crate::effect::Effect;
 use crate::table_shape::{self, TableShape};
 
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
@@ -430,6 +430,8 @@ pub struct Table {
     pub shards: u16,
     /// Whether its rows are in the order of their keys.
     pub ordered: bool,
+    /// Largest value, in bytes.
+    pub record_bytes: u32,
 }
 
 impl Table {
@@ -438,7 +440,8 @@ impl Table {
         let critical_field = table_shape::pair(spec.critical_field);
         let name = spec.name.clone().into_owned();
         let (shards, ordered) = (spec.shards as u16, spec.ordered);
-        Self { name, id, critical_field, shards, ordered }
+        let record_bytes = spec.record_bytes;
+        Self { name, id, critical_field, shards, ordered, record_bytes }
     }
 
     /// The critical field, from which a key's shard is derived.

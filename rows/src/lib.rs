@@ -90,6 +90,7 @@
 mod error;
 mod key;
 mod ordered;
+pub mod path;
 mod schema;
 mod table;
 mod txn;

@@ -2,10 +2,10 @@
 
 use lotus_mvcc::table::SizeError;
 use lotus_rows::RowError;
+use lotus_rows::path::PathError;
 use serde::{Deserialize, Serialize};
 
 use crate::api::error::TxnError;
-use crate::api::path_error::PathError;
 
 /// Reason for a transaction's body not to commit. `E` is its author's own error.
 ///

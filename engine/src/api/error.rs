@@ -10,8 +10,8 @@ use lotus_recovery::log::GeometryError;
 use lotus_recovery::membership::MembershipError;
 use lotus_router::TopologyError;
 use lotus_rows::RowError;
+use lotus_rows::path::PathError;
 
-use crate::api::path_error::PathError;
 use lotus_fabric::lane::BatchError;
 
 /// Error of an operation of a transaction.

@@ -8,5 +8,4 @@ pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod isolation;
 pub(crate) mod moves;
-pub(crate) mod path_error;
 pub(crate) mod seat;

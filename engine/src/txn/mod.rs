@@ -9,11 +9,11 @@ pub(crate) mod body;
 pub(crate) mod commit;
 pub(crate) mod fetch;
 mod grow;
+mod links;
 #[cfg(feature = "may")]
 pub mod may;
 pub(crate) mod older;
 pub mod ordered;
-pub mod path;
 pub(crate) mod piece;
 pub(crate) mod plan;
 pub(crate) mod read;

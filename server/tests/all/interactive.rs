@@ -33,6 +33,8 @@ fn rows_are_read_written_inserted_and_deleted() {
         txn.execute().await.unwrap();
         assert_eq!(txn.value(absent), None);
         txn.put(again, bytes(INITIAL - 5));
+        assert_eq!(txn.value(one), Some(&*bytes(INITIAL - 5)), "its own changes are seen");
+        assert_eq!(txn.value(new), Some(&*bytes(5)));
         assert!(txn.commit().await.unwrap().is_some());
         assert_eq!(balance(&client, 1).await.unwrap(), INITIAL - 5);
         assert_eq!(balance(&client, 1_000).await.unwrap(), 5);

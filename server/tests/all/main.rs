@@ -14,6 +14,7 @@ mod losses;
 mod metrics;
 mod ordered;
 mod parts;
+mod paths;
 mod scans;
 mod tables;
 mod tls;

@@ -10,8 +10,11 @@
 //!   [`Group`]. Each [`Entry`] is a primary key and its sort order: customers of one last name by
 //!   first name, orders of a customer by number.
 //!
-//! This module reads and makes values and knows no engine; [`Transaction::link`] and
-//! [`Transaction::unlink`] put the results into rows.
+//! This module reads and makes values and knows no engine. `link` and `unlink` of the transactions
+//! of the engine and of the client put the results into rows; code over [`HashRows`] puts them
+//! there itself.
+//!
+//! [`HashRows`]: crate::HashRows
 //!
 //! # What it is not
 //! Maintained automatically: a transaction that inserts, deletes or re-keys a base row also changes
@@ -33,13 +36,39 @@
 
 use lotus_mvcc::PrimaryKey;
 
-use crate::api::error::TxnError;
-pub use crate::api::path_error::PathError;
-use crate::txn::body::Item;
-use crate::txn::transaction::Transaction;
-
 /// Bytes of an entry's two lengths.
 const LENGTHS: usize = 2;
+
+/// Error from reading or changing a path row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// The value was not made by this module. The row belongs to another table, or a bug wrote it:
+    /// do not go on.
+    #[error("the value of a path row is malformed")]
+    Malformed,
+    /// The group has this entry already; nothing was changed.
+    #[error("the group has this entry already")]
+    AlreadyLinked,
+    /// The group has no such entry, so it cannot be removed; nothing was changed.
+    #[error("the group has no such entry")]
+    NotLinked,
+    /// The group would not fit in its row; nothing was changed. Give the path table longer
+    /// records, or its groups a parent key that divides them further.
+    #[error("a group of {bytes} bytes exceeds the {limit} bytes of its row")]
+    GroupFull {
+        /// Size that the group would have, in bytes.
+        bytes: usize,
+        /// Largest record of the table, in bytes.
+        limit: usize,
+    },
+    /// The entry's order is longer than [`Entry::MAX_ORDER_BYTES`]; use a prefix.
+    #[error("an entry is ordered by at most 255 bytes, not {bytes}")]
+    OrderTooLong {
+        /// Length of the order, in bytes.
+        bytes: usize,
+    },
+}
 
 /// Reads the primary key that a row of a unique path leads to; `None` if the row does not exist.
 ///
@@ -100,7 +129,7 @@ impl<'a> Entry<'a> {
 /// Entries of one row of a grouped path, in ascending order.
 ///
 /// ```
-/// use lotus::path::{Entry, Group, PathError};
+/// use lotus_rows::path::{Entry, Group, PathError};
 ///
 /// let ada = Entry { order: b"Ada", key: 2.into() };
 /// let bea = Entry { order: b"Bea", key: 1.into() };
@@ -214,29 +243,6 @@ impl<'a> Group<'a> {
             at += entry.byte_count();
         }
         (at, false)
-    }
-}
-
-impl Transaction {
-    /// Adds an entry to the group in a row of a grouped path, and the row if it does not exist. The
-    /// item must come from [`Transaction::add_rw`] and have been executed.
-    ///
-    /// # Errors
-    /// [`TxnError::Path`]; `Misuse` if the item has not been executed or was not added for writing.
-    pub fn link(&mut self, item: Item, entry: &Entry<'_>) -> Result<(), TxnError> {
-        let limit = self.value_limit(item)?;
-        let value = Group::read(self.value(item))?.with(entry, limit)?;
-        self.upsert(item, &value)
-    }
-
-    /// Removes an entry from the group in a row of a grouped path; the row stays. The item must
-    /// come from [`Transaction::add_rw`] and have been executed.
-    ///
-    /// # Errors
-    /// As [`Transaction::link`].
-    pub fn unlink(&mut self, item: Item, entry: &Entry<'_>) -> Result<(), TxnError> {
-        let value = Group::read(self.value(item))?.without(entry)?;
-        self.upsert(item, &value)
     }
 }
 
