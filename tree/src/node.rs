@@ -32,6 +32,36 @@ pub enum Seek<'a> {
     Last,
 }
 
+/// Bytes of a key's [`head`].
+pub(crate) const HEAD_BYTES: usize = size_of::<u32>();
+
+/// First bytes of a key, without those that are skipped, as a number. Of two keys that have the
+/// skipped bytes in common and different heads, the lesser key has the lesser head.
+#[inline]
+pub(crate) fn head(key: &[u8], skipped: usize) -> u32 {
+    let rest = key.get(skipped..).unwrap_or_default();
+    if let Some(bytes) = rest.first_chunk() {
+        return u32::from_be_bytes(*bytes);
+    }
+    let missing = 8 * (HEAD_BYTES - rest.len()) as u32;
+    // Zeroes follow the key. The last bytes of the whole key are one load.
+    let bytes = match key.last_chunk() {
+        Some(bytes) => u32::from_be_bytes(*bytes),
+        None => rest.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)),
+    };
+    bytes.checked_shl(missing).unwrap_or(0)
+}
+
+/// Whether an interval of keys that begins with `key` begins at or before a place.
+#[inline]
+pub(crate) fn is_before(key: &[u8], place: Seek<'_>) -> bool {
+    match place {
+        Seek::At(other) => key <= other,
+        Seek::Below(other) => key < other,
+        Seek::Last => true,
+    }
+}
+
 impl<'a> Node<'a> {
     /// The leaf of a tree without keys.
     pub const EMPTY: Node<'static> = Node { bytes: &[0; HEADER_BYTES] };
@@ -123,11 +153,37 @@ impl<'a> Node<'a> {
     /// Whether the node is responsible for the place that is looked for.
     #[inline]
     pub fn covers(&self, place: Seek<'_>) -> bool {
-        let (low, high) = (self.low(), self.high());
-        match place {
-            Seek::At(key) => low <= key && high.is_none_or(|high| key < high),
-            Seek::Below(key) => low < key && high.is_none_or(|high| key <= high),
-            Seek::Last => high.is_none(),
+        is_before(self.low(), place) && self.ends_after(place)
+    }
+
+    /// Whether the place that is looked for lies below the high fence.
+    #[inline]
+    pub(crate) fn ends_after(&self, place: Seek<'_>) -> bool {
+        self.high().is_none_or(|high| !is_before(high, place))
+    }
+
+    /// Length of what all keys within the fences begin with.
+    #[inline]
+    pub(crate) fn shared(&self) -> usize {
+        let Some(high) = self.high() else { return 0 };
+        let pairs = self.low().iter().zip(high);
+        pairs.take_while(|(low, high)| low == high).count()
+    }
+
+    /// [`head`] of the key of the entry at this place.
+    #[inline]
+    pub(crate) fn head(&self, index: usize, skipped: usize) -> u32 {
+        let at = self.offset(index);
+        let length = self.bytes.get(at).map_or(0, |length| usize::from(*length));
+        let from = at + 1 + skipped;
+        match self.bytes.get(from..from + HEAD_BYTES).and_then(|bytes| bytes.try_into().ok()) {
+            Some(bytes) if length >= skipped => {
+                // What follows the key does not count.
+                let others = HEAD_BYTES.saturating_sub(length - skipped);
+                let mask = u32::MAX.checked_shl(8 * others as u32).unwrap_or(0);
+                u32::from_be_bytes(bytes) & mask
+            }
+            _ => head(self.key(index), skipped),
         }
     }
 
@@ -157,6 +213,12 @@ impl<'a> Node<'a> {
         self.bytes.get(start..end).and_then(split).unwrap_or_default()
     }
 
+    /// Views bytes that [`Node::read`] has accepted.
+    #[inline]
+    pub(crate) const fn of_read(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+
     /// All entries, in ascending order of their keys.
     pub fn entries(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let node = *self;
@@ -168,10 +230,14 @@ impl<'a> Node<'a> {
     /// # Errors
     /// The place of the first entry with a greater key.
     pub fn find(&self, key: &[u8]) -> Result<usize, usize> {
+        let shared = self.shared();
+        let skipped = if key.starts_with(&self.low()[..shared]) { shared } else { 0 };
+        let wanted = head(key, skipped);
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low.midpoint(high);
-            match self.key(middle).cmp(key) {
+            let heads = self.head(middle, skipped).cmp(&wanted);
+            match heads.then_with(|| self.key(middle).cmp(key)) {
                 std::cmp::Ordering::Equal => return Ok(middle),
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Greater => high = middle,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lotus_tree::whole::{self, Defect, Summary};
-use lotus_tree::{CHILD_BYTES, Node, ROOT, Seek, edit, least_bytes, usual_bytes};
+use lotus_tree::{CHILD_BYTES, Inner, Node, ROOT, Seek, edit, least_bytes, usual_bytes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -25,15 +25,30 @@ fn entries(node: Node<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
     node.entries().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
+/// Few letters: keys share prefixes, short and long ones, and one is a prefix of another.
+fn keys() -> impl Strategy<Value = Vec<u8>> {
+    let letter = prop_oneof![Just(0), Just(b'a'), Just(b'b')];
+    (0..12_usize, vec(letter, 1..6)).prop_map(|(begin, rest)| [vec![b'a'; begin], rest].concat())
+}
+
 fn maps(least: usize) -> impl Strategy<Value = Map> {
-    // Few letters: keys share prefixes, and one is a prefix of another.
-    let key = vec(97_u8..100, 1..6);
-    proptest::collection::btree_map(key, vec(any::<u8>(), 0..9), least..40)
+    proptest::collection::btree_map(keys(), vec(any::<u8>(), 0..9), least..40)
+}
+
+/// What an inner node says about a place, by its entries one after the other.
+fn child_of(inner: Node<'_>, place: Seek<'_>) -> Option<u64> {
+    let begins = |key: &[u8]| match place {
+        Seek::At(wanted) => key <= wanted,
+        Seek::Below(wanted) => key < wanted,
+        Seek::Last => true,
+    };
+    let child = (0..inner.len()).rev().find(|index| begins(inner.key(*index)))?;
+    (!inner.high().is_some_and(begins)).then(|| inner.child(child))
 }
 
 proptest! {
     #[test]
-    fn a_leaf_is_a_sorted_map(map in maps(0), wanted in vec(97_u8..100, 1..6)) {
+    fn a_leaf_is_a_sorted_map(map in maps(0), wanted in keys()) {
         let bytes = leaf_of(&map);
         let leaf = read(&bytes);
         prop_assert_eq!(entries(leaf), map.clone().into_iter().collect::<Vec<_>>());
@@ -114,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn inner_nodes_lead_to_the_child_that_covers(map in maps(1), wanted in vec(97_u8..100, 1..6)) {
+    fn inner_nodes_lead_to_the_child_that_covers(map in maps(1), wanted in keys()) {
         let separators: Vec<_> = map.keys().cloned().collect();
         let mut bytes = edit::root_above(0, 7, &separators[0], 8);
         for (separator, child) in separators[1..].iter().zip(9..) {
@@ -132,6 +147,35 @@ proptest! {
     }
 
     #[test]
+    fn remembered_nodes_lead_where_the_nodes_do(map in maps(3), wanted in keys()) {
+        let separators: Vec<_> = map.keys().cloned().collect();
+        let mut whole = edit::root_above(0, 7, &separators[0], 8);
+        for (separator, child) in separators[1..].iter().zip(9..) {
+            whole = edit::with_child(read(&whole), separator, child);
+        }
+        // The halves of a half have fences on both sides.
+        let split = |bytes: &[u8]| edit::split(read(bytes), b"", 10_000);
+        let mut nodes = vec![whole];
+        for part in 0..2 {
+            if read(&nodes[part]).len() > 1 {
+                let halves = split(&nodes[part]);
+                nodes.extend([halves.left, halves.right]);
+            }
+        }
+        for bytes in &nodes {
+            let inner = Inner::of(read(bytes)).expect("it has children");
+            prop_assert_eq!(inner.node().bytes(), &bytes[..]);
+            for place in [Seek::At(&wanted), Seek::Below(&wanted), Seek::Last] {
+                let child = child_of(inner.node(), place);
+                prop_assert_eq!(inner.child(place), child);
+                let covered = inner.node().covers(place);
+                let at = inner.node().child_place(place);
+                prop_assert_eq!(covered.then(|| inner.node().child(at)), child);
+            }
+        }
+    }
+
+    #[test]
     fn other_bytes_are_read_without_a_panic(map in maps(1), at: usize, byte: u8) {
         let mut bytes = leaf_of(&map);
         for end in 0..bytes.len() {
@@ -146,6 +190,8 @@ proptest! {
         let Some(node) = Node::read(&bytes) else { return Ok(()) };
         let (place, entries) = (node.find(b"b"), node.entries().count());
         prop_assert!(place.unwrap_or_else(|next| next) <= entries);
+        // No panic here either, wherever it leads.
+        let _ = Inner::of(node).and_then(|inner| inner.child(Seek::At(b"b")));
         if node.is_sound() {
             prop_assert!(node.entries().all(|(key, _)| node.get(key).is_some()));
             prop_assert!(node.entries().all(|(key, _)| node.covers(Seek::At(key))));

@@ -5,12 +5,15 @@
 //! outdated one costs a search from the root, which replaces it.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::ops::Range;
 
 use lotus_fabric::ids::TableId;
+use lotus_tree::{Inner, Node};
 
-/// Number of nodes that are remembered. Each has a place of its own, which it shares with others.
-const PLACES: usize = 4096;
+/// Number of nodes that are remembered at most.
+const PLACES: usize = 8192;
+/// Places that a node may be in, one after the other.
+const PLACES_OF_A_NODE: usize = 4;
 
 /// Inner nodes of one coordinator; see the module's documentation.
 #[derive(Default)]
@@ -21,16 +24,23 @@ pub(crate) struct InnerNodes {
 
 struct Known {
     table: TableId,
-    node: u64,
-    bytes: Rc<[u8]>,
+    number: u64,
+    inner: Inner,
 }
 
 impl InnerNodes {
-    /// Returns the bytes of a node, if it is remembered.
-    pub(crate) fn get(&self, table: TableId, node: u64) -> Option<Rc<[u8]>> {
+    /// Returns what `look` sees in a node; `None` if it is not remembered.
+    #[inline]
+    pub(crate) fn look<T>(
+        &self,
+        table: TableId,
+        number: u64,
+        look: impl FnOnce(&Inner) -> T,
+    ) -> Option<T> {
         let places = self.places.borrow();
-        let known = places.get(place(table, node))?.as_ref()?;
-        (known.table == table && known.node == node).then(|| Rc::clone(&known.bytes))
+        let own = places.get(places_of(table, number)).unwrap_or_default();
+        let mut known = own.iter().flatten();
+        known.find(|known| known.is(table, number)).map(|known| look(&known.inner))
     }
 
     /// Gives up the nodes of tables that are not `in_use`.
@@ -40,47 +50,78 @@ impl InnerNodes {
         }
     }
 
-    /// Remembers a node in place of another one.
-    pub(crate) fn keep(&self, table: TableId, node: u64, bytes: &[u8]) {
+    /// Remembers a node in place of another one, if it is an inner node.
+    pub(crate) fn keep(&self, table: TableId, number: u64, node: Node<'_>) {
         let mut places = self.places.borrow_mut();
         if places.is_empty() {
             places.resize_with(PLACES, || None);
         }
-        let known = &mut places[place(table, node)];
-        let same =
-            |known: &Known| known.table == table && known.node == node && *known.bytes == *bytes;
+        let own = &mut places[places_of(table, number)];
+        let is_it = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.is(table, number));
+        let place = own.iter().position(is_it).or_else(|| own.iter().position(Option::is_none));
+        let known = &mut own[place.unwrap_or(number as usize % PLACES_OF_A_NODE)];
+        let same = |known: &Known| known.is(table, number) && known.inner.node() == node;
         if !known.as_ref().is_some_and(same) {
-            *known = Some(Known { table, node, bytes: bytes.into() });
+            *known = Inner::of(node).map(|inner| Known { table, number, inner });
         }
     }
 }
 
-fn place(table: TableId, node: u64) -> usize {
-    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-    // Numbers are random, except for the root's.
-    ((node ^ u64::from(table.0)).wrapping_mul(GOLDEN_RATIO) >> 52) as usize
+impl Known {
+    #[inline]
+    fn is(&self, table: TableId, number: u64) -> bool {
+        self.number == number && self.table == table
+    }
 }
 
-const _: () = assert!(PLACES == 1 << (64 - 52), "a place for each value of the hash");
+/// Places that a node may be in.
+#[inline]
+fn places_of(table: TableId, number: u64) -> Range<usize> {
+    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+    // Numbers are random, except for the root's.
+    let hash = (number ^ u64::from(table.0)).wrapping_mul(GOLDEN_RATIO) >> SHIFT;
+    let first = hash as usize * PLACES_OF_A_NODE;
+    first..first + PLACES_OF_A_NODE
+}
+
+/// Leaves the highest bits of a hash: one value for each group of places.
+const SHIFT: u32 = 64 - (PLACES / PLACES_OF_A_NODE).ilog2();
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The bytes of an inner node with two children.
+    fn node(separator: &[u8]) -> Vec<u8> {
+        lotus_tree::edit::root_above(0, 7, separator, 8)
+    }
+
     #[test]
-    fn a_node_is_known_until_another_takes_its_place() {
+    fn a_node_is_known_until_others_take_its_places() {
         let nodes = InnerNodes::default();
-        let known = |table, node| nodes.get(TableId(table), node).map(|bytes| bytes.to_vec());
+        let known = |table, number| {
+            nodes.look(TableId(table), number, |inner| inner.node().bytes().to_vec())
+        };
+        let keep = |table, number, bytes: &[u8]| {
+            nodes.keep(TableId(table), number, Node::read(bytes).expect("well-formed"));
+        };
         assert_eq!(known(1, 0), None);
-        nodes.keep(TableId(1), 0, b"root");
-        nodes.keep(TableId(2), 0, b"other");
-        assert_eq!((known(1, 0), known(2, 0)), (Some(b"root".into()), Some(b"other".into())));
-        nodes.keep(TableId(1), 0, b"next");
-        assert_eq!(known(1, 0), Some(b"next".into()));
-        let twin = (1..).find(|node| place(TableId(1), *node) == place(TableId(1), 0));
-        let twin = twin.expect("places are few");
-        assert_eq!(known(1, twin), None);
-        nodes.keep(TableId(1), twin, b"twin");
-        assert_eq!((known(1, 0), known(1, twin)), (None, Some(b"twin".into())));
+        keep(1, 0, &node(b"root"));
+        keep(2, 0, &node(b"other"));
+        assert_eq!((known(1, 0), known(2, 0)), (Some(node(b"root")), Some(node(b"other"))));
+        keep(1, 0, &node(b"next"));
+        assert_eq!(known(1, 0), Some(node(b"next")));
+        let same = |number: &u64| places_of(TableId(1), *number) == places_of(TableId(1), 0);
+        let rivals: Vec<u64> = (1..).filter(same).take(PLACES_OF_A_NODE).collect();
+        for number in &rivals[1..] {
+            keep(1, *number, &node(b"rival"));
+        }
+        assert_eq!(known(1, 0), Some(node(b"next")), "there is room for all of them");
+        keep(1, rivals[0], &node(b"last"));
+        assert_eq!(known(1, rivals[0]), Some(node(b"last")));
+        let all = || [0].iter().chain(&rivals).filter(|number| known(1, **number).is_some());
+        assert_eq!(all().count(), PLACES_OF_A_NODE, "one of them is forgotten");
+        keep(1, rivals[0], Node::EMPTY.bytes());
+        assert_eq!(known(1, rivals[0]), None, "a leaf leads nowhere");
     }
 }

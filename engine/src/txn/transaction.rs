@@ -362,10 +362,9 @@ impl Transaction {
         Ok(self.body_mut()?.row(item)?.access == Access::Insert)
     }
 
-    /// Executes the rows that were added since the last execution, if there are any.
-    pub(crate) async fn execute_added(&mut self) -> Result<(), TxnError> {
-        let body = self.body_mut()?;
-        if body.rows.iter().all(|row| row.executed) { Ok(()) } else { self.execute().await }
+    /// Whether rows were added since the last execution.
+    pub(crate) fn is_to_execute(&mut self) -> Result<bool, TxnError> {
+        Ok(self.body_mut()?.rows.iter().any(|row| !row.executed))
     }
 
     /// Takes read locks on `names`, rows or not, until the attempt ends.

@@ -4,11 +4,11 @@ use std::ops::RangeBounds;
 
 use lotus_mvcc::KeyRange;
 use lotus_sabotage::any_broken;
-use lotus_tree::{ENTRY_BYTES, Node, ROOT, Seek};
+use lotus_tree::{ENTRY_BYTES, Inner, Node, ROOT, Seek};
 
 use super::{INVERTED, OrderedTable};
 use crate::api::error::TxnError;
-use crate::txn::body::Access;
+use crate::txn::body::{Access, Item};
 
 /// Most leaves that are read at once.
 const MOST_AT_ONCE: usize = 16;
@@ -155,17 +155,36 @@ impl Range<'_, '_> {
 
     async fn ascend(&mut self, rows: &mut Rows) -> Result<(), TxnError> {
         let mut from = std::mem::take(&mut self.keys.from);
+        // Leaves that have been read ahead, the next one last.
+        let mut ahead = Vec::new();
         for leaves in 1.. {
-            self.read_ahead(&from, self.limit - rows.len()).await?;
-            let (id, item) = self.table.leaf(Seek::At(&from), self.access).await?;
+            if ahead.is_empty() {
+                self.read_ahead(&from, self.limit - rows.len(), &mut ahead).await?;
+            }
+            let place = Seek::At(&from);
+            let (id, item) = match ahead.pop() {
+                Some((id, item)) if self.table.is_it(id, item, place, 0)? => (id, item),
+                // What was remembered of the tree is out of date.
+                _ => {
+                    ahead.clear();
+                    self.table.leaf(place, self.access).await?
+                }
+            };
             let leaf = self.table.node(id, item)?.unwrap_or(Node::EMPTY);
             debug_assert!(
-                leaf.covers(Seek::At(&from)) || any_broken(),
+                leaf.covers(place) || any_broken(),
                 "I281: a range reads the leaf that is responsible for its next key"
             );
             let (Ok(first) | Err(first)) = leaf.find(&from);
             let inside = |key: &[u8]| self.keys.until.as_ref().is_none_or(|until| key < &**until);
-            for entry in leaf.entries().skip(first).take_while(|(key, _)| inside(key)) {
+            let goes_on = leaf.high().filter(|high| inside(high));
+            let end = match &self.keys.until {
+                Some(until) if goes_on.is_none() => leaf.find(until).unwrap_or_else(|end| end),
+                _ => leaf.len(),
+            };
+            rows.bytes.reserve(leaf.bytes().len());
+            for index in first..end {
+                let entry = leaf.entry(index);
                 if !rows.has_room(entry, self.page.0) {
                     rows.rest = Some(self.keys.rest(entry.0.to_vec(), false));
                     return Ok(());
@@ -175,10 +194,13 @@ impl Range<'_, '_> {
                     return Ok(());
                 }
             }
-            match leaf.high() {
-                Some(high) if inside(high) && *high > *from => from = high.to_vec(),
-                Some(high) if inside(high) => return Err(self.table.damaged()),
-                _ => return Ok(()),
+            match goes_on {
+                Some(high) if *high > *from => {
+                    from.clear();
+                    from.extend_from_slice(high);
+                }
+                Some(_) => return Err(self.table.damaged()),
+                None => return Ok(()),
             }
             if leaves >= self.page.1 {
                 rows.rest = Some(self.keys.rest(from, false));
@@ -234,14 +256,19 @@ impl Range<'_, '_> {
     }
 
     /// Executes, in one round, the leaves that are likely to be read next, as the remembered inner
-    /// nodes name them.
-    async fn read_ahead(&mut self, from: &[u8], rows: usize) -> Result<(), TxnError> {
+    /// nodes name them. They are added to `ahead`, the first one last.
+    async fn read_ahead(
+        &mut self,
+        from: &[u8],
+        rows: usize,
+        ahead: &mut Vec<(u64, Item)>,
+    ) -> Result<(), TxnError> {
         let table = &mut *self.table;
         let inner_nodes = &table.txn.slot.coordinator.inner_nodes;
         let place = Seek::At(from);
         let parent = table.remembered(place, 1);
-        let bytes = parent.and_then(|parent| inner_nodes.get(table.table, parent));
-        let node = bytes.as_deref().and_then(Node::read);
+        let inner = parent.and_then(|parent| inner_nodes.look(table.table, parent, Inner::clone));
+        let node = inner.as_ref().map(Inner::node);
         let Some(node) = node.filter(|node| node.level() == 1 && node.covers(place)) else {
             return Ok(());
         };
@@ -256,8 +283,10 @@ impl Range<'_, '_> {
         for index in children.take_while(inside) {
             let id = node.child(index);
             debug_assert!(id != ROOT, "I280: the root has no parent");
-            table.txn.add(table.table, id.into(), self.access, 0)?;
+            let item = table.txn.add(table.table, id.into(), self.access, 0)?;
+            ahead.push((id, item));
         }
+        ahead.reverse();
         table.execute(place).await
     }
 }

@@ -2,7 +2,7 @@
 
 use lotus_mvcc::PrimaryKey;
 use lotus_sabotage::{Rule, broken};
-use lotus_tree::{Node, ROOT, Seek};
+use lotus_tree::{Inner, Node, ROOT, Seek};
 
 use super::OrderedTable;
 use crate::api::error::TxnError;
@@ -10,12 +10,12 @@ use crate::txn::body::{Access, Item};
 
 impl OrderedTable<'_> {
     /// Opens the leaf that is responsible for a place; returns its number too.
-    pub(super) async fn leaf(
+    pub(super) fn leaf(
         &mut self,
         place: Seek<'_>,
         access: Access,
-    ) -> Result<(u64, Item), TxnError> {
-        self.find(place, 0, access).await
+    ) -> impl Future<Output = Result<(u64, Item), TxnError>> {
+        self.find(place, 0, access)
     }
 
     /// Opens the node of this level that is responsible for a place: the one that the remembered
@@ -27,33 +27,37 @@ impl OrderedTable<'_> {
         access: Access,
     ) -> Result<(u64, Item), TxnError> {
         if let Some(id) = self.remembered(place, level) {
-            let item = self.open(id, access, place).await?;
+            // As `open`, with one future less: this is what most operations do.
+            let item = self.txn.add(self.table, id.into(), access, 0)?;
+            if self.txn.is_to_execute()? {
+                self.txn.execute().await.map_err(|error| self.named(error, place))?;
+            }
             if self.is_it(id, item, place, level)? {
                 return Ok((id, item));
             }
         }
-        self.search(place, level, access).await
+        // Boxed, to keep the future of the common path small.
+        Box::pin(self.search(place, level, access)).await
     }
 
     /// Number of the node that the remembered inner nodes lead to.
     pub(super) fn remembered(&self, place: Seek<'_>, level: u8) -> Option<u64> {
+        let inner_nodes = &self.txn.slot.coordinator.inner_nodes;
         let (mut id, mut above) = (ROOT, u8::MAX);
         loop {
-            let bytes = self.txn.slot.coordinator.inner_nodes.get(self.table, id)?;
-            let node = Node::read(&bytes)?;
-            if node.level() == level {
-                return Some(id);
-            }
-            let leads_on = level < node.level() && node.level() < above;
-            if !leads_on || node.is_empty() || !node.covers(place) {
+            let look = |inner: &Inner| {
+                let own = inner.level();
+                (own, if own > level { inner.child(place) } else { Some(id) })
+            };
+            let (own, leads_to) = inner_nodes.look(self.table, id, look)?;
+            if own < level || own >= above {
                 return None;
             }
-            above = node.level();
-            let child = node.child(node.child_place(place));
-            if node.level() == level + 1 {
-                return Some(child);
+            id = leads_to?;
+            if own <= level + 1 {
+                return Some(id);
             }
-            id = child;
+            above = own;
         }
     }
 
@@ -87,7 +91,7 @@ impl OrderedTable<'_> {
                 return Err(self.damaged());
             }
             let child = node.child(node.child_place(place));
-            self.txn.slot.coordinator.inner_nodes.keep(self.table, id, node.bytes());
+            self.txn.slot.coordinator.inner_nodes.keep(self.table, id, node);
             id = child;
         }
     }
@@ -107,14 +111,20 @@ impl OrderedTable<'_> {
 
     /// Executes what was added.
     pub(super) async fn execute(&mut self, place: Seek<'_>) -> Result<(), TxnError> {
-        let executed = self.txn.execute_added().await;
-        executed.map_err(|error| {
-            let (Seek::At(key) | Seek::Below(key)) = place else { return error };
-            match PrimaryKey::prefix_of(key) {
-                Some(key) => error.about(self.table, key),
-                None => error,
-            }
-        })
+        match self.txn.is_to_execute()? {
+            true => self.txn.execute().await.map_err(|error| self.named(error, place)),
+            false => Ok(()),
+        }
+    }
+
+    /// An error of an execution, with the key that is looked for in place of a node's.
+    #[cold]
+    fn named(&self, error: TxnError, place: Seek<'_>) -> TxnError {
+        let (Seek::At(key) | Seek::Below(key)) = place else { return error };
+        match PrimaryKey::prefix_of(key) {
+            Some(key) => error.about(self.table, key),
+            None => error,
+        }
     }
 
     /// The node in an opened row; `None` if there is no such row. The root of an empty tree has
@@ -132,7 +142,13 @@ impl OrderedTable<'_> {
     }
 
     /// Whether an opened row is the node of this level that is responsible for a place.
-    fn is_it(&self, id: u64, item: Item, place: Seek<'_>, level: u8) -> Result<bool, TxnError> {
+    pub(super) fn is_it(
+        &self,
+        id: u64,
+        item: Item,
+        place: Seek<'_>,
+        level: u8,
+    ) -> Result<bool, TxnError> {
         let node = self.node(id, item)?;
         let covers = |node: Node<'_>| node.covers(place) || broken(Rule::FencesAreChecked);
         Ok(node.is_some_and(|node| node.level() == level && covers(node)))
