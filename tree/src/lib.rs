@@ -3,8 +3,8 @@
 //! # What it is
 //! A [`Node`] is a view of the bytes of one node: a leaf with keys and values in ascending order of
 //! the keys, or an inner node with a child for each interval of keys. [`edit`] makes the bytes of
-//! the next state: with an entry more or less, split, or merged. [`Inner`] is an inner node unpacked,
-//! to be remembered. [`whole`] makes and checks trees.
+//! the next state: with an entry more or less, split, or merged. [`Inner`] is an inner node
+//! unpacked, to be remembered. [`whole`] makes and checks trees.
 //!
 //! # What it is not
 //! It reads and writes nothing, and knows no transaction: `lotus-txn` keeps each node in a row of a
