@@ -13,7 +13,7 @@ const COUNTED: usize = 64;
 
 /// An inner node, as a compute node remembers it. A clone shares its memory.
 ///
-/// Beside the node's bytes it has the [`head`] of each key and the number of each child, in one
+/// Beside the node's bytes it has the first bytes of each key and the number of each child, in one
 /// allocation: most searches look at nothing else, and at few cache lines and one page of memory.
 ///
 /// ```
