@@ -1,5 +1,7 @@
 //! Reading a node.
 
+use std::ops::Range;
+
 use crate::{CHILD_BYTES, HEADER_BYTES, ROOT};
 
 /// Flag of a node with a high fence.
@@ -203,14 +205,28 @@ impl<'a> Node<'a> {
     /// If there is no such entry.
     #[inline]
     pub fn entry(&self, index: usize) -> (&'a [u8], &'a [u8]) {
-        let start = self.offset(index);
-        let last = index + 1 == self.len();
-        let end = if last { self.bytes.len() } else { self.offset(index + 1) };
+        let (start, end) = (self.offset(index), self.begin(index + 1));
         let split = |entry: &'a [u8]| {
             let (length, entry) = entry.split_first()?;
             entry.split_at_checked(usize::from(*length))
         };
         self.bytes.get(start..end).and_then(split).unwrap_or_default()
+    }
+
+    /// The entries at these places as they lie side by side: each is the length of its key in a byte,
+    /// the key, and the payload. Empty if the node is not [sound](Self::is_sound) there.
+    ///
+    /// # Panics
+    /// If there are no such entries.
+    #[inline]
+    pub fn side_by_side(&self, places: Range<usize>) -> &'a [u8] {
+        self.bytes.get(self.begin(places.start)..self.begin(places.end)).unwrap_or_default()
+    }
+
+    /// Where the entry at this place begins; the node's end for the place behind the last one.
+    #[inline]
+    pub fn begin(&self, place: usize) -> usize {
+        if place == self.len() { self.bytes.len() } else { self.offset(place) }
     }
 
     /// Views bytes that [`Node::read`] has accepted.

@@ -1,6 +1,6 @@
 //! Ranges of keys.
 
-use std::ops::RangeBounds;
+use std::ops::{self, RangeBounds};
 
 use lotus_mvcc::KeyRange;
 use lotus_sabotage::any_broken;
@@ -18,7 +18,7 @@ const PAGE_LEAVES: usize = 64;
 /// Rows of a range, in the order in which they were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// Keys and values, side by side.
+    /// Rows side by side, as in a leaf: the length of the key in a byte, key and value.
     bytes: Vec<u8>,
     /// Ends of each row's key and value.
     ends: Vec<(u32, u32)>,
@@ -57,19 +57,46 @@ impl Rows {
         let begins = index.checked_sub(1).map_or(0, |before| self.ends[before].1);
         let (key_ends, ends) = self.ends[index];
         let at = |offset: u32| offset as usize;
-        (&self.bytes[at(begins)..at(key_ends)], &self.bytes[at(key_ends)..at(ends)])
+        (&self.bytes[at(begins) + 1..at(key_ends)], &self.bytes[at(key_ends)..at(ends)])
     }
 
-    /// Whether a page of `most` bytes has room for another row. It has room for one.
-    fn has_room(&self, (key, value): (&[u8], &[u8]), most: usize) -> bool {
-        self.is_empty() || self.bytes.len() + key.len() + value.len() <= most
+    /// Number of rows of a leaf, from the first of these places on, for which a page of `most`
+    /// bytes has room. It has room for one.
+    fn fitting(&self, leaf: Node<'_>, places: &ops::Range<usize>, most: usize) -> usize {
+        let begin = leaf.begin(places.start);
+        let has_room = |place: &usize| {
+            let is_first = self.is_empty() && *place == places.start;
+            is_first || self.bytes.len() + leaf.begin(place + 1) - begin <= most
+        };
+        match most {
+            usize::MAX => places.len(),
+            _ => places.clone().take_while(has_room).count(),
+        }
     }
 
-    fn push(&mut self, (key, value): (&[u8], &[u8])) {
-        self.bytes.extend_from_slice(key);
-        let key_ends = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(value);
-        self.ends.push((key_ends, self.bytes.len() as u32));
+    /// Adds the rows at these places of a leaf, in ascending order: one copy for all of them.
+    /// `None`, and nothing is added, if the leaf is not sound.
+    fn push(&mut self, leaf: Node<'_>, places: ops::Range<usize>) -> Option<()> {
+        let (own, before) = (self.bytes.len(), self.ends.len());
+        let (bytes, first) = (leaf.side_by_side(places.clone()), leaf.begin(places.start));
+        let ends = places.map(|place| {
+            let begin = leaf.begin(place).checked_sub(first)?;
+            let key_ends = begin + 1 + usize::from(*bytes.get(begin)?);
+            let end = leaf.begin(place + 1).checked_sub(first)?;
+            (key_ends <= end && end <= bytes.len())
+                .then_some(((own + key_ends) as u32, (own + end) as u32))
+        });
+        for end in ends {
+            match end {
+                Some(end) => self.ends.push(end),
+                None => {
+                    self.ends.truncate(before);
+                    return None;
+                }
+            }
+        }
+        self.bytes.extend_from_slice(bytes);
+        Some(())
     }
 }
 
@@ -182,17 +209,22 @@ impl Range<'_, '_> {
                 Some(until) if goes_on.is_none() => leaf.find(until).unwrap_or_else(|end| end),
                 _ => leaf.len(),
             };
-            rows.bytes.reserve(leaf.bytes().len());
-            for index in first..end {
-                let entry = leaf.entry(index);
-                if !rows.has_room(entry, self.page.0) {
-                    rows.rest = Some(self.keys.rest(entry.0.to_vec(), false));
-                    return Ok(());
-                }
-                rows.push(entry);
-                if rows.len() == self.limit {
-                    return Ok(());
-                }
+            let wanted = first..end.max(first).min(first.saturating_add(self.limit - rows.len()));
+            let fitting = rows.fitting(leaf, &wanted, self.page.0);
+            let fit = first..first + fitting;
+            if rows.bytes.capacity() - rows.bytes.len() < leaf.bytes().len() {
+                // Room for all leaves that have been read ahead, if they are like this one.
+                let leaves = (ahead.len() + 1).min((self.limit - rows.len()) / fitting.max(1) + 1);
+                rows.bytes.reserve(leaves * leaf.bytes().len());
+                rows.ends.reserve(leaves * leaf.len());
+            }
+            rows.push(leaf, fit.clone()).ok_or_else(|| self.table.damaged())?;
+            if fit != wanted {
+                rows.rest = Some(self.keys.rest(leaf.key(fit.end).to_vec(), false));
+                return Ok(());
+            }
+            if rows.len() == self.limit {
+                return Ok(());
             }
             match goes_on {
                 Some(high) if *high > *from => {
@@ -225,16 +257,16 @@ impl Range<'_, '_> {
                 end
             });
             for index in (0..end).rev() {
-                let (key, value) = leaf.entry(index);
-                if key < &*self.keys.from {
+                if leaf.key(index) < &*self.keys.from {
                     return Ok(());
                 }
-                if !rows.has_room((key, value), self.page.0) {
+                let place = index..index + 1;
+                if rows.fitting(leaf, &place, self.page.0) == 0 {
                     // The row above it is the last that was read.
                     rows.rest = rows.last().map(|(last, _)| self.keys.rest(last.to_vec(), true));
                     return Ok(());
                 }
-                rows.push((key, value));
+                rows.push(leaf, place).ok_or_else(|| self.table.damaged())?;
                 if rows.len() == self.limit {
                     return Ok(());
                 }
@@ -294,14 +326,24 @@ impl Range<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lotus_tree::edit;
 
     #[test]
     fn rows_are_given_back_as_they_came() {
         let mut rows = Rows::default();
         assert_eq!((rows.is_empty(), rows.last()), (true, None));
         let all: [(&[u8], &[u8]); 3] = [(b"a", b"1"), (b"bb", b""), (b"c", b"333")];
-        all.iter().for_each(|row| rows.push(*row));
+        let leaf = all.iter().fold(Node::EMPTY.bytes().to_vec(), |leaf, (key, value)| {
+            edit::with(Node::read(&leaf).expect("well-formed"), key, value)
+        });
+        let leaf = Node::read(&leaf).expect("well-formed");
+        assert_eq!(rows.push(leaf, 0..2).and_then(|()| rows.push(leaf, 2..3)), Some(()));
         assert_eq!(rows.iter().collect::<Vec<_>>(), all);
+        // A row takes its key, its value and a byte.
+        let room = |most| Rows::default().fitting(leaf, &(0..3), most);
+        assert_eq!([0, 5, 6, 10, 11].map(room), [1, 1, 2, 2, 3]);
+        let full = |most| rows.fitting(leaf, &(0..3), most);
+        assert_eq!([0, 13, 14, 22, usize::MAX].map(full), [0, 0, 1, 3, 3]);
         assert_eq!(rows.iter().rev().map(|(key, _)| key).next(), Some(&b"c"[..]));
         assert_eq!((rows.len(), rows.last()), (3, Some(all[2])));
     }
