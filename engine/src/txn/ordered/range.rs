@@ -214,7 +214,7 @@ impl Range<'_, '_> {
             let fit = first..first + fitting;
             if rows.bytes.capacity() - rows.bytes.len() < leaf.bytes().len() {
                 // Room for all leaves that have been read ahead, if they are like this one.
-                let leaves = (ahead.len() + 1).min((self.limit - rows.len()) / fitting.max(1) + 1);
+                let leaves = 1 + ahead.len().min((self.limit - rows.len()) / fitting.max(1));
                 rows.bytes.reserve(leaves * leaf.bytes().len());
                 rows.ends.reserve(leaves * leaf.len());
             }
