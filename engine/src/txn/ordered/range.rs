@@ -209,21 +209,7 @@ impl Range<'_, '_> {
                 Some(until) if goes_on.is_none() => leaf.find(until).unwrap_or_else(|end| end),
                 _ => leaf.len(),
             };
-            let wanted = first..end.max(first).min(first.saturating_add(self.limit - rows.len()));
-            let fitting = rows.fitting(leaf, &wanted, self.page.0);
-            let fit = first..first + fitting;
-            if rows.bytes.capacity() - rows.bytes.len() < leaf.bytes().len() {
-                // Room for all leaves that have been read ahead, if they are like this one.
-                let leaves = 1 + ahead.len().min((self.limit - rows.len()) / fitting.max(1));
-                rows.bytes.reserve(leaves * leaf.bytes().len());
-                rows.ends.reserve(leaves * leaf.len());
-            }
-            rows.push(leaf, fit.clone()).ok_or_else(|| self.table.damaged())?;
-            if fit != wanted {
-                rows.rest = Some(self.keys.rest(leaf.key(fit.end).to_vec(), false));
-                return Ok(());
-            }
-            if rows.len() == self.limit {
+            if !self.copy(leaf, first..end.max(first), ahead.len(), rows)? {
                 return Ok(());
             }
             match goes_on {
@@ -240,6 +226,32 @@ impl Range<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Copies the rows at these places of a leaf, as far as limit and page allow; `ahead` more leaves
+    /// have been read. Returns whether the range goes on.
+    fn copy(
+        &self,
+        leaf: Node<'_>,
+        places: ops::Range<usize>,
+        ahead: usize,
+        rows: &mut Rows,
+    ) -> Result<bool, TxnError> {
+        let most = self.limit - rows.len();
+        let wanted = places.start..places.end.min(places.start.saturating_add(most));
+        let fitting = rows.fitting(leaf, &wanted, self.page.0);
+        if rows.bytes.capacity() - rows.bytes.len() < leaf.bytes().len() {
+            // Room for all leaves that have been read ahead, if they are like this one.
+            let leaves = 1 + ahead.min(most / fitting.max(1));
+            rows.bytes.reserve(leaves * leaf.bytes().len());
+            rows.ends.reserve(leaves * leaf.len());
+        }
+        let end = wanted.start + fitting;
+        rows.push(leaf, wanted.start..end).ok_or_else(|| self.table.damaged())?;
+        if end < wanted.end {
+            rows.rest = Some(self.keys.rest(leaf.key(end).to_vec(), false));
+        }
+        Ok(rows.rest.is_none() && rows.len() < self.limit)
     }
 
     async fn descend(&mut self, rows: &mut Rows) -> Result<(), TxnError> {
