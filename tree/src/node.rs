@@ -1,5 +1,6 @@
 //! Reading a node.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::{CHILD_BYTES, HEADER_BYTES, ROOT};
@@ -58,10 +59,25 @@ pub(crate) fn head(key: &[u8], skipped: usize) -> u32 {
 #[inline]
 pub(crate) fn is_before(key: &[u8], place: Seek<'_>) -> bool {
     match place {
-        Seek::At(other) => key <= other,
-        Seek::Below(other) => key < other,
+        Seek::At(other) => order(key, other).is_le(),
+        Seek::Below(other) => order(key, other).is_lt(),
         Seek::Last => true,
     }
+}
+
+/// Compares keys as slices compare, and most of them by their first bytes alone.
+#[inline]
+fn order(key: &[u8], other: &[u8]) -> Ordering {
+    match (first_word(key), first_word(other)) {
+        (Some(one), Some(two)) if one != two => one.cmp(&two),
+        _ => key.cmp(other),
+    }
+}
+
+/// The first eight bytes of a key, which compare as the number does; `None` if it has fewer.
+#[inline]
+fn first_word(key: &[u8]) -> Option<u64> {
+    key.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
 impl<'a> Node<'a> {
@@ -168,8 +184,16 @@ impl<'a> Node<'a> {
     #[inline]
     pub(crate) fn shared(&self) -> usize {
         let Some(high) = self.high() else { return 0 };
-        let pairs = self.low().iter().zip(high);
-        pairs.take_while(|(low, high)| low == high).count()
+        let low = self.low();
+        let skipped = match (first_word(low), first_word(high)) {
+            (Some(one), Some(other)) if one != other => {
+                return (one ^ other).leading_zeros() as usize / 8;
+            }
+            (Some(_), Some(_)) => size_of::<u64>(),
+            _ => 0,
+        };
+        let pairs = low[skipped..].iter().zip(&high[skipped..]);
+        skipped + pairs.take_while(|(low, high)| low == high).count()
     }
 
     /// [`head`] of the key of the entry at this place.
@@ -254,9 +278,9 @@ impl<'a> Node<'a> {
             let middle = low.midpoint(high);
             let heads = self.head(middle, skipped).cmp(&wanted);
             match heads.then_with(|| self.key(middle).cmp(key)) {
-                std::cmp::Ordering::Equal => return Ok(middle),
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
             }
         }
         Err(low)

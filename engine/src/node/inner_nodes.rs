@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use lotus_fabric::ids::TableId;
-use lotus_tree::{Inner, Node};
+use lotus_tree::{Inner, Node, ROOT, Seek};
 
 /// Number of nodes that are remembered at most.
 const PLACES: usize = 8192;
@@ -29,18 +29,32 @@ struct Known {
 }
 
 impl InnerNodes {
-    /// Returns what `look` sees in a node; `None` if it is not remembered.
+    /// Number of the node of this level that is responsible for a place, as the remembered nodes
+    /// above it say; `None` if they do not lead there.
     #[inline]
-    pub(crate) fn look<T>(
-        &self,
-        table: TableId,
-        number: u64,
-        look: impl FnOnce(&Inner) -> T,
-    ) -> Option<T> {
+    pub(crate) fn lead(&self, table: TableId, place: Seek<'_>, level: u8) -> Option<u64> {
         let places = self.places.borrow();
-        let own = places.get(places_of(table, number)).unwrap_or_default();
-        let mut known = own.iter().flatten();
-        known.find(|known| known.is(table, number)).map(|known| look(&known.inner))
+        let (mut number, mut above) = (ROOT, u8::MAX);
+        loop {
+            let inner = find(&places, table, number)?;
+            let own = inner.level();
+            if own < level || own >= above {
+                return None;
+            }
+            if own == level {
+                return Some(number);
+            }
+            number = inner.child(place)?;
+            if own == level + 1 {
+                return Some(number);
+            }
+            above = own;
+        }
+    }
+
+    /// Returns a node, if it is remembered.
+    pub(crate) fn get(&self, table: TableId, number: u64) -> Option<Inner> {
+        find(&self.places.borrow(), table, number).cloned()
     }
 
     /// Gives up the nodes of tables that are not `in_use`.
@@ -74,6 +88,13 @@ impl Known {
     }
 }
 
+#[inline]
+fn find(places: &[Option<Known>], table: TableId, number: u64) -> Option<&Inner> {
+    let own = places.get(places_of(table, number))?;
+    let known = own.iter().flatten().find(|known| known.is(table, number))?;
+    Some(&known.inner)
+}
+
 /// Places that a node may be in.
 #[inline]
 fn places_of(table: TableId, number: u64) -> Range<usize> {
@@ -100,7 +121,7 @@ mod tests {
     fn a_node_is_known_until_others_take_its_places() {
         let nodes = InnerNodes::default();
         let known = |table, number| {
-            nodes.look(TableId(table), number, |inner| inner.node().bytes().to_vec())
+            nodes.get(TableId(table), number).map(|inner| inner.node().bytes().to_vec())
         };
         let keep = |table, number, bytes: &[u8]| {
             nodes.keep(TableId(table), number, Node::read(bytes).expect("well-formed"));

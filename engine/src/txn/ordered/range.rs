@@ -311,7 +311,7 @@ impl Range<'_, '_> {
         let inner_nodes = &table.txn.slot.coordinator.inner_nodes;
         let place = Seek::At(from);
         let parent = table.remembered(place, 1);
-        let inner = parent.and_then(|parent| inner_nodes.look(table.table, parent, Inner::clone));
+        let inner = parent.and_then(|parent| inner_nodes.get(table.table, parent));
         let node = inner.as_ref().map(Inner::node);
         let Some(node) = node.filter(|node| node.level() == 1 && node.covers(place)) else {
             return Ok(());

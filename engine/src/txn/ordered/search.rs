@@ -2,7 +2,7 @@
 
 use lotus_mvcc::PrimaryKey;
 use lotus_sabotage::{Rule, broken};
-use lotus_tree::{Inner, Node, ROOT, Seek};
+use lotus_tree::{Node, ROOT, Seek};
 
 use super::OrderedTable;
 use crate::api::error::TxnError;
@@ -42,23 +42,7 @@ impl OrderedTable<'_> {
 
     /// Number of the node that the remembered inner nodes lead to.
     pub(super) fn remembered(&self, place: Seek<'_>, level: u8) -> Option<u64> {
-        let inner_nodes = &self.txn.slot.coordinator.inner_nodes;
-        let (mut id, mut above) = (ROOT, u8::MAX);
-        loop {
-            let look = |inner: &Inner| {
-                let own = inner.level();
-                (own, if own > level { inner.child(place) } else { Some(id) })
-            };
-            let (own, leads_to) = inner_nodes.look(self.table, id, look)?;
-            if own < level || own >= above {
-                return None;
-            }
-            id = leads_to?;
-            if own <= level + 1 {
-                return Some(id);
-            }
-            above = own;
-        }
+        self.txn.slot.coordinator.inner_nodes.lead(self.table, place, level)
     }
 
     /// Searches from the root, by nodes that this transaction reads.
