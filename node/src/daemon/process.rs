@@ -382,6 +382,8 @@ impl<A: Application> Daemon<'_, A> {
         let mut watch = Watch {
             authority: &**authority,
             epoch: FIRST_EPOCH,
+            out: Default::default(),
+            cleared: 0,
             answered: true,
             silent: Vec::new(),
             lost: Vec::new(),
@@ -443,6 +445,10 @@ fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
 struct Watch<'a> {
     authority: &'a dyn Authority,
     epoch: lotus_fabric::ids::Epoch,
+    /// Expelled compute nodes and lost memory nodes.
+    out: (Vec<u16>, Vec<u16>),
+    /// Number of dropped tables whose memory has been given back.
+    cleared: u32,
     answered: bool,
     /// Memory nodes that do not answer.
     silent: Vec<usize>,
@@ -490,12 +496,17 @@ impl Watch<'_> {
             self.epoch = now.epoch();
             let expelled: Vec<u16> = now.expelled().map(|(member, _)| member.node.0).collect();
             let lost: Vec<u16> = now.lost_memory().iter().map(|lost| lost.node.0).collect();
-            let clearing = now.clearing().map(|clearing| clearing.table().0);
-            if let (Some(table), true) = (clearing, expelled.is_empty() && lost.is_empty()) {
-                info!(epoch = self.epoch.0, table, "all nodes let go of a dropped table");
+            let cleared = now.cleared() - std::mem::replace(&mut self.cleared, now.cleared());
+            let out = (expelled, lost);
+            let epoch = self.epoch.0;
+            if out != self.out {
+                warn!(epoch, expelled = ?out.0, lost = ?out.1, "the membership has changed");
+            } else if cleared > 0 {
+                info!(epoch, tables = cleared, "the memory of dropped tables is given back");
             } else {
-                warn!(epoch = self.epoch.0, ?expelled, ?lost, "the membership has changed");
+                info!(epoch, "all nodes take notice of a change");
             }
+            self.out = out;
         }
     }
 }
