@@ -47,6 +47,20 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
         Ok(value.transpose()?)
     }
 
+    /// Declares a row that will be used, or the first one of a range, so that one round brings it
+    /// with others: it is read by the next call that reads. Only a hint in transactions of clients.
+    ///
+    /// # Errors
+    /// [`RowError`], or the transaction's own.
+    pub fn declare<T: OrderedRows>(
+        &self,
+        txn: &mut T,
+        key: &K,
+        purpose: Purpose,
+    ) -> Result<(), T::Error> {
+        txn.declare_ordered(self.id(), self.schema().key(key)?.as_bytes(), purpose)
+    }
+
     /// Sets the value of a row, whether there is such a row or not.
     ///
     /// # Errors

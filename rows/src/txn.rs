@@ -105,6 +105,18 @@ impl<'k> RangeQuery<'k> {
 
 /// A transaction with rows of ordered tables.
 pub trait OrderedRows: HashRows {
+    /// Declares a row that will be used, or the first one of a range, so that one round brings it
+    /// with others. A hint: transactions that cannot make use of it do nothing.
+    ///
+    /// # Errors
+    /// The transaction's own.
+    fn declare_ordered(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        purpose: Purpose,
+    ) -> Result<(), Self::Error>;
+
     /// Reads a row, with this transaction's changes; returns what `read` makes of its value.
     ///
     /// # Errors

@@ -266,6 +266,14 @@ pub trait Txn {
 /// An operation on an ordered table. Bounds compare as bytes do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ordered<'k> {
+    /// Says that a key, or a range that begins with it, will be used: a hint, which may save a
+    /// round.
+    Declare {
+        /// The key.
+        key: &'k [u8],
+        /// Whether the attempt will change it.
+        for_update: bool,
+    },
     /// Reads the row of a key, if there is one.
     Get {
         /// The key.

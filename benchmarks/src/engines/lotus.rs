@@ -636,6 +636,13 @@ async fn carry_out(
 ) -> Result<usize, lotus::TxnError> {
     let mut ordered = txn.ordered(table)?;
     match operation {
+        Ordered::Declare { key, for_update } => {
+            match for_update {
+                true => ordered.declare_for_update(key)?,
+                false => ordered.declare(key)?,
+            }
+            Ok(0)
+        }
         Ordered::Get { key, for_update } => {
             let found = match for_update {
                 true => ordered.get_for_update(key).await?,

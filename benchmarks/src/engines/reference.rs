@@ -416,6 +416,9 @@ impl Txn for ReferenceTxn {
         operation: Ordered<'_>,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize, TxnError> {
+        if matches!(operation, Ordered::Declare { .. }) {
+            return Ok(0);
+        }
         let reads = matches!(
             operation,
             Ordered::Get { for_update: false, .. }
@@ -451,7 +454,7 @@ impl Txn for ReferenceTxn {
             Ordered::Delete { key } if rows.contains_key(key) => {
                 self.change(table, key, None).map(|()| 1)
             }
-            Ordered::Delete { .. } => Ok(0),
+            Ordered::Delete { .. } | Ordered::Declare { .. } => Ok(0),
         }
     }
 }

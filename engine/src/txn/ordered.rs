@@ -131,6 +131,32 @@ impl OrderedTable<'_> {
         self.read(key, Access::Write).await
     }
 
+    /// Declares a key that will be read, or a range's first one: the next execution brings its leaf,
+    /// in one round with all else that it brings. A hint, which has no effect where no inner node is
+    /// remembered that leads to the leaf.
+    ///
+    /// # Errors
+    /// `TooLarge`, or `Misuse`.
+    pub fn declare(&mut self, key: &[u8]) -> Result<(), TxnError> {
+        self.declare_for(key, Access::Read)
+    }
+
+    /// Declares a key that will be changed, as [`Self::declare`] does: its leaf is locked to write.
+    ///
+    /// # Errors
+    /// As [`Self::declare`]; `Misuse` in a read-only transaction.
+    pub fn declare_for_update(&mut self, key: &[u8]) -> Result<(), TxnError> {
+        self.declare_for(key, Access::Write)
+    }
+
+    fn declare_for(&mut self, key: &[u8], access: Access) -> Result<(), TxnError> {
+        self.check_key(key)?;
+        if let Some(id) = self.remembered(Seek::At(key), 0) {
+            self.txn.add(self.table, id.into(), access, 0)?;
+        }
+        Ok(())
+    }
+
     async fn read(&mut self, key: &[u8], access: Access) -> Result<Option<&[u8]>, TxnError> {
         self.check_key(key)?;
         let (id, item) = self.leaf(Seek::At(key), access).await?;

@@ -129,6 +129,19 @@ impl HashRows for Transaction {
 }
 
 impl OrderedRows for Transaction {
+    fn declare_ordered(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        purpose: Purpose,
+    ) -> Result<(), TxnError> {
+        let mut ordered = self.ordered(table)?;
+        match purpose {
+            Purpose::Read => ordered.declare(key),
+            Purpose::Update => ordered.declare_for_update(key),
+        }
+    }
+
     async fn get_ordered<R>(
         &mut self,
         table: TableId,

@@ -275,6 +275,51 @@ fn a_loaded_table_is_a_tree_and_duplicates_are_refused() {
     }
 }
 
+/// A leaf that is found by remembered inner nodes takes one READ; several that were declared, one
+/// round.
+#[test]
+fn declared_keys_come_in_one_round() {
+    // One memory node, so that a round is one doorbell.
+    let (cluster, table) = with_table(small().memory_nodes(1).replicas(1).compute_nodes(1), SPEC);
+    let key = |row: u32| (row * 100).to_be_bytes();
+    let rounds = || cluster.counters().expect("no coordinator has failed").doorbells;
+    at(&cluster, 0, async move |session| {
+        let mut txn = session.begin(Isolation::Serializable).await?;
+        for row in 0..100 {
+            txn.ordered(table)?.put(&key(row), &[row as u8; 100]).await?;
+        }
+        txn.commit().await.map(drop)
+    })
+    .expect("it is alone");
+    let read = async move |session: &mut Session, declares: bool| {
+        let mut txn = session.begin(Isolation::Serializable).await?;
+        let mut sorted = txn.ordered(table)?;
+        for row in [10, 40, 70].into_iter().filter(|_| declares) {
+            match row {
+                40 => sorted.declare_for_update(&key(row))?,
+                _ => sorted.declare(&key(row))?,
+            }
+        }
+        for row in [10, 40, 70] {
+            let value = [row as u8; 100];
+            assert_eq!(sorted.get(&key(row)).await?, Some(&value[..]));
+        }
+        sorted.put(&key(40), &[40; 100]).await?;
+        drop(txn);
+        Ok(())
+    };
+    let mut counts = Vec::new();
+    for declares in [false, false, true] {
+        let before = rounds();
+        at(&cluster, 0, async move |session| read(session, declares).await).expect("it is alone");
+        counts.push(rounds() - before);
+    }
+    // The first one reads inner nodes as well; a lock that is taken anew takes no verb.
+    assert!(counts[0] > counts[1], "{counts:?}");
+    assert_eq!(counts[1..], [4, 1], "a round for each leaf, and one for the leaf that is put");
+    stop_clean(cluster);
+}
+
 #[test]
 fn bad_input_is_refused_and_changes_nothing() {
     let (cluster, table) = with_table(small(), SPEC);
@@ -295,6 +340,8 @@ fn bad_input_is_refused_and_changes_nothing() {
         too_large(sorted.put(&[7; 21], b"1").await);
         too_large(sorted.put(b"key", &[7; 101]).await);
         too_large(sorted.get(&[7; 21]).await.map(drop));
+        too_large(sorted.declare(&[7; 21]));
+        misused(sorted.declare(b""));
         misused(sorted.range(&b"b"[..]..&b"a"[..]).rows().await.map(drop));
         assert!(sorted.range(&b"a"[..]..&b"a"[..]).rows().await?.is_empty());
         let whole = (Bound::Excluded(&b"a"[..]), Bound::Included(&b"zz"[..]));

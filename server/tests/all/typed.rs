@@ -77,6 +77,7 @@ async fn visits<T: OrderedRows<Error: Debug>>(
     visits: OrderedTable<(u32, u32), u64>,
     guest: u32,
 ) -> Result<(), T::Error> {
+    visits.declare(txn, &(guest, 5), Purpose::Update)?;
     for day in [5, 3, 9] {
         visits.insert(txn, &(guest, day), &u64::from(day)).await?;
     }

@@ -122,6 +122,9 @@ impl<T: Txn> Rows<'_, T> {
             }
             Latest::Range => {
                 let placed = CustomersOrder { customer: customer.into(), order: new.order };
+                // One round for both.
+                self.declare_ordered(&placed).await?;
+                self.declare_ordered(new).await?;
                 self.insert_ordered(&placed).await?;
                 self.insert_ordered(new).await?;
             }
@@ -179,20 +182,32 @@ impl<T: Txn> Rows<'_, T> {
         &mut self,
         districts: Range<u32>,
     ) -> Result<Each<TypedRow<Order>>, TxnError> {
-        let mut taken = [None; DISTRICTS as usize];
-        for (district, taken) in districts.zip(&mut taken) {
+        // One round for the first leaves of all queues.
+        for district in districts.clone() {
+            let from = Scale::order_key(district, 0);
+            let declare = Ordered::Declare { key: from.as_bytes(), for_update: true };
+            self.change::<NewOrder>(declare).await?;
+        }
+        let mut oldest: Each<NewOrder> = [None; DISTRICTS as usize];
+        for (district, oldest) in districts.zip(&mut oldest) {
             let (from, until) =
                 (Scale::order_key(district, 0), Scale::key_behind_district(district));
-            let mut oldest = None;
-            let see = |new: NewOrder| oldest = Some(new);
+            let see = |new: NewOrder| *oldest = Some(new);
             self.range(&from, &until, Pick::FirstToTake, see).await?;
-            if let Some(new) = oldest {
-                self.delete_ordered(&new).await?;
-                *taken = Some(self.update(new.key(&self.tpcc.scale))?);
-            }
+        }
+        let mut taken = [None; DISTRICTS as usize];
+        for (new, taken) in oldest.into_iter().zip(&mut taken) {
+            let Some(new) = new else { continue };
+            self.delete_ordered(&new).await?;
+            *taken = Some(new.key(&self.tpcc.scale));
+        }
+        // Not before: another operation on the queues would execute them, in a round of its own.
+        let mut orders = [None; DISTRICTS as usize];
+        for (key, order) in taken.into_iter().zip(&mut orders) {
+            *order = key.map(|key| self.update(key)).transpose()?;
         }
         self.execute().await?;
-        Ok(taken)
+        Ok(orders)
     }
 
     /// Reads records of an ordered table, from one key up to another.
@@ -222,6 +237,12 @@ impl<T: Txn> Rows<'_, T> {
         let table = self.tpcc.tables[R::TABLE as usize];
         self.txn.ordered(table, Ordered::Range(range), visit).await?;
         right
+    }
+
+    async fn declare_ordered<R: Record>(&mut self, record: &R) -> Result<(), TxnError> {
+        let key = record.key(&self.tpcc.scale);
+        let declare = Ordered::Declare { key: key.as_bytes(), for_update: true };
+        self.change::<R>(declare).await.map(|_none| ())
     }
 
     async fn insert_ordered<R: Record>(&mut self, record: &R) -> Result<(), TxnError> {
