@@ -237,8 +237,8 @@ impl<'a> Node<'a> {
         self.bytes.get(start..end).and_then(split).unwrap_or_default()
     }
 
-    /// The entries at these places as they lie side by side: each is the length of its key in a byte,
-    /// the key, and the payload. Empty if the node is not [sound](Self::is_sound) there.
+    /// The entries at these places as they lie side by side: each is the length of its key in a
+    /// byte, the key, and the payload. Empty if the node is not [sound](Self::is_sound) there.
     ///
     /// # Panics
     /// If there are no such entries.

@@ -131,9 +131,9 @@ impl OrderedTable<'_> {
         self.read(key, Access::Write).await
     }
 
-    /// Declares a key that will be read, or a range's first one: the next execution brings its leaf,
-    /// in one round with all else that it brings. A hint, which has no effect where no inner node is
-    /// remembered that leads to the leaf.
+    /// Declares a key that will be read, or a range's first one: the next execution brings its
+    /// leaf, in one round with all else that it brings. A hint, which has no effect where no inner
+    /// node is remembered that leads to the leaf.
     ///
     /// # Errors
     /// `TooLarge`, or `Misuse`.

@@ -228,8 +228,8 @@ impl Range<'_, '_> {
         Ok(())
     }
 
-    /// Copies the rows at these places of a leaf, as far as limit and page allow; `ahead` more leaves
-    /// have been read. Returns whether the range goes on.
+    /// Copies the rows at these places of a leaf, as far as limit and page allow; `ahead` more
+    /// leaves have been read. Returns whether the range goes on.
     fn copy(
         &self,
         leaf: Node<'_>,
