@@ -338,8 +338,9 @@ async fn upsert(client: &Client, row: &Row<'_>, value: &[u8]) -> Result<bool, Ca
         RowKey::Plain(key) => {
             let item = txn.add_rw(row.table, key);
             txn.execute().await?;
+            let existed = txn.value(item).is_some();
             txn.upsert(item, value);
-            txn.value(item).is_some()
+            existed
         }
         RowKey::Ordered(key) => {
             let mut table = txn.ordered(row.table);
