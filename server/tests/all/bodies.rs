@@ -236,10 +236,11 @@ fn a_client_s_body_that_fails_changes_nothing() {
             attempts.set(attempts.get() + 1);
             let item = txn.add_rw(table, 1);
             txn.execute().await?;
+            let has = number(txn.value(item));
             txn.put(item, 0_u64.to_le_bytes());
             // The server has it.
             txn.execute().await?;
-            Err::<(), _>(Trouble::TooPoor(TooPoor { has: number(txn.value(item)) }))
+            Err::<(), _>(Trouble::TooPoor(TooPoor { has }))
         });
         let broke = broke.await;
         let told = matches!(broke, Err(Trouble::TooPoor(TooPoor { has: INITIAL })));
