@@ -69,6 +69,8 @@
 //! # }
 //! ```
 //!
+//! [`path`] reads and makes the values of secondary access paths.
+//!
 //! # What it is not
 //! It runs no transaction and knows no schema of a whole database. Tables do not record the types
 //! of their rows: bytes that are no key or value of the schema's types are a [`RowError`], which

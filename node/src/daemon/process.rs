@@ -497,14 +497,17 @@ impl Watch<'_> {
             let expelled: Vec<u16> = now.expelled().map(|(member, _)| member.node.0).collect();
             let lost: Vec<u16> = now.lost_memory().iter().map(|lost| lost.node.0).collect();
             let cleared = now.cleared() - std::mem::replace(&mut self.cleared, now.cleared());
+            let clearing = now.clearing().map(|clearing| clearing.table().0);
             let out = (expelled, lost);
             let epoch = self.epoch.0;
             if out != self.out {
                 warn!(epoch, expelled = ?out.0, lost = ?out.1, "the membership has changed");
+            } else if let Some(table) = clearing {
+                info!(epoch, table, "all nodes let go of a dropped table");
             } else if cleared > 0 {
-                info!(epoch, tables = cleared, "the memory of dropped tables is given back");
+                info!(epoch, tables = cleared, "the memory of dropped tables has been given back");
             } else {
-                info!(epoch, "all nodes take notice of a change");
+                info!(epoch, "the membership has changed; as many nodes take part as before");
             }
             self.out = out;
         }
