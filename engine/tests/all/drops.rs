@@ -251,6 +251,8 @@ fn nodes_that_die_and_return_leave_nothing_of_dropped_tables() {
             cluster.drop_table(&name).expect("all nodes answer");
             cluster.kill(1);
         }
+        // Until its coordinators have ended it is given transactions, which end with it.
+        eventually(|| !cluster.node_figures(1).serves);
         let next = cluster.create_table(apart(format!("next {round}"))).expect("there is room");
         let rows = fill(&cluster, next);
         eventually(|| cluster.restart(1).expect("there is a lease"));
