@@ -94,7 +94,7 @@ pub(crate) async fn take_slabs(
         }
         taken => taken?,
     };
-    enter(lane, replicas, offset, bytes, entry).await?;
+    enter_all(lane, replicas, offset, bytes, entry).await?;
     Ok(offset)
 }
 
@@ -282,8 +282,19 @@ async fn raise_cursor(
     Ok(())
 }
 
+/// Enters slabs in the directory of every replica, for threads that are no coordinators.
+pub(crate) async fn enter_all(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    offset: u64,
+    bytes: u64,
+    entry: SlabEntry,
+) -> Result<(), BatchError> {
+    repeat(lane, async || enter(lane, replicas, offset, bytes, entry).await).await
+}
+
 /// Enters slabs in the directory of every replica. May be repeated.
-pub(crate) async fn enter(
+async fn enter(
     lane: &Lane,
     replicas: &ReplicaSet,
     offset: u64,
