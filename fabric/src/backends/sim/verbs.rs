@@ -13,7 +13,7 @@ use rand::seq::SliceRandom;
 use super::connection::{Ends, FlightKind, Leg, Phase};
 use super::nic::Service;
 use super::queue::{Event, Picos, picos};
-use super::state::{NONE, State};
+use super::state::{NONE, SimNode, State};
 use super::trace::Happening;
 use super::world::Interleaving;
 use crate::contract::ids::NodeId;
@@ -178,17 +178,27 @@ impl State {
         request: &WorkRequest,
         work: &mut Work,
     ) -> Result<(), VerbError> {
-        let lane = &self.lanes[lane as usize];
-        let target = self.nodes.get(usize::from(request.addr.node().0));
-        let node = target.filter(|node| node.up).ok_or(VerbError::Unreachable)?;
-        if node.fences[usize::from(lane.at.node.0)] > lane.epoch {
-            return Err(VerbError::Revoked);
-        }
+        let node = self.reached_outside(lane, request.addr.node())?;
         node.regions.apply(request, work).map(drop)
+    }
+
+    /// The node that a lane reaches while no world runs.
+    fn reached_outside(&self, lane: u32, target: NodeId) -> Result<&SimNode, VerbError> {
+        let lane = &self.lanes[lane as usize];
+        let target = self.nodes.get(usize::from(target.0));
+        let node = target.filter(|node| node.up).ok_or(VerbError::Unreachable)?;
+        match node.fences[usize::from(lane.at.node.0)] > lane.epoch {
+            true => Err(VerbError::Revoked),
+            false => Ok(node),
+        }
     }
 
     /// Queues a reconnect behind all verbs posted before.
     pub(super) fn reconnect(&mut self, lane: u32, token: Token, target: NodeId) {
+        if self.turn.core.is_none() {
+            let outcome = self.reached_outside(lane, target).map(drop);
+            return self.lanes[lane as usize].inbox.reconnected.push((token, outcome));
+        }
         let Some(id) = self.connection_to(lane, target) else {
             let key = self.reconnects.insert((lane, token, Err(VerbError::Unreachable))) as u32;
             return self.queue.push(self.cpu_time(), Event::Reconnected(key));

@@ -11,8 +11,8 @@
 //!
 //! # Outside of time
 //! Only the world's own methods advance time. A lane that is used while none of them runs, by
-//! [`Executor::run`] on the caller's thread, sees its verbs take effect at once, without faults:
-//! for loading data before a run, and checking it afterwards.
+//! [`Executor::run`] on the caller's thread, sees its verbs take effect and its reconnects answered
+//! at once, without faults: for loading data before a run, and checking it afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,8 +11,8 @@ use lotus_fabric::transport::Fabric;
 use lotus_fabric::verbs::VerbError;
 
 use super::{
-    CLIENT, MEMORY, OTHER, REGION, REGION_BYTES, Running, at, ideal, peek, post, read, run_alone,
-    word, world, write,
+    CLIENT, MEMORY, OTHER, REGION, REGION_BYTES, Running, at, ideal, open, peek, post, read,
+    run_alone, word, world, write,
 };
 
 const TIME: Duration = Duration::from_millis(20);
@@ -118,6 +118,21 @@ fn a_memory_node_crashes_and_loses_its_memory_or_not() {
         let found = run_alone(&mut world, at(CLIENT, 0), async |lane| read(&lane, word(0)).await);
         assert_eq!(found, if memory == MemoryFate::Lost { 0 } else { 7 });
     }
+}
+
+/// Regression: it never was, so who tried again outside of time did so for ever.
+#[test]
+fn a_reconnect_outside_of_time_is_answered() {
+    let mut world = world(ideal(1, 3));
+    let reconnected = |world: &World| {
+        let (mut executor, lane) = open(world.fabric(), at(CLIENT, 0));
+        executor.run(lane.reconnect(MEMORY))
+    };
+    assert_eq!(reconnected(&world), Ok(()));
+    world.fabric().fence(MEMORY, CLIENT, Epoch(2)).expect("both exist");
+    assert_eq!(reconnected(&world), Err(VerbError::Revoked));
+    world.crash(MEMORY, MemoryFate::Lost).expect("the node exists");
+    assert_eq!(reconnected(&world), Err(VerbError::Unreachable));
 }
 
 /// Even after the quickest restart its queue pairs are gone.
