@@ -5,6 +5,7 @@
 //! errors depend on the machine: ports, memory, directories.
 
 mod addresses;
+mod applications;
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
@@ -20,6 +21,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use self::addresses::{advertised, is_far};
+pub use self::applications::Applications;
+use self::applications::WrittenClients;
 use super::address::{Advertised, HostPort, Hosted, Unknown};
 #[cfg(feature = "etcd")]
 use super::authority::Members;
@@ -88,13 +91,6 @@ struct Written {
 struct WrittenCalls {
     rows: Option<Spanned<u64>>,
     row_bytes: Option<Spanned<u64>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenClients {
-    create_tables: Option<Spanned<bool>>,
-    drop_tables: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -192,10 +188,8 @@ pub struct ClusterFile {
     pub calls: CallRecords,
     /// Tables that a new cluster begins with, beside those of its nodes' program.
     pub tables: Vec<TableSpec>,
-    /// Whether applications may create tables.
-    pub clients_create_tables: bool,
-    /// Whether applications may drop tables, except those of the file.
-    pub clients_drop_tables: bool,
+    /// Rights and places of applications.
+    pub applications: Applications,
     /// Settings of the engine and of the nodes' memory.
     pub settings: Settings,
     /// Network namespaces to start nodes in; not in the file. `None` for this process's own.
@@ -245,7 +239,7 @@ impl ClusterFile {
         let snapshots = reader.snapshots(&written)?;
         let calls = reader.calls(&written, &settings)?;
         let tables = tables::specs(&written.table).map_err(|(at, why)| reader.wrong(at, &why))?;
-        let [clients_create_tables, clients_drop_tables] = reader.rights_of_clients(&written)?;
+        let applications = reader.applications(&written, &settings)?;
         let load = written.load.map(|load| Section::new(path, text, load.span().start));
         // With a slash: a bare name would be looked up in PATH.
         let beside = |program| Path::new(".").join(reader.home()).join(program);
@@ -265,8 +259,7 @@ impl ClusterFile {
             snapshots,
             calls,
             tables,
-            clients_create_tables,
-            clients_drop_tables,
+            applications,
             settings,
             namespaces: None,
         };
@@ -399,25 +392,6 @@ impl Reader<'_> {
         let fit = settings.memory_bytes / CALLS_PART / (CALL_VERSIONS * row_bytes);
         let rows = self.number(rows, usual.rows.min(fit).max(1), 1..=1 << 24, "rows")?;
         Ok(CallRecords { rows, row_bytes: row_bytes as u32, ..usual })
-    }
-
-    /// Whether applications may create and drop tables.
-    fn rights_of_clients(&self, written: &Written) -> Result<[bool; 2], FileError> {
-        let clients = written.clients.as_ref();
-        let rights = clients.map(|clients| [&clients.create_tables, &clients.drop_tables]);
-        let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
-        let right = |right: &Option<Spanned<bool>>| match right {
-            Some(given) if *given.as_ref() && !serves => {
-                let why = "clients create and drop tables at compute nodes, and no compute_node \
-                           has a client address";
-                Err(self.wrong(given.span(), why))
-            }
-            right => Ok(right.as_ref().is_some_and(|given| *given.as_ref())),
-        };
-        match rights {
-            Some([create, drop]) => Ok([right(create)?, right(drop)?]),
-            None => Ok([false; 2]),
-        }
     }
 
     fn bytes(

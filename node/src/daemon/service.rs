@@ -129,13 +129,13 @@ where
         });
     }
     config.call_records = file.calls;
-    config.create_tables = file.clients_create_tables;
-    config.drop_tables = file.clients_drop_tables;
+    config.create_tables = file.applications.create_tables;
+    config.drop_tables = file.applications.drop_tables;
     config.lasting_tables =
         file.tables.iter().map(|table| table.name.clone().into_owned()).collect();
     config.security = file.clients.security().map_err(|error| error.to_string())?;
-    // One coroutine is left for interactive transactions, and one for the engine's own work.
-    config.workers = Some(file.settings.coroutines - 2);
+    // One more is left for the engine's own work.
+    config.workers = Some(file.settings.coroutines - file.applications.interactive - 1);
     let server = Server::start(Arc::clone(cluster), index, registry, config);
     server.map_err(|error| error.to_string())
 }

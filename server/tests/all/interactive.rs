@@ -204,6 +204,31 @@ fn who_holds_locks_too_long_loses_them_and_is_told() {
 }
 
 #[test]
+fn transactions_of_one_connection_take_steps_in_turn() {
+    let bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        for kind in [Kind::Serializable, Kind::Snapshot] {
+            let mut both = [1, 2].map(|account| (account, client.transaction(kind)));
+            for (account, txn) in &mut both {
+                txn.add_ro(table, *account);
+                txn.execute().await.unwrap();
+            }
+            for (account, txn) in &mut both {
+                let item = txn.add_rw(table, *account);
+                txn.execute().await.unwrap();
+                txn.put(item, bytes(INITIAL));
+            }
+            for (_, txn) in both {
+                txn.commit().await.unwrap();
+            }
+        }
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
+#[test]
 fn a_client_that_vanishes_leaves_no_lock() {
     // A limit that is never reached: only the loss of the connection can end it.
     let bank = Bank::open_with(1, |config| config.limits.hold = Duration::from_secs(3_600));

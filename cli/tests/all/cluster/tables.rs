@@ -12,7 +12,7 @@ use super::{PATIENCE, kill, node, refusal, refusal_of};
 use crate::common::lotus;
 
 const ORDERS: &str = "[[table]]\nname = \"orders\"\nrecord_bytes = 16\ncapacity = 1_000\n";
-const CREATE: &str = "[clients]\ncreate_tables = true\n";
+const CREATE: &str = "[clients]\ncreate_tables = true\ninteractive = 2\n";
 const SNAPSHOTS: &str = "[snapshots]\ndirectory = \"kept\"\n";
 const ITEMS: TableSpec = TableSpec::new("items").record_bytes(200).capacity(1_000);
 const ROWS: u64 = 32;
@@ -78,6 +78,18 @@ async fn assert_rows(client: &Client, table: TableId, rows: u64) {
     }
 }
 
+/// Opens two transactions side by side at the node that owns the row, as far as there are places.
+async fn assert_two_places(client: &Client, table: TableId) {
+    let mut both = [(); 2].map(|()| client.transaction(Kind::Snapshot));
+    for txn in &mut both {
+        txn.add_ro(table, 0);
+        txn.execute().await.expect("there is a place");
+    }
+    for txn in both {
+        txn.commit().await.expect("nobody waited for its place");
+    }
+}
+
 #[test]
 fn tables_of_the_file_and_of_clients_outlive_nodes_and_the_cluster() {
     let (described, host) = described("tables", &format!("{CREATE}{SNAPSHOTS}{ORDERS}"));
@@ -97,6 +109,7 @@ fn tables_of_the_file_and_of_clients_outlive_nodes_and_the_cluster() {
         write(&other, orders, 0..ROWS).await;
         assert_rows(&other, items, ROWS).await;
         assert_rows(&one, orders, ROWS).await;
+        assert_two_places(&one, items).await;
     });
 
     kill(node(&described.status(), "cn-1").0);

@@ -132,7 +132,11 @@ fn applications_have_a_secret_of_their_own() {
 #[test]
 fn tables_of_the_file_have_the_defaults_of_the_engine() {
     let file = read(SHM).expect("sound");
-    assert!(file.tables.is_empty() && !file.clients_create_tables && !file.clients_drop_tables);
+    assert!(
+        file.tables.is_empty()
+            && !file.applications.create_tables
+            && !file.applications.drop_tables
+    );
     let tables = "[clients]\ncreate_tables = true\ndrop_tables = true\n\
                   [[table]]\nname = \"orders\"\nrecord_bytes = 16\ncapacity = 100\n\
                   [[table]]\nname = \"stock\"\nrecord_bytes = 320\nkey_bytes = 12\n\
@@ -149,7 +153,7 @@ fn tables_of_the_file_have_the_defaults_of_the_engine() {
         .inline(Inline::Never);
     let orders = TableSpec::new("orders").record_bytes(16).capacity(100);
     assert_eq!(file.tables, [orders, stock]);
-    assert!(file.clients_create_tables && file.clients_drop_tables);
+    assert!(file.applications.create_tables && file.applications.drop_tables);
 }
 
 #[test]
@@ -157,7 +161,7 @@ fn the_example_with_tables_is_sound() {
     let file = read(include_str!("../../../../examples/tables.toml")).expect("sound");
     let names: Vec<&str> = file.tables.iter().map(|table| &*table.name).collect();
     assert_eq!(names, ["customers", "purchases", "names"]);
-    assert!(file.clients_create_tables && file.settings.memory_nodes == 2);
+    assert!(file.applications.create_tables && file.settings.memory_nodes == 2);
 }
 
 #[test]
@@ -213,6 +217,24 @@ fn a_wrong_table_is_named_with_the_line_of_its_wrong_key() {
             read(&(TCP.to_owned() + &served)).expect_err("no client address").to_string();
         let said = "line 9: clients create and drop tables at compute nodes";
         assert!(unserved.contains(said), "{unserved}");
+    }
+}
+
+#[test]
+fn a_quarter_of_the_coroutines_is_for_interactive_transactions_unless_the_file_says_otherwise() {
+    let interactive = |coroutines: u64, clients: &str| {
+        let given = format!("coroutines = {coroutines}\nmemory = ");
+        let text = SHM.replacen("memory = ", &given, 1) + clients;
+        read(&text).map(|file| file.applications.interactive).map_err(|error| error.to_string())
+    };
+    for (coroutines, usual) in [(3, 1), (4, 1), (16, 4), (64, 16)] {
+        assert_eq!(interactive(coroutines, ""), Ok(usual));
+    }
+    assert_eq!(interactive(16, "[clients]\ninteractive = 14\n"), Ok(14));
+    for wrong in [0, 15] {
+        let refused = interactive(16, &format!("[clients]\ninteractive = {wrong}\n"));
+        let refused = refused.expect_err("one is for calls, and one for the engine");
+        assert!(refused.contains("interactive must be from 1 to 14"), "{refused}");
     }
 }
 

@@ -1,0 +1,65 @@
+//! What a cluster file allows applications: table `[clients]`.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{FileError, Reader, Settings, Written};
+
+/// Part of a coordinator's coroutines that is for interactive transactions and scans, unless the
+/// file says otherwise.
+const INTERACTIVE_PART: u64 = 4;
+/// Coroutines of a coordinator that are not for interactive transactions: at least one for calls,
+/// and one for the engine's own work.
+const OTHER_COROUTINES: u64 = 2;
+
+/// Rights and places of applications.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applications {
+    /// Whether they may create tables.
+    pub create_tables: bool,
+    /// Whether they may drop tables, except those of the file.
+    pub drop_tables: bool,
+    /// Interactive transactions and scans that may be open on each coordinator. Calls get the other
+    /// coroutines, but for one.
+    pub interactive: usize,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenClients {
+    create_tables: Option<Spanned<bool>>,
+    drop_tables: Option<Spanned<bool>>,
+    interactive: Option<Spanned<u64>>,
+}
+
+impl Reader<'_> {
+    /// Reads table `[clients]`. Settings that only a cluster with client addresses can have are
+    /// refused in others.
+    pub(super) fn applications(
+        &self,
+        written: &Written,
+        settings: &Settings,
+    ) -> Result<Applications, FileError> {
+        let unwritten = WrittenClients::default();
+        let clients = written.clients.as_ref().unwrap_or(&unwritten);
+        let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
+        let right = |right: &Option<Spanned<bool>>| match right {
+            Some(given) if *given.as_ref() && !serves => {
+                let why = "clients create and drop tables at compute nodes, and no compute_node \
+                           has a client address";
+                Err(self.wrong(given.span(), why))
+            }
+            right => Ok(right.as_ref().is_some_and(|given| *given.as_ref())),
+        };
+        let coroutines = settings.coroutines as u64;
+        // Without client addresses there may be fewer coroutines, and nothing to divide.
+        let most = coroutines.saturating_sub(OTHER_COROUTINES).max(1);
+        let usual = (coroutines / INTERACTIVE_PART).clamp(1, most);
+        let interactive = self.number(&clients.interactive, usual, 1..=most, "interactive")?;
+        Ok(Applications {
+            create_tables: right(&clients.create_tables)?,
+            drop_tables: right(&clients.drop_tables)?,
+            interactive: interactive as usize,
+        })
+    }
+}
