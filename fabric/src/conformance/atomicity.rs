@@ -2,6 +2,7 @@
 
 use super::{CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, SetOnDrop, properties, read, word};
 use crate::contract::ids::{Endpoint, LaneId};
+use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::lane::Lane;
 
@@ -10,6 +11,8 @@ properties! {
     a_stable_read_is_a_snapshot,
     concurrent_adds_all_count,
     compare_and_swap_lets_one_of_many_through,
+    fields_of_one_word_count_apart,
+    a_masked_field_is_a_lock_beside_a_counter,
 }
 
 const ROUNDS: u64 = 20_000;
@@ -98,6 +101,64 @@ fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
         let raised = read(&lane, word(MEMORY[0], 0)).await;
         assert_eq!(raised, read(&lane, word(MEMORY[0], 1)).await, "raised and counted differ");
         assert!(raised >= rounds, "fewer raised than one alone would have");
+    });
+}
+
+/// Fields of 16 and 48 bits, the lower of which wraps.
+fn fields_of_one_word_count_apart(cluster: &Cluster) {
+    let (adders, _) = writers(cluster, async |lane, _| {
+        if lane.capabilities().masked_atomics {
+            let mut batch = lane.batch();
+            batch.masked_fetch_and_add(word(MEMORY[0], 0), 3 << 16 | 0x1001, 1 << 15);
+            batch.post().await.expect("nothing fails");
+        }
+    });
+    let total = adders.len() as u64 * cluster.rounds(ROUNDS);
+    cluster.with_regions().run(adders);
+    cluster.solo(async move |lane| {
+        let expected = (3 * total) << 16 | (0x1001 * total) & 0xFFFF;
+        let there = lane.capabilities().masked_atomics;
+        assert_eq!(read(&lane, word(MEMORY[0], 0)).await, if there { expected } else { 0 });
+    });
+}
+
+/// One field is taken and freed by compare-and-swap while others add to a field of the same word;
+/// whoever has taken it raises a word that nobody else may touch.
+fn a_masked_field_is_a_lock_beside_a_counter(cluster: &Cluster) {
+    const OWNER: u64 = 0xFF << 56;
+    let owner = |from: u64, to: u64| MaskedSwap {
+        compare: from << 56,
+        compare_mask: OWNER,
+        swap: to << 56,
+        swap_mask: OWNER,
+    };
+    let (lockers, _) = writers(cluster, async move |lane, _| {
+        if !lane.capabilities().masked_atomics {
+            return;
+        }
+        let lock = word(MEMORY[0], 0);
+        let mut batch = lane.batch();
+        let before = batch.masked_compare_and_swap(lock, owner(0, 1));
+        batch.masked_fetch_and_add(lock, 1, 1 << 55);
+        let done = batch.post().await.expect("nothing fails");
+        if done.words(before)[0] & OWNER == 0 {
+            let raised = read(lane, word(MEMORY[0], 8)).await + 1;
+            let mut batch = lane.batch();
+            batch.write_word(word(MEMORY[0], 8), raised);
+            batch.fetch_and_add(word(MEMORY[0], 16), 1);
+            batch.masked_compare_and_swap(lock, owner(1, 0));
+            batch.post().await.expect("nothing fails");
+        }
+    });
+    let tries = lockers.len() as u64 * cluster.rounds(ROUNDS);
+    cluster.with_regions().run(lockers);
+    cluster.solo(async move |lane| {
+        let raised = read(&lane, word(MEMORY[0], 8)).await;
+        assert_eq!(raised, read(&lane, word(MEMORY[0], 16)).await, "two were inside at once");
+        if lane.capabilities().masked_atomics {
+            assert_eq!(read(&lane, word(MEMORY[0], 0)).await, tries, "free, and all were counted");
+            assert!(raised > 0, "somebody came in");
+        }
     });
 }
 

@@ -5,6 +5,7 @@ use super::{
     read_words, word, write,
 };
 use crate::contract::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
+use crate::contract::masked::MaskedSwap;
 use crate::contract::region::{Rights, WORD_BYTES};
 use crate::contract::verbs::VerbError;
 use crate::lane::{Batch, Lane};
@@ -39,8 +40,22 @@ const ATOMICS: [fn(&mut Batch, RemoteAddr); 2] = [
     |batch, addr| _ = batch.fetch_and_add(addr, !0),
 ];
 
-fn all_verbs() -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> {
-    [WRITERS, READERS, ATOMICS].into_iter().flatten()
+/// Of back ends that have them.
+const MASKED: [fn(&mut Batch, RemoteAddr); 2] = [
+    |batch, addr| {
+        let swap = MaskedSwap { compare: 0, compare_mask: 0, swap: !0, swap_mask: !0 };
+        _ = batch.masked_compare_and_swap(addr, swap);
+    },
+    |batch, addr| _ = batch.masked_fetch_and_add(addr, !0, 1 << 31),
+];
+
+fn masked_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
+    let are_there = lane.capabilities().masked_atomics;
+    MASKED.into_iter().filter(move |_| are_there)
+}
+
+fn all_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
+    [WRITERS, READERS, ATOMICS].into_iter().flatten().chain(masked_verbs(lane))
 }
 
 /// Expects `error` from `verb` at `addr`, and re-makes the connection.
@@ -56,7 +71,7 @@ async fn expect_refusal(
 
 fn misaligned_verbs_are_not_applied(cluster: &Cluster) {
     cluster.with_regions().solo(async |lane| {
-        for verb in all_verbs() {
+        for verb in all_verbs(&lane) {
             for offset in [4, 1, 63] {
                 let addr = RemoteAddr::new(MEMORY[0], REGION, offset);
                 expect_refusal(&lane, verb, addr, VerbError::Misaligned).await;
@@ -73,7 +88,7 @@ fn verbs_out_of_bounds_are_not_applied(cluster: &Cluster) {
         let last = RemoteAddr::new(MEMORY[0], REGION, REGION_BYTES - 8);
         let farthest = RemoteAddr::new(MEMORY[0], REGION, RemoteAddr::MAX_OFFSET - 7);
         let no_region = RemoteAddr::new(MEMORY[0], RegionId(77), 0);
-        for verb in all_verbs() {
+        for verb in all_verbs(&lane) {
             for addr in [end, farthest, no_region] {
                 expect_refusal(&lane, verb, addr, VerbError::OutOfBounds).await;
             }
@@ -99,7 +114,12 @@ fn verbs_without_the_right_are_not_applied(cluster: &Cluster) {
     cluster.solo(async move |lane| {
         for (region, rights) in regions {
             let addr = RemoteAddr::new(MEMORY[0], region, 64);
-            let kinds = [(rights.read, READERS), (rights.write, WRITERS), (rights.atomic, ATOMICS)];
+            let atomics = ATOMICS.into_iter().chain(masked_verbs(&lane)).collect();
+            let kinds: [(bool, Vec<_>); 3] = [
+                (rights.read, READERS.to_vec()),
+                (rights.write, WRITERS.to_vec()),
+                (rights.atomic, atomics),
+            ];
             for (allowed, verbs) in kinds {
                 for verb in verbs {
                     if allowed {
@@ -171,7 +191,7 @@ fn a_connection_stays_broken_until_it_is_re_made(cluster: &Cluster) {
         let outside = RemoteAddr::new(MEMORY[0], REGION, REGION_BYTES);
         error_of(&lane, |batch| batch.write_word(outside, 1)).await;
         for _ in 0..3 {
-            for verb in all_verbs() {
+            for verb in all_verbs(&lane) {
                 let error = error_of(&lane, |batch| verb(batch, word(MEMORY[0], 0))).await;
                 assert_eq!(error, VerbError::Broken);
             }

@@ -1,7 +1,10 @@
 //! Effects of a verb, and of a batch of verbs, when nothing fails.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::{Cluster, MEMORY, REGION, properties, read, read_words, word, write};
 use crate::contract::ids::{NodeSet, RemoteAddr};
+use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::verbs::MAX_VERB_BYTES;
 
@@ -11,6 +14,9 @@ properties! {
     a_write_touches_nothing_else,
     compare_and_swap_stores_only_on_a_match,
     fetch_and_add_wraps_and_returns_the_old_word,
+    a_masked_compare_and_swap_compares_some_bits_and_replaces_others,
+    a_masked_fetch_and_add_carries_nothing_into_the_next_field,
+    masked_atomics_are_refused_where_they_are_missing,
     one_batch_serves_several_nodes,
     one_buffer_is_written_to_several_nodes,
     one_request_is_a_verb_on_each_of_its_nodes,
@@ -85,6 +91,71 @@ fn fetch_and_add_wraps_and_returns_the_old_word(cluster: &Cluster) {
             let done = batch.post().await.expect("the word is inside the region");
             assert_eq!(done.words(before), [old], "fetch-and-add of {addend}");
         }
+    });
+}
+
+fn a_masked_compare_and_swap_compares_some_bits_and_replaces_others(cluster: &Cluster) {
+    cluster.with_regions().solo(async |lane| {
+        if !lane.capabilities().masked_atomics {
+            return;
+        }
+        let addr = word(MEMORY[0], 9);
+        write(&lane, addr, 0x1111_2222_3333_4444).await;
+        // Compared bits, their mask, new bits, their mask; and the word before and after it.
+        let cases = [
+            (0x4444, 0xFFFF, 0xABCD << 48, 0xFFFF << 48, 0xABCD_2222_3333_4444),
+            (0x4445, 0xFFFF, 0, !0, 0xABCD_2222_3333_4444),
+            (!0, 0, !0, 0xFFFF << 16, 0xABCD_2222_FFFF_4444),
+            (0, 0, !0, 0, 0xABCD_2222_FFFF_4444),
+            (0xABCD_2222_FFFF_4444, !0, 7, !0, 7),
+        ];
+        let mut old = 0x1111_2222_3333_4444;
+        for (compare, compare_mask, swap, swap_mask, after) in cases {
+            let swap = MaskedSwap { compare, compare_mask, swap, swap_mask };
+            let mut batch = lane.batch();
+            let before = batch.masked_compare_and_swap(addr, swap);
+            let again = batch.read(addr, WORD_BYTES);
+            let done = batch.post().await.expect("the word is inside the region");
+            assert_eq!([done.words(before), done.words(again)], [[old], [after]], "{swap:x?}");
+            old = after;
+        }
+    });
+}
+
+fn a_masked_fetch_and_add_carries_nothing_into_the_next_field(cluster: &Cluster) {
+    cluster.with_regions().solo(async |lane| {
+        if !lane.capabilities().masked_atomics {
+            return;
+        }
+        let addr = word(MEMORY[0], 9);
+        // Fields of 16, 16 and 32 bits.
+        let boundary = 1 << 15 | 1 << 31;
+        let mut old = 0;
+        for (addend, after) in [
+            (0x0000_0001_0001_FFFF, 0x0000_0001_0001_FFFF),
+            (0x0000_0000_FFFF_0001, 0x0000_0001_0000_0000),
+            (0xFFFF_FFFF_8000_8000, 0x0000_0000_8000_8000),
+            (0x0000_0000_8000_8000, 0),
+        ] {
+            let mut batch = lane.batch();
+            let before = batch.masked_fetch_and_add(addr, addend, boundary);
+            let again = batch.read(addr, WORD_BYTES);
+            let done = batch.post().await.expect("the word is inside the region");
+            assert_eq!([done.words(before), done.words(again)], [[old], [after]], "{addend:x}");
+            old = after;
+        }
+    });
+}
+
+fn masked_atomics_are_refused_where_they_are_missing(cluster: &Cluster) {
+    cluster.with_regions().solo(async |lane| {
+        if lane.capabilities().masked_atomics {
+            return;
+        }
+        let adding =
+            AssertUnwindSafe(|| lane.batch().masked_fetch_and_add(word(MEMORY[0], 0), 1, 0));
+        assert!(catch_unwind(adding).is_err(), "such a verb has no meaning here");
+        assert_eq!(read(&lane, word(MEMORY[0], 0)).await, 0, "the lane goes on");
     });
 }
 

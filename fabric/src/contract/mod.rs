@@ -5,6 +5,7 @@
 
 pub mod counters;
 pub mod ids;
+pub mod masked;
 pub(crate) mod node_set;
 pub mod prefetch;
 pub mod region;

@@ -309,6 +309,17 @@ impl Memory {
         self.word(index).fetch_add(addend, Ordering::AcqRel)
     }
 
+    /// Stores what `change` makes of the word at `index`, in one atomic step, or nothing if that is
+    /// `None`; returns the word's previous value. `change` is called again for each word that
+    /// another writer leaves meanwhile.
+    ///
+    /// # Panics
+    /// If `index` is outside the mapping.
+    #[inline]
+    pub fn update(&self, index: usize, change: impl FnMut(u64) -> Option<u64>) -> u64 {
+        update(self.word(index), change)
+    }
+
     /// See [`View::prefetch`].
     #[inline]
     pub fn prefetch(&self, first: usize, words: usize) {
@@ -462,6 +473,20 @@ impl Words<'_> {
             *held = word.fetch_add(addend, Ordering::AcqRel);
         }
     }
+
+    /// [`Memory::update`] of the word; `held` becomes the word's previous value.
+    #[inline]
+    pub(crate) fn update(self, change: impl FnMut(u64) -> Option<u64>, held: &mut u64) {
+        if let [word] = self.0 {
+            *held = update(word, change);
+        }
+    }
+}
+
+#[inline]
+fn update(word: &AtomicU64, change: impl FnMut(u64) -> Option<u64>) -> u64 {
+    let updated = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    updated.unwrap_or_else(|held| held)
 }
 
 /// A piece of an arena with one owner: the coordinator, or the batch that is in flight with it.
@@ -539,7 +564,9 @@ mod tests {
         assert_eq!(memory.compare_and_swap(10, 1, 9), 1);
         assert_eq!(memory.compare_and_swap(10, 1, 8), 9);
         assert_eq!(memory.fetch_and_add(10, u64::MAX), 9);
-        assert_eq!(memory.word(10).load(Ordering::Relaxed), 8);
+        assert_eq!(memory.update(10, |_| None), 8);
+        assert_eq!(memory.update(10, |held| held.checked_mul(3)), 8);
+        assert_eq!(memory.word(10).load(Ordering::Relaxed), 24);
     }
 
     #[test]

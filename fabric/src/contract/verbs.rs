@@ -7,6 +7,7 @@
 
 use crate::contract::counters::VerbCounters;
 use crate::contract::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
+use crate::contract::masked::{MaskedSwap, masked_sum};
 use crate::contract::region::{Chunk, LINE_BYTES, Rights, WORD_BYTES, Words};
 
 /// Words in one arena chunk.
@@ -68,6 +69,18 @@ pub enum Op {
         /// The summand.
         addend: u64,
     },
+    /// Compare some bits of one word and swap others ([`MaskedSwap`]). The buffer has the four
+    /// operands; its first word receives the word's previous value. Only where
+    /// [`Capabilities::masked_atomics`] is true.
+    MaskedCompareAndSwap,
+    /// Add to one word field by field ([`masked_sum`]); the buffer receives the word's previous
+    /// value. Only where [`Capabilities::masked_atomics`] is true.
+    MaskedFetchAndAdd {
+        /// The summand.
+        addend: u64,
+        /// The highest bit of each field.
+        boundary: u64,
+    },
 }
 
 /// The kind of a verb, for counting and costing.
@@ -77,9 +90,9 @@ pub enum VerbKind {
     Read,
     /// WRITE.
     Write,
-    /// Compare-and-swap.
+    /// Compare-and-swap, masked or not.
     CompareAndSwap,
-    /// Fetch-and-add.
+    /// Fetch-and-add, masked or not.
     FetchAndAdd,
 }
 
@@ -122,7 +135,20 @@ impl WorkRequest {
     pub fn bytes(&self) -> usize {
         match self.op {
             Op::Read | Op::ReadStable | Op::Write => self.local.bytes(),
-            Op::WriteWord { .. } | Op::CompareAndSwap { .. } | Op::FetchAndAdd { .. } => WORD_BYTES,
+            Op::WriteWord { .. }
+            | Op::CompareAndSwap { .. }
+            | Op::FetchAndAdd { .. }
+            | Op::MaskedCompareAndSwap
+            | Op::MaskedFetchAndAdd { .. } => WORD_BYTES,
+        }
+    }
+
+    /// Part of the buffer that receives what the verb brings.
+    #[inline]
+    pub fn result(&self) -> Buffer {
+        match self.op {
+            Op::MaskedCompareAndSwap => self.local.prefix(WORD_BYTES),
+            _ => self.local,
         }
     }
 
@@ -132,8 +158,8 @@ impl WorkRequest {
         match self.op {
             Op::Read | Op::ReadStable => VerbKind::Read,
             Op::Write | Op::WriteWord { .. } => VerbKind::Write,
-            Op::CompareAndSwap { .. } => VerbKind::CompareAndSwap,
-            Op::FetchAndAdd { .. } => VerbKind::FetchAndAdd,
+            Op::CompareAndSwap { .. } | Op::MaskedCompareAndSwap => VerbKind::CompareAndSwap,
+            Op::FetchAndAdd { .. } | Op::MaskedFetchAndAdd { .. } => VerbKind::FetchAndAdd,
         }
     }
 
@@ -234,7 +260,7 @@ pub struct Capabilities {
     /// [`Op::ReadStable`] returns words that were all current at one moment. Where this is false,
     /// it is a plain READ.
     pub stable_reads: bool,
-    /// Compare-and-swap and fetch-and-add under a mask.
+    /// [`Op::MaskedCompareAndSwap`] and [`Op::MaskedFetchAndAdd`].
     pub masked_atomics: bool,
     /// Atomics on 16-byte operands.
     pub wide_atomics: bool,
@@ -280,6 +306,13 @@ impl Buffers {
     pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
         let first = usize::from(buffer.first);
         &mut self.chunks[usize::from(buffer.chunk)][first..first + usize::from(buffer.words)]
+    }
+
+    /// Operands of a masked compare-and-swap.
+    #[inline]
+    fn masked_swap(&self, buffer: Buffer) -> MaskedSwap {
+        let words = self.words(buffer).first_chunk().expect("they were staged together");
+        MaskedSwap::of_words(*words)
     }
 
     /// Address of a buffer, and the mapping that contains it.
@@ -338,6 +371,12 @@ impl Work {
     #[inline]
     pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
         self.buffers.words_mut(buffer)
+    }
+
+    /// Operands of a masked compare-and-swap that has not been carried out.
+    #[inline]
+    pub(crate) fn masked_swap(&self, buffer: Buffer) -> MaskedSwap {
+        self.buffers.masked_swap(buffer)
     }
 
     /// Address of a buffer, and the mapping that contains it, for a NIC.
@@ -400,6 +439,15 @@ impl Work {
                 Op::FetchAndAdd { addend } => {
                     next().fetch_and_add(addend, &mut buffers.words_mut(local)[0]);
                 }
+                Op::MaskedCompareAndSwap => {
+                    let swap = buffers.masked_swap(local);
+                    let held = &mut buffers.words_mut(local)[0];
+                    next().update(|old| swap.applied_to(old), held);
+                }
+                Op::MaskedFetchAndAdd { addend, boundary } => {
+                    let held = &mut buffers.words_mut(local)[0];
+                    next().update(|old| Some(masked_sum(old, addend, boundary)), held);
+                }
             }
         }
     }
@@ -454,7 +502,7 @@ impl Work {
         let Self { requests, buffers, .. } = self;
         let of_node = requests[first..].iter().filter(|request| request.addr.node() == node);
         for request in of_node.take(verbs).filter(|request| request.kind() != VerbKind::Write) {
-            let into = buffers.words_mut(request.local);
+            let into = buffers.words_mut(request.result());
             let (mine, rest) = results.split_at(into.len());
             into.copy_from_slice(mine);
             results = rest;

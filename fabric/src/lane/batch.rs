@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use super::{Core, Waiting};
 use crate::contract::ids::{NodeSet, RegionId, RemoteAddr};
+use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::verbs::{Buffer, Failure, Op, Work};
 
@@ -134,6 +135,35 @@ impl Batch {
     #[inline]
     pub fn fetch_and_add(&mut self, addr: RemoteAddr, addend: u64) -> Buffer {
         self.push_with_buffer(addr, Op::FetchAndAdd { addend }, WORD_BYTES)
+    }
+
+    /// Adds a compare-and-swap under masks; the buffer receives the remote word's previous value.
+    ///
+    /// # Panics
+    /// If the back end has no masked atomics ([`Capabilities::masked_atomics`]).
+    ///
+    /// [`Capabilities::masked_atomics`]: crate::contract::verbs::Capabilities::masked_atomics
+    pub fn masked_compare_and_swap(&mut self, addr: RemoteAddr, swap: MaskedSwap) -> Buffer {
+        self.assert_masked();
+        let staged = self.stage(MaskedSwap::WORDS * WORD_BYTES);
+        self.words_mut(staged).copy_from_slice(&swap.to_words());
+        self.owned.parts_mut().1.push(addr, Op::MaskedCompareAndSwap, staged);
+        staged.prefix(WORD_BYTES)
+    }
+
+    /// Adds a fetch-and-add that carries nothing beyond a bit of `boundary`; the buffer receives
+    /// the remote word's previous value.
+    ///
+    /// # Panics
+    /// As [`Batch::masked_compare_and_swap`].
+    pub fn masked_fetch_and_add(&mut self, addr: RemoteAddr, addend: u64, boundary: u64) -> Buffer {
+        self.assert_masked();
+        self.push_with_buffer(addr, Op::MaskedFetchAndAdd { addend, boundary }, WORD_BYTES)
+    }
+
+    fn assert_masked(&mut self) {
+        let capabilities = self.owned.parts_mut().0.transport.borrow().capabilities();
+        assert!(capabilities.masked_atomics, "this fabric has no masked atomics");
     }
 
     /// Number of verbs in the batch.

@@ -4,6 +4,7 @@
 //! fabric alone: the *floor* that the engine is measured against (DESIGN §10).
 
 use crate::contract::ids::{NodeSet, RemoteAddr};
+use crate::contract::masked::MaskedSwap;
 use crate::contract::verbs::{Op, WorkRequest};
 use crate::lane::{BatchError, Lane};
 use crate::run::exec::TaskId;
@@ -26,6 +27,8 @@ enum Shape {
     WriteWord,
     CompareAndSwap,
     FetchAndAdd,
+    MaskedCompareAndSwap,
+    MaskedFetchAndAdd,
 }
 
 /// Verbs of whole transactions, in batches, in the order in which the transactions ended.
@@ -86,6 +89,12 @@ impl Trace {
                     Shape::WriteWord => batch.write_word_all(verb.nodes(), region, offset, 0),
                     Shape::CompareAndSwap => _ = batch.compare_and_swap(verb.addr, 0, 0),
                     Shape::FetchAndAdd => _ = batch.fetch_and_add(verb.addr, 0),
+                    Shape::MaskedCompareAndSwap => {
+                        let keeps =
+                            MaskedSwap { compare: 0, compare_mask: 0, swap: 0, swap_mask: 0 };
+                        _ = batch.masked_compare_and_swap(verb.addr, keeps);
+                    }
+                    Shape::MaskedFetchAndAdd => _ = batch.masked_fetch_and_add(verb.addr, 0, 0),
                 }
             }
             batch.post().await?;
@@ -158,6 +167,8 @@ impl Verb {
             Op::WriteWord { .. } => Shape::WriteWord,
             Op::CompareAndSwap { .. } => Shape::CompareAndSwap,
             Op::FetchAndAdd { .. } => Shape::FetchAndAdd,
+            Op::MaskedCompareAndSwap => Shape::MaskedCompareAndSwap,
+            Op::MaskedFetchAndAdd { .. } => Shape::MaskedFetchAndAdd,
         };
         let bytes = request.bytes() as u32;
         Self { addr: request.addr, bytes, op, also: request.also }

@@ -81,7 +81,12 @@ impl Target for LocalNode {
 
 impl Transport for LocalLane {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { stable_reads: true, several_nodes: true, ..Capabilities::default() }
+        Capabilities {
+            stable_reads: true,
+            masked_atomics: true,
+            several_nodes: true,
+            ..Capabilities::default()
+        }
     }
 
     #[inline]

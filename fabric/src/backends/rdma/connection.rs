@@ -500,6 +500,9 @@ fn action(request: &WorkRequest, fits_inline: bool) -> Action {
         Op::WriteWord { .. } => Action::Write { inline: true },
         Op::CompareAndSwap { expected, new } => Action::CompareAndSwap { expected, new },
         Op::FetchAndAdd { addend } => Action::FetchAndAdd { addend },
+        Op::MaskedCompareAndSwap | Op::MaskedFetchAndAdd { .. } => {
+            unreachable!("a batch refuses what a back end does not declare")
+        }
     }
 }
 

@@ -152,7 +152,12 @@ impl ShmLane {
 
 impl Transport for ShmLane {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { stable_reads: true, several_nodes: true, ..Capabilities::default() }
+        Capabilities {
+            stable_reads: true,
+            masked_atomics: true,
+            several_nodes: true,
+            ..Capabilities::default()
+        }
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! The registered memory of simulated nodes, and the effect of verbs on it.
 
+use crate::contract::masked::{MaskedSwap, masked_sum};
 use crate::contract::region::{Memory, Rights, WORD_BYTES};
 use crate::contract::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
 
@@ -20,6 +21,8 @@ pub(super) enum Effect {
     Write(Vec<u64>),
     CompareAndSwap { expected: u64, new: u64 },
     FetchAndAdd { addend: u64 },
+    MaskedCompareAndSwap(MaskedSwap),
+    MaskedFetchAndAdd { addend: u64, boundary: u64 },
 }
 
 impl Effect {
@@ -31,6 +34,12 @@ impl Effect {
             Op::WriteWord { value } => Some(Self::Write(vec![value])),
             Op::CompareAndSwap { expected, new } => Some(Self::CompareAndSwap { expected, new }),
             Op::FetchAndAdd { addend } => Some(Self::FetchAndAdd { addend }),
+            Op::MaskedCompareAndSwap => {
+                Some(Self::MaskedCompareAndSwap(work.masked_swap(request.local)))
+            }
+            Op::MaskedFetchAndAdd { addend, boundary } => {
+                Some(Self::MaskedFetchAndAdd { addend, boundary })
+            }
         }
     }
 
@@ -42,6 +51,12 @@ impl Effect {
             }
             Self::FetchAndAdd { addend } => {
                 memory.fetch_and_add(word, *addend);
+            }
+            Self::MaskedCompareAndSwap(swap) => {
+                memory.update(word, |old| swap.applied_to(old));
+            }
+            Self::MaskedFetchAndAdd { addend, boundary } => {
+                memory.update(word, |old| Some(masked_sum(old, *addend, *boundary)));
             }
         }
     }
@@ -108,6 +123,17 @@ impl Regions {
             }
             Op::FetchAndAdd { addend } => {
                 let held = memory.fetch_and_add(word, addend);
+                work.words_mut(request.local)[0] = held;
+                held
+            }
+            Op::MaskedCompareAndSwap => {
+                let swap = work.masked_swap(request.local);
+                let held = memory.update(word, |old| swap.applied_to(old));
+                work.words_mut(request.local)[0] = held;
+                held
+            }
+            Op::MaskedFetchAndAdd { addend, boundary } => {
+                let held = memory.update(word, |old| Some(masked_sum(old, addend, boundary)));
                 work.words_mut(request.local)[0] = held;
                 held
             }

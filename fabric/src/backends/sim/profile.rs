@@ -79,6 +79,8 @@ pub(super) struct Costs {
     pub(super) delay: Picos,
     pub(super) jitter: Picos,
     pub(super) cpu: Cpu,
+    /// Whether the NIC has masked atomics; they cost what other atomics do.
+    pub(super) masked_atomics: bool,
 }
 
 /// CPU time that a core spends on each operation.
@@ -169,6 +171,8 @@ struct Document {
     atomic_unit: AtomicUnit,
     link: Link,
     cpu: CpuCosts,
+    #[serde(default)]
+    extended: Extended,
 }
 
 #[derive(Deserialize)]
@@ -207,6 +211,20 @@ struct CpuCosts {
     transaction_ns: Constant,
 }
 
+/// Atomics beyond the two of every NIC.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Extended {
+    masked: Option<Flag>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Flag {
+    value: bool,
+    source: Spanned<String>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Constant {
@@ -222,12 +240,25 @@ const PICOS_PER_GBPS: f64 = 8e3;
 const MAX_NANOS: f64 = 1e9;
 const MAX_OVERHEAD_BYTES: f64 = 4096.0;
 
+fn check_source(source: &Spanned<String>) -> Result<(), Wrong> {
+    match source.get_ref().trim().is_empty() {
+        true => Err((source.span().start, "a constant needs a source".to_owned())),
+        false => Ok(()),
+    }
+}
+
+impl Flag {
+    /// The value, if it has a source.
+    fn checked(&self) -> Result<bool, Wrong> {
+        check_source(&self.source)?;
+        Ok(self.value)
+    }
+}
+
 impl Constant {
     /// The value, if it has a source and lies in the range.
     fn checked(&self, range: std::ops::RangeInclusive<f64>) -> Result<f64, Wrong> {
-        if self.source.get_ref().trim().is_empty() {
-            return Err((self.source.span().start, "a constant needs a source".to_owned()));
-        }
+        check_source(&self.source)?;
         let (low, high) = (range.start(), range.end());
         let refusal = || format!("{} is not between {low} and {high}", self.value.get_ref());
         let value = *self.value.get_ref();
@@ -278,6 +309,7 @@ impl Document {
                 receive: cpu.receive_ns.nanos()?,
                 transaction: cpu.transaction_ns.nanos()?,
             },
+            masked_atomics: self.extended.masked.as_ref().map_or(Ok(false), Flag::checked)?,
         })
     }
 }
@@ -317,7 +349,7 @@ mod tests {
         let line_of = |part: &str| {
             1 + good.lines().position(|line| line.contains(part)).expect("part of the profile")
         };
-        let cases: [(String, usize, &str); 8] = [
+        let cases: [(String, usize, &str); 10] = [
             (good.replace("value = 100,", "value = -1,"), line_of("value = 100,"), "between"),
             (good.replace("value = 100,", "value = nan,"), line_of("value = 100,"), "between"),
             (good.replace("value = 20,", "value = \"x\","), line_of("value = 20,"), "invalid type"),
@@ -326,6 +358,12 @@ mod tests {
             ("name = \"x\"".to_owned(), 1, "missing field"),
             (good.replacen("\"by definition\"", "\" \"", 1), line_of("read_mops"), "source"),
             (good.replacen("value = inf", "value = 0", 1), line_of("read_mops"), "between"),
+            (good.replace("value = true", "value = 1"), line_of("masked"), "invalid type"),
+            (
+                good.replace("true, source = \"by definition\"", "true, source = \"\""),
+                line_of("masked"),
+                "source",
+            ),
         ];
         for (text, expected, part) in cases {
             let error = Profile::parse("p", text.as_bytes()).expect_err("malformed");

@@ -124,6 +124,10 @@ impl fmt::Display for Verb<'_> {
                 write!(f, "CAS {expected:#x}->{new:#x} @{addr:?}")
             }
             Op::FetchAndAdd { addend } => write!(f, "FAA {addend:#x} @{addr:?}"),
+            Op::MaskedCompareAndSwap => write!(f, "CAS (masked) @{addr:?}"),
+            Op::MaskedFetchAndAdd { addend, boundary } => {
+                write!(f, "FAA {addend:#x} (boundary {boundary:#x}) @{addr:?}")
+            }
         }
     }
 }

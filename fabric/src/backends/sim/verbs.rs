@@ -17,6 +17,7 @@ use super::state::{NONE, SimNode, State};
 use super::trace::Happening;
 use super::world::Interleaving;
 use crate::contract::ids::NodeId;
+use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::transport::Token;
 use crate::contract::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
@@ -54,10 +55,11 @@ pub(super) struct Tear {
 const MAX_PIECES: usize = 16;
 
 fn payload_sent(request: &WorkRequest) -> usize {
-    match request.kind() {
-        VerbKind::Read => 0,
-        VerbKind::Write => request.bytes(),
-        VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => 2 * WORD_BYTES,
+    match (request.op, request.kind()) {
+        (Op::MaskedCompareAndSwap, _) => MaskedSwap::WORDS * WORD_BYTES,
+        (_, VerbKind::Read) => 0,
+        (_, VerbKind::Write) => request.bytes(),
+        (_, VerbKind::CompareAndSwap | VerbKind::FetchAndAdd) => 2 * WORD_BYTES,
     }
 }
 

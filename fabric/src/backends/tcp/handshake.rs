@@ -20,7 +20,7 @@ use super::wire::{Frame, FrameKind, Header};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"lotustcp");
 const HELLO_WORDS: usize = 9;

@@ -7,7 +7,8 @@
 //! ```text
 //! header     kind (8 bits) | status (8) | count (16) | words of the body (32)
 //! verb       op (4 bits)   | words (12) | region (8) | offset (40)      then its operands:
-//!            WRITE: the words · compare-and-swap: expected, new · fetch-and-add: addend
+//!            WRITE: the words · compare-and-swap: expected, new · fetch-and-add: addend ·
+//!            masked ones: compare, compare mask, swap, swap mask · addend, boundary
 //! Verbs      count verbs, back to back
 //! Results    what the READs and atomics of one such frame brought, back to back; or a status
 //!            that says why verb number `count` of it, and all behind, did not take effect
@@ -19,6 +20,7 @@
 use zerocopy::IntoBytes;
 
 use crate::contract::ids::{RegionId, RemoteAddr};
+use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::transport::MAX_MESSAGE_BYTES;
 use crate::contract::verbs::{MAX_VERB_BYTES, Op, VerbError, VerbKind};
@@ -180,6 +182,8 @@ pub(super) enum Act<'a> {
     Write(&'a [u64]),
     CompareAndSwap { expected: u64, new: u64 },
     FetchAndAdd { addend: u64 },
+    MaskedCompareAndSwap(MaskedSwap),
+    MaskedFetchAndAdd { addend: u64, boundary: u64 },
 }
 
 impl Act<'_> {
@@ -188,8 +192,8 @@ impl Act<'_> {
         match self {
             Self::Read | Self::ReadStable => VerbKind::Read,
             Self::Write(_) => VerbKind::Write,
-            Self::CompareAndSwap { .. } => VerbKind::CompareAndSwap,
-            Self::FetchAndAdd { .. } => VerbKind::FetchAndAdd,
+            Self::CompareAndSwap { .. } | Self::MaskedCompareAndSwap(_) => VerbKind::CompareAndSwap,
+            Self::FetchAndAdd { .. } | Self::MaskedFetchAndAdd { .. } => VerbKind::FetchAndAdd,
         }
     }
 }
@@ -207,6 +211,8 @@ const READ_STABLE: u8 = 2;
 const WRITE: u8 = 3;
 const COMPARE_AND_SWAP: u8 = 4;
 const FETCH_AND_ADD: u8 = 5;
+const MASKED_COMPARE_AND_SWAP: u8 = 6;
+const MASKED_FETCH_AND_ADD: u8 = 7;
 
 /// The first verb of `body`, and the rest of `body`.
 ///
@@ -225,7 +231,9 @@ pub(super) fn decode_verb(body: &[u64]) -> Result<(Verb<'_>, &[u64]), WireError>
         WRITE => words,
         COMPARE_AND_SWAP if words == 1 => 2,
         FETCH_AND_ADD if words == 1 => 1,
-        COMPARE_AND_SWAP | FETCH_AND_ADD => return Err(WireError::Body),
+        MASKED_COMPARE_AND_SWAP if words == 1 => MaskedSwap::WORDS,
+        MASKED_FETCH_AND_ADD if words == 1 => 2,
+        COMPARE_AND_SWAP..=MASKED_FETCH_AND_ADD => return Err(WireError::Body),
         other => return Err(WireError::Verb(other)),
     };
     let (operands, rest) = rest.split_at_checked(operands).ok_or(WireError::Body)?;
@@ -234,7 +242,12 @@ pub(super) fn decode_verb(body: &[u64]) -> Result<(Verb<'_>, &[u64]), WireError>
         READ_STABLE => Act::ReadStable,
         WRITE => Act::Write(operands),
         COMPARE_AND_SWAP => Act::CompareAndSwap { expected: operands[0], new: operands[1] },
-        _ => Act::FetchAndAdd { addend: operands[0] },
+        FETCH_AND_ADD => Act::FetchAndAdd { addend: operands[0] },
+        MASKED_COMPARE_AND_SWAP => {
+            let words = operands.first_chunk().expect("so many were split off");
+            Act::MaskedCompareAndSwap(MaskedSwap::of_words(*words))
+        }
+        _ => Act::MaskedFetchAndAdd { addend: operands[0], boundary: operands[1] },
     };
     let region = RegionId((first >> RemoteAddr::OFFSET_BITS) as u8);
     Ok((Verb { region, offset: first & RemoteAddr::MAX_OFFSET, words, act }, rest))
@@ -248,12 +261,14 @@ pub(super) fn sizes(op: Op, bytes: usize) -> (usize, usize) {
         Op::Read | Op::ReadStable => (1, words),
         Op::Write => (1 + words, 0),
         Op::WriteWord { .. } => (2, 0),
-        Op::CompareAndSwap { .. } => (3, 1),
+        Op::CompareAndSwap { .. } | Op::MaskedFetchAndAdd { .. } => (3, 1),
         Op::FetchAndAdd { .. } => (2, 1),
+        Op::MaskedCompareAndSwap => (1 + MaskedSwap::WORDS, 1),
     }
 }
 
-/// Appends a request; `data` is the payload of a WRITE.
+/// Appends a request; `data` is the payload of a WRITE, or the operands of a masked
+/// compare-and-swap.
 #[inline]
 pub(super) fn encode_verb(
     out: &mut Vec<u64>,
@@ -268,15 +283,18 @@ pub(super) fn encode_verb(
         Op::Write | Op::WriteWord { .. } => WRITE,
         Op::CompareAndSwap { .. } => COMPARE_AND_SWAP,
         Op::FetchAndAdd { .. } => FETCH_AND_ADD,
+        Op::MaskedCompareAndSwap => MASKED_COMPARE_AND_SWAP,
+        Op::MaskedFetchAndAdd { .. } => MASKED_FETCH_AND_ADD,
     };
     let place = u64::from(addr.region().0) << RemoteAddr::OFFSET_BITS | addr.offset();
     out.push(u64::from(number) << 60 | ((bytes / WORD_BYTES) as u64) << 48 | place);
     match op {
         Op::Read | Op::ReadStable => {}
-        Op::Write => out.extend_from_slice(data),
+        Op::Write | Op::MaskedCompareAndSwap => out.extend_from_slice(data),
         Op::WriteWord { value } => out.push(value),
         Op::CompareAndSwap { expected, new } => out.extend_from_slice(&[expected, new]),
         Op::FetchAndAdd { addend } => out.push(addend),
+        Op::MaskedFetchAndAdd { addend, boundary } => out.extend_from_slice(&[addend, boundary]),
     }
 }
 

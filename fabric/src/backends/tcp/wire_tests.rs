@@ -10,6 +10,7 @@ use super::socket::{Fill, Input};
 use super::wire::*;
 use crate::backends::tcp::server::serve::Regions;
 use crate::contract::ids::{NodeId, RegionId, RemoteAddr};
+use crate::contract::masked::MaskedSwap;
 use crate::contract::region::Rights;
 use crate::contract::verbs::Op;
 
@@ -20,8 +21,8 @@ const REGION_WORDS: u64 = 64;
 type Posted = (RemoteAddr, Op, usize, Vec<u64>);
 
 fn posted() -> impl Strategy<Value = Posted> {
-    let data = vec(any::<u64>(), 1..20);
-    (0..6_u8, 0..=RemoteAddr::MAX_OFFSET, any::<u8>(), data).prop_map(
+    let data = vec(any::<u64>(), 4..20);
+    (0..8_u8, 0..=RemoteAddr::MAX_OFFSET, any::<u8>(), data).prop_map(
         |(op, offset, region, data)| {
             let addr = RemoteAddr::new(NodeId(1), RegionId(region), offset);
             let (op, words) = match op {
@@ -30,7 +31,13 @@ fn posted() -> impl Strategy<Value = Posted> {
                 2 => (Op::Write, data.len()),
                 3 => (Op::WriteWord { value: data[0] }, 1),
                 4 => (Op::CompareAndSwap { expected: data[0], new: !data[0] }, 1),
-                _ => (Op::FetchAndAdd { addend: data[0] }, 1),
+                5 => (Op::FetchAndAdd { addend: data[0] }, 1),
+                6 => (Op::MaskedCompareAndSwap, 1),
+                _ => (Op::MaskedFetchAndAdd { addend: data[0], boundary: data[1] }, 1),
+            };
+            let data = match op {
+                Op::MaskedCompareAndSwap => data[..MaskedSwap::WORDS].to_vec(),
+                _ => data,
             };
             (addr, op, words * 8, data)
         },
@@ -55,7 +62,7 @@ fn plausible() -> impl Strategy<Value = Vec<u64>> {
             kind << 56 | u64::from(status) << 48 | count << 32 | words
         }),
         // A verb in or near the region.
-        (0..7_u64, 0..5_u64, 0..600_u64)
+        (0..9_u64, 0..5_u64, 0..600_u64)
             .prop_map(|(op, words, offset)| op << 60 | words << 48 | 3 << 40 | offset),
     ];
     vec(word, 0..40)
@@ -116,6 +123,13 @@ proptest! {
                 Op::WriteWord { .. } => Act::Write(&data[..1]),
                 Op::CompareAndSwap { expected, new } => Act::CompareAndSwap { expected, new },
                 Op::FetchAndAdd { addend } => Act::FetchAndAdd { addend },
+                Op::MaskedCompareAndSwap => {
+                    let words = data[..].try_into().expect("four operands");
+                    Act::MaskedCompareAndSwap(MaskedSwap::of_words(words))
+                }
+                Op::MaskedFetchAndAdd { addend, boundary } => {
+                    Act::MaskedFetchAndAdd { addend, boundary }
+                }
             };
             prop_assert_eq!(verb.act, expected);
             prop_assert_eq!(sizes(*op, *bytes).1, verb.result_words());

@@ -94,7 +94,7 @@ impl TcpLane {
 
 impl Transport for TcpLane {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { stable_reads: true, ..Capabilities::default() }
+        Capabilities { stable_reads: true, masked_atomics: true, ..Capabilities::default() }
     }
 
     #[inline]

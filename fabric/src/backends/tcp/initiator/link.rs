@@ -165,7 +165,7 @@ impl Link {
                 first = index;
             }
             let data = match request.op {
-                Op::Write => work.words(request.local),
+                Op::Write | Op::MaskedCompareAndSwap => work.words(request.local),
                 _ => &[],
             };
             wire::encode_verb(out, request.addr, request.op, bytes, data);

@@ -10,6 +10,7 @@ use crate::backends::tcp::wire::{
     self, Act, Frame, FrameKind, Header, MAX_FRAME_WORDS, Verb, WireError,
 };
 use crate::contract::ids::{RegionId, RemoteAddr};
+use crate::contract::masked::masked_sum;
 use crate::contract::region::{Memory, Rights, WORD_BYTES};
 use crate::contract::verbs::{VerbError, first_word};
 
@@ -140,6 +141,12 @@ impl Regions {
                 out.push(memory.compare_and_swap(first, expected, new));
             }
             Act::FetchAndAdd { addend } => out.push(memory.fetch_and_add(first, addend)),
+            Act::MaskedCompareAndSwap(swap) => {
+                out.push(memory.update(first, |old| swap.applied_to(old)));
+            }
+            Act::MaskedFetchAndAdd { addend, boundary } => {
+                out.push(memory.update(first, |old| Some(masked_sum(old, addend, boundary))));
+            }
         }
         Ok(())
     }
