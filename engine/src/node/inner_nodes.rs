@@ -5,6 +5,7 @@
 //! outdated one costs a search from the root, which replaces it.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use lotus_fabric::ids::TableId;
 use lotus_tree::{Inner, Node, ROOT, Seek};
@@ -13,20 +14,12 @@ use lotus_tree::{Inner, Node, ROOT, Seek};
 const PLACES: usize = 8192;
 /// Places that a node may be in, one after the other.
 const PLACES_OF_A_NODE: usize = 4;
-const GROUPS: usize = PLACES / PLACES_OF_A_NODE;
 
 /// Inner nodes of one coordinator; see the module's documentation.
 #[derive(Default)]
 pub(crate) struct InnerNodes {
-    places: RefCell<Places>,
-}
-
-/// Places of nodes, in groups by a hash of table and number; none until an ordered table is used.
-#[derive(Default)]
-struct Places {
-    /// For each place some bits of its node's hash: most searches look at one place of a group.
-    tags: Vec<[u32; PLACES_OF_A_NODE]>,
-    nodes: Vec<[Option<Known>; PLACES_OF_A_NODE]>,
+    /// By a hash of table and number; empty until an ordered table is used.
+    places: RefCell<Vec<Option<Known>>>,
 }
 
 struct Known {
@@ -43,7 +36,7 @@ impl InnerNodes {
         let places = self.places.borrow();
         let (mut number, mut above) = (ROOT, u8::MAX);
         loop {
-            let inner = places.find(table, number)?;
+            let inner = find(&places, table, number)?;
             let own = inner.level();
             if own < level || own >= above {
                 return None;
@@ -61,12 +54,12 @@ impl InnerNodes {
 
     /// Returns a node, if it is remembered.
     pub(crate) fn get(&self, table: TableId, number: u64) -> Option<Inner> {
-        self.places.borrow().find(table, number).cloned()
+        find(&self.places.borrow(), table, number).cloned()
     }
 
     /// Gives up the nodes of tables that are not `in_use`.
     pub(crate) fn retain(&self, in_use: impl Fn(TableId) -> bool) {
-        for known in self.places.borrow_mut().nodes.as_flattened_mut() {
+        for known in self.places.borrow_mut().iter_mut() {
             *known = known.take().filter(|known| in_use(known.table));
         }
     }
@@ -74,33 +67,17 @@ impl InnerNodes {
     /// Remembers a node in place of another one, if it is an inner node.
     pub(crate) fn keep(&self, table: TableId, number: u64, node: Node<'_>) {
         let mut places = self.places.borrow_mut();
-        let Places { tags, nodes } = &mut *places;
-        if nodes.is_empty() {
-            tags.resize(GROUPS, Default::default());
-            nodes.resize_with(GROUPS, Default::default);
+        if places.is_empty() {
+            places.resize_with(PLACES, || None);
         }
-        let (group, tag) = place_of(table, number);
-        let own = &mut nodes[group];
+        let own = &mut places[places_of(table, number)];
         let is_it = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.is(table, number));
         let place = own.iter().position(is_it).or_else(|| own.iter().position(Option::is_none));
-        let place = place.unwrap_or(number as usize % PLACES_OF_A_NODE);
-        let known = &mut own[place];
+        let known = &mut own[place.unwrap_or(number as usize % PLACES_OF_A_NODE)];
         let same = |known: &Known| known.is(table, number) && known.inner.node() == node;
         if !known.as_ref().is_some_and(same) {
             *known = Inner::of(node).map(|inner| Known { table, number, inner });
-            tags[group][place] = tag;
         }
-    }
-}
-
-impl Places {
-    #[inline]
-    fn find(&self, table: TableId, number: u64) -> Option<&Inner> {
-        let (group, tag) = place_of(table, number);
-        let tags = self.tags.get(group)?;
-        let own = self.nodes[group].iter().zip(tags).filter(|(_, found)| **found == tag);
-        let mut known = own.filter_map(|(known, _)| known.as_ref());
-        known.find(|known| known.is(table, number)).map(|known| &known.inner)
     }
 }
 
@@ -111,17 +88,25 @@ impl Known {
     }
 }
 
-/// Group of the places that a node may be in, and the tag of its place.
 #[inline]
-fn place_of(table: TableId, number: u64) -> (usize, u32) {
-    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-    // Numbers are random, except for the root's.
-    let hash = (number ^ u64::from(table.0)).wrapping_mul(GOLDEN_RATIO);
-    ((hash >> SHIFT) as usize, hash as u32)
+fn find(places: &[Option<Known>], table: TableId, number: u64) -> Option<&Inner> {
+    let own = places.get(places_of(table, number))?;
+    let known = own.iter().flatten().find(|known| known.is(table, number))?;
+    Some(&known.inner)
 }
 
-/// Leaves the highest bits of a hash: one value for each group.
-const SHIFT: u32 = u64::BITS - GROUPS.ilog2();
+/// Places that a node may be in.
+#[inline]
+fn places_of(table: TableId, number: u64) -> Range<usize> {
+    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+    // Numbers are random, except for the root's.
+    let hash = (number ^ u64::from(table.0)).wrapping_mul(GOLDEN_RATIO) >> SHIFT;
+    let first = hash as usize * PLACES_OF_A_NODE;
+    first..first + PLACES_OF_A_NODE
+}
+
+/// Leaves the highest bits of a hash: one value for each group of places.
+const SHIFT: u32 = 64 - (PLACES / PLACES_OF_A_NODE).ilog2();
 
 #[cfg(test)]
 mod tests {
@@ -147,7 +132,7 @@ mod tests {
         assert_eq!((known(1, 0), known(2, 0)), (Some(node(b"root")), Some(node(b"other"))));
         keep(1, 0, &node(b"next"));
         assert_eq!(known(1, 0), Some(node(b"next")));
-        let same = |number: &u64| place_of(TableId(1), *number).0 == place_of(TableId(1), 0).0;
+        let same = |number: &u64| places_of(TableId(1), *number) == places_of(TableId(1), 0);
         let rivals: Vec<u64> = (1..).filter(same).take(PLACES_OF_A_NODE).collect();
         for number in &rivals[1..] {
             keep(1, *number, &node(b"rival"));

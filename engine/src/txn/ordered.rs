@@ -117,8 +117,8 @@ impl OrderedTable<'_> {
     ///
     /// # Errors
     /// `TooLarge`, `Misuse`, or those of an execution.
-    pub fn get(&mut self, key: &[u8]) -> impl Future<Output = Result<Option<&[u8]>, TxnError>> {
-        self.read(key, Access::Read)
+    pub async fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, TxnError> {
+        self.read(key, Access::Read).await
     }
 
     /// Returns the value of a key that this transaction will change: as [`Self::get`], but the row
@@ -127,11 +127,8 @@ impl OrderedTable<'_> {
     ///
     /// # Errors
     /// As [`Self::get`]; `Misuse` in a read-only transaction.
-    pub fn get_for_update(
-        &mut self,
-        key: &[u8],
-    ) -> impl Future<Output = Result<Option<&[u8]>, TxnError>> {
-        self.read(key, Access::Write)
+    pub async fn get_for_update(&mut self, key: &[u8]) -> Result<Option<&[u8]>, TxnError> {
+        self.read(key, Access::Write).await
     }
 
     /// Declares a key that will be read, or a range's first one: the next execution brings its
