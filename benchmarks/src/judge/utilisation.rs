@@ -73,6 +73,7 @@ fn kind(resource: Resource, memory_nodes: usize) -> &'static str {
         Resource::Outbound(node) => on(node, "MN outbound requests", "CN outbound requests"),
         Resource::Inbound(node) => on(node, "MN inbound requests", "CN inbound requests"),
         Resource::AtomicUnit(node) => on(node, "MN atomic unit", "CN atomic unit"),
+        Resource::HottestWord(node) => on(node, "MN hottest word", "CN hottest word"),
         Resource::Sending(node) => on(node, "MN link, sending", "CN link, sending"),
         Resource::Receiving(node) => on(node, "MN link, receiving", "CN link, receiving"),
         Resource::Core { node, .. } => on(node, "MN cores", "CN cores"),

@@ -18,6 +18,8 @@ pub enum Resource {
     Inbound(NodeId),
     /// The NIC's unit that carries out atomics one by one.
     AtomicUnit(NodeId),
+    /// The word on which atomics have waited for one another for longest, where they do.
+    HottestWord(NodeId),
     /// The link away from a node.
     Sending(NodeId),
     /// The link towards a node.
@@ -37,6 +39,7 @@ impl fmt::Display for Resource {
             Self::Outbound(node) => write!(f, "outbound requests of node {}", node.0),
             Self::Inbound(node) => write!(f, "inbound requests of node {}", node.0),
             Self::AtomicUnit(node) => write!(f, "atomic unit of node {}", node.0),
+            Self::HottestWord(node) => write!(f, "hottest word of node {}", node.0),
             Self::Sending(node) => write!(f, "link from node {}", node.0),
             Self::Receiving(node) => write!(f, "link to node {}", node.0),
             Self::Core { node, index } => write!(f, "core {index} of node {}", node.0),

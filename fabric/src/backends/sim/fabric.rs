@@ -160,7 +160,7 @@ impl Fabric for SimFabric {
             Connection::new(ends, node.life)
         }));
         let stable_reads = !state.reads_may_tear;
-        let masked_atomics = state.costs.masked_atomics;
+        let masked_atomics = state.costs.atomics.masked;
         let capabilities = Capabilities { stable_reads, masked_atomics, ..Capabilities::default() };
         drop(state);
         Ok(Box::new(SimLane { fabric: self.clone(), at, index, capabilities }))

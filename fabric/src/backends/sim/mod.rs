@@ -49,6 +49,7 @@
 mod connection;
 mod fabric;
 mod faults;
+mod hot_words;
 mod inject;
 mod machines;
 mod memory;

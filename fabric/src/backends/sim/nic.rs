@@ -5,14 +5,18 @@
 //!
 //! * an *outbound* server for operations that its node issues, an *inbound* one for operations of
 //!   other nodes;
-//! * one *atomic unit*, which carries out compare-and-swaps and fetch-and-adds one by one;
+//! * one *atomic unit*, which carries out compare-and-swaps and fetch-and-adds one by one, and, if
+//!   the profile says so, holds up the inbound server meanwhile;
+//! * if the profile says so, a server for each word, at which the atomics on that word queue;
 //! * a link in each direction.
 //!
 //! Each server sums up its busy time, for the report.
 
-use super::profile::Costs;
+use super::hot_words::HotWords;
+use super::profile::{Atomics, Costs};
 use super::queue::Picos;
-use crate::contract::verbs::VerbKind;
+use crate::contract::ids::RemoteAddr;
+use crate::contract::verbs::{VerbKind, WorkRequest};
 
 /// A server that takes one operation at a time.
 #[derive(Clone, Copy, Default)]
@@ -35,6 +39,11 @@ impl Server {
         self.busy
     }
 
+    /// Whether an operation that arrives at `at` begins at once.
+    pub(super) fn is_free(&self, at: Picos) -> bool {
+        self.free_at <= at
+    }
+
     pub(super) fn forget_busy(&mut self) {
         self.busy = 0;
     }
@@ -54,6 +63,7 @@ pub(super) struct Nic {
     pub(super) outbound: Server,
     pub(super) inbound: Server,
     pub(super) atomic_unit: Server,
+    pub(super) hot_words: HotWords,
     pub(super) sending: Server,
     pub(super) receiving: Server,
     /// Duration of every operation, in percent of the profile.
@@ -75,6 +85,7 @@ impl Nic {
             outbound: idle,
             inbound: idle,
             atomic_unit: idle,
+            hot_words: HotWords::default(),
             sending: idle,
             receiving: idle,
             percent: NORMAL_PERCENT,
@@ -99,25 +110,42 @@ impl Nic {
 
     /// Receives and serves a request, with its last bit arriving at `at`.
     #[inline]
-    pub(super) fn serve(
-        &mut self,
-        at: Picos,
-        kind: VerbKind,
-        payload: usize,
-        costs: &Costs,
-    ) -> Service {
-        let carried = if kind == VerbKind::Write { payload } else { 0 };
+    pub(super) fn serve(&mut self, at: Picos, request: &WorkRequest, costs: &Costs) -> Service {
+        let kind = request.kind();
+        let carried = if kind == VerbKind::Write { request.bytes() } else { 0 };
         let received = self.receive(at, costs.transmission(carried));
         let service = self.scaled(costs.inbound.of(kind));
-        let start = self.inbound.admit(received, service);
         match kind {
-            VerbKind::Read | VerbKind::Write => Service { start, end: start + service },
+            VerbKind::Read | VerbKind::Write => {
+                let start = self.inbound.admit(received, service);
+                Service { start, end: start + service }
+            }
             VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => {
-                let unit = self.scaled(costs.atomic_unit);
-                let start = self.atomic_unit.admit(start, unit);
-                Service { start, end: start + unit }
+                self.serve_atomic(received, service, request.addr, &costs.atomics)
             }
         }
+    }
+
+    /// Serves an atomic that was received at `at`, and takes `service` like any request.
+    #[inline]
+    fn serve_atomic(
+        &mut self,
+        at: Picos,
+        service: Picos,
+        addr: RemoteAddr,
+        atomics: &Atomics,
+    ) -> Service {
+        let unit = self.scaled(atomics.unit);
+        let entered = match atomics.block_inbound {
+            true => self.inbound.admit(at, service + unit) + service,
+            false => self.inbound.admit(at, service),
+        };
+        let mut start = self.atomic_unit.admit(entered, unit);
+        if let Some(span) = atomics.same_address {
+            let span = self.scaled(span);
+            start = self.hot_words.admit(addr, start, span);
+        }
+        Service { start, end: start + unit }
     }
 
     /// Receives a datagram, with its last bit arriving at `at`; returns when it is placed.

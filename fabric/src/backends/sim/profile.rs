@@ -73,14 +73,25 @@ impl Services {
 pub(super) struct Costs {
     pub(super) inbound: Services,
     pub(super) outbound: Services,
-    pub(super) atomic_unit: Picos,
+    pub(super) atomics: Atomics,
     byte: Picos,
     overhead_bytes: u64,
     pub(super) delay: Picos,
     pub(super) jitter: Picos,
     pub(super) cpu: Cpu,
-    /// Whether the NIC has masked atomics; they cost what other atomics do.
-    pub(super) masked_atomics: bool,
+}
+
+/// How a NIC carries out atomics.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Atomics {
+    /// Time for which one occupies the atomic unit.
+    pub(super) unit: Picos,
+    /// Time for which one keeps others from its word, where that is longer.
+    pub(super) same_address: Option<Picos>,
+    /// Whether the inbound server waits for the unit.
+    pub(super) block_inbound: bool,
+    /// Whether there are masked ones; they cost what others do.
+    pub(super) masked: bool,
 }
 
 /// CPU time that a core spends on each operation.
@@ -188,6 +199,14 @@ struct Rates {
 #[serde(deny_unknown_fields)]
 struct AtomicUnit {
     mops: Constant,
+    same_address_mops: Option<Constant>,
+    blocks_inbound: Option<Flag>,
+}
+
+impl AtomicUnit {
+    fn same_address(&self) -> Result<Option<Picos>, Wrong> {
+        self.same_address_mops.as_ref().map(|rate| rate.rate(PICOS_PER_MOPS)).transpose()
+    }
 }
 
 #[derive(Deserialize)]
@@ -247,12 +266,11 @@ fn check_source(source: &Spanned<String>) -> Result<(), Wrong> {
     }
 }
 
-impl Flag {
-    /// The value, if it has a source.
-    fn checked(&self) -> Result<bool, Wrong> {
-        check_source(&self.source)?;
-        Ok(self.value)
-    }
+/// The value of a flag, which has a source; false if it is not there.
+fn optional(flag: &Option<Flag>) -> Result<bool, Wrong> {
+    let Some(flag) = flag else { return Ok(false) };
+    check_source(&flag.source)?;
+    Ok(flag.value)
 }
 
 impl Constant {
@@ -295,7 +313,12 @@ impl Document {
         Ok(Costs {
             inbound: self.inbound.services()?,
             outbound: self.outbound.services()?,
-            atomic_unit: self.atomic_unit.mops.rate(PICOS_PER_MOPS)?,
+            atomics: Atomics {
+                unit: self.atomic_unit.mops.rate(PICOS_PER_MOPS)?,
+                same_address: self.atomic_unit.same_address()?,
+                block_inbound: optional(&self.atomic_unit.blocks_inbound)?,
+                masked: optional(&self.extended.masked)?,
+            },
             byte: link.gbps.rate(PICOS_PER_GBPS)?,
             overhead_bytes: link.overhead_bytes.checked(0.0..=MAX_OVERHEAD_BYTES)? as u64,
             delay: link.delay_ns.nanos()?,
@@ -309,7 +332,6 @@ impl Document {
                 receive: cpu.receive_ns.nanos()?,
                 transaction: cpu.transaction_ns.nanos()?,
             },
-            masked_atomics: self.extended.masked.as_ref().map_or(Ok(false), Flag::checked)?,
         })
     }
 }
@@ -330,7 +352,7 @@ mod tests {
     #[test]
     fn rates_become_times() {
         let costs = Profile::named("cx3-56g").expect("built in").costs;
-        assert_eq!(costs.atomic_unit, 400_000);
+        assert_eq!(costs.atomics.unit, 400_000);
         assert_eq!(costs.inbound.of(VerbKind::Write), 28_571);
         // 50 bytes at 54.5 Gbps.
         assert_eq!(costs.transmission(8), 50 * 147);

@@ -10,6 +10,7 @@ pub(super) fn start(state: &mut State) {
     state.measured_since = state.now;
     for node in &mut state.nodes {
         node.nic.servers().into_iter().for_each(|server| server.forget_busy());
+        node.nic.hot_words.forget_busy();
     }
     state.cores.iter_mut().for_each(|core| core.busy = 0);
 }
@@ -32,6 +33,10 @@ pub(super) fn of(state: &mut State) -> Report {
         let servers = node.nic.servers().map(|server| part(server.busy()));
         let entries = names.into_iter().zip(servers);
         resources.extend(entries.map(|(resource, busy)| Utilisation { resource, busy }));
+        if state.costs.atomics.same_address.is_some() {
+            let (resource, busy) = (Resource::HottestWord(node_id), node.nic.hot_words.busy());
+            resources.push(Utilisation { resource, busy: part(busy) });
+        }
     }
     let mut cores_of = vec![0; state.nodes.len()];
     for core in &state.cores {

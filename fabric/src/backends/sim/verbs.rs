@@ -232,8 +232,7 @@ impl State {
         loop {
             let request = self.current(id, batch);
             let nic = &mut self.nodes[usize::from(ends.target.0)].nic;
-            let Service { start, end } =
-                nic.serve(clock, request.kind(), request.bytes(), &self.costs);
+            let Service { start, end } = nic.serve(clock, &request, &self.costs);
             self.connection(id).served = end;
             if start > self.now && !together {
                 self.connection(id).phase = Phase::Queued;

@@ -87,6 +87,53 @@ fn floods_of_small_verbs_run_at_the_published_rates() {
     }
 }
 
+/// The profile `cx3-56g` with another atomic unit.
+fn cx3_with(atomic_unit: &str) -> World {
+    const CX3: &str = include_str!("../../../profiles/cx3-56g.toml");
+    let (before, rest) = CX3.split_once("[atomic_unit]").expect("it has one");
+    let (_, after) = rest.split_once("[link]").expect("it has one");
+    let text = format!("{before}[atomic_unit]\n{atomic_unit}\n[link]{after}");
+    let profile = Profile::parse("cx3", text.as_bytes()).expect("well-formed");
+    world(Config { interleaving: Interleaving::PerBatch, ..Config::new(1, 1 + CLIENTS, profile) })
+}
+
+#[test]
+fn atomics_on_one_word_are_slower_than_on_many_if_the_profile_says_so() {
+    let unit = "mops = { value = 20, source = \"a test\" }\n\
+                same_address_mops = { value = 2.6, source = \"a test\" }";
+    let many: Verb = |batch, index| _ = batch.fetch_and_add(word(index), 1);
+    let one: Verb = |batch, _| _ = batch.fetch_and_add(word(0), 1);
+    for (verb, mops, bound) in
+        [(many, 20.0, Resource::AtomicUnit(MEMORY)), (one, 2.6, Resource::HottestWord(MEMORY))]
+    {
+        let found = flood(&mut cx3_with(unit), 16, verb);
+        assert_near(found.mops, mops, 0.03);
+        assert_eq!(found.report.bound().map(|most| most.resource), Some(bound));
+    }
+    // READs of the word do not wait.
+    let reads: Verb = |batch, index| match index % 16 {
+        0 => _ = batch.fetch_and_add(word(0), 1),
+        _ => _ = batch.read(word(0), 8),
+    };
+    assert_near(flood(&mut cx3_with(unit), 16, reads).mops, 26.0, 0.03);
+}
+
+#[test]
+fn atomics_hold_up_other_verbs_if_the_profile_says_so() {
+    let mixed: Verb = |batch, index| match index % 4 {
+        0 => _ = batch.fetch_and_add(word(index), 1),
+        _ => _ = batch.read(word(index), 8),
+    };
+    let unit = "mops = { value = 2.5, source = \"a test\" }\n";
+    let apart = flood(&mut cx3_with(unit), 16, mixed);
+    assert_near(apart.mops, 4.0 * 2.5, 0.03);
+    let blocking = unit.to_owned() + "blocks_inbound = { value = true, source = \"a test\" }";
+    let together = flood(&mut cx3_with(&blocking), 16, mixed);
+    // Four requests at 26 Mops, and one atomic at 2.5.
+    assert_near(together.mops, 4.0 / (4.0 / 26.0 + 1.0 / 2.5), 0.03);
+    assert_eq!(together.report.bound().map(|most| most.resource), Some(Resource::Inbound(MEMORY)));
+}
+
 #[test]
 fn large_transfers_are_bounded_by_the_link() {
     let read = |batch: &mut Batch, _| _ = batch.read(word(0), 4096);

@@ -1,0 +1,81 @@
+//! Words on which atomics wait for one another.
+//!
+//! A NIC keeps several atomics under way, but not two on one address: the second one begins when
+//! the first has left its pipeline. So a single lock is served much more slowly than many are
+//! (ShiftLock §2.3, Table 3).
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::BuildHasherDefault;
+
+use super::nic::Server;
+use super::queue::Picos;
+use crate::contract::ids::RemoteAddr;
+
+/// Number of words after which those that nobody waits for are forgotten.
+const MOST_WORDS: usize = 1 << 16;
+
+/// Words of one NIC that atomics were carried out on lately, each as a server.
+#[derive(Clone, Default)]
+pub(super) struct HotWords {
+    words: HashMap<u64, Server, BuildHasherDefault<DefaultHasher>>,
+    /// Busy time of the word that was busy for longest.
+    hottest: Picos,
+}
+
+impl HotWords {
+    /// Queues an atomic on a word that is ready at `at` and keeps the word for `span`; returns when
+    /// it begins.
+    pub(super) fn admit(&mut self, addr: RemoteAddr, at: Picos, span: Picos) -> Picos {
+        if self.words.len() >= MOST_WORDS {
+            // Arrivals are not in the order of their times, so a word that is free now may be asked
+            // for a little earlier. It would have been free then, too, unless it is hot.
+            let limit = self.hottest / 2;
+            self.words.retain(|_, word| !word.is_free(at) || word.busy() > limit);
+        }
+        let place = u64::from(addr.region().0) << RemoteAddr::OFFSET_BITS | addr.offset();
+        let word = self.words.entry(place).or_default();
+        let start = word.admit(at, span);
+        self.hottest = self.hottest.max(word.busy());
+        start
+    }
+
+    /// Busy time of the word that was busy for longest.
+    pub(super) fn busy(&self) -> Picos {
+        self.hottest
+    }
+
+    pub(super) fn forget_busy(&mut self) {
+        self.words.values_mut().for_each(Server::forget_busy);
+        self.hottest = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::ids::{NodeId, RegionId};
+
+    #[test]
+    fn atomics_on_one_word_wait_for_one_another_and_others_do_not() {
+        let word = |index: u64| RemoteAddr::new(NodeId(0), RegionId(0), 8 * index);
+        let mut words = HotWords::default();
+        let starts = [(1, 10), (2, 10), (1, 12), (1, 50)]
+            .map(|(index, at)| words.admit(word(index), at, 20));
+        assert_eq!((starts, words.busy()), ([10, 10, 30, 50], 60));
+        words.forget_busy();
+        assert_eq!((words.admit(word(1), 50, 20), words.busy()), (70, 20));
+    }
+
+    #[test]
+    fn words_that_nobody_waits_for_are_forgotten_and_hot_ones_are_not() {
+        let word = |index: u64| RemoteAddr::new(NodeId(0), RegionId(0), 8 * index);
+        let mut words = HotWords::default();
+        for index in 1..=2 * MOST_WORDS as u64 {
+            words.admit(word(0), index, 1);
+            words.admit(word(index), index, 1);
+        }
+        assert!(words.words.len() <= MOST_WORDS);
+        assert_eq!(words.busy(), 2 * MOST_WORDS as u64, "the hot word has lost nothing");
+    }
+}
