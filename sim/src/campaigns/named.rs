@@ -15,6 +15,7 @@ macro_rules! files {
 
 files! {
     "h1-snapshots-meet-commits"
+    "h2-clocks-drift"
     "h2-expelled-before-a-memory-node-joins"
     "h2-made-ready-while-somebody-is-out"
     "h2-nodes-die"

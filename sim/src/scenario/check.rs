@@ -8,7 +8,7 @@ use crate::scenario::strike::Strike;
 use lotus_benchmarks::config::Locks;
 use lotus_benchmarks::engine::Isolation;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::sim::{Fault, Rates, Scheduled, When};
+use lotus_fabric::sim::{Fault, MAX_CLOCK_PPM, Rates, Scheduled, When};
 use lotus_mvcc::table::MAX_RECORD_BYTES;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -103,6 +103,10 @@ impl Scenario {
         for entry in &self.planned() {
             if let Fault::SetRates(rates) = &entry.fault {
                 must(all_rates(rates), "a rate is not from 0 to 1")?;
+            }
+            if let Fault::ClockRate { ppm, .. } = entry.fault {
+                let within = ppm.unsigned_abs() <= MAX_CLOCK_PPM.unsigned_abs();
+                must(within, "a clock gains or loses more than a tenth")?;
             }
             self.check_loss(entry)?;
         }

@@ -114,6 +114,7 @@ impl Scenario {
             Fault::Isolate { node } => Some(Fault::Rejoin { node }),
             Fault::SlowNic { node, .. } => Some(Fault::SlowNic { node, percent: 100 }),
             Fault::SlowCores { node, .. } => Some(Fault::SlowCores { node, percent: 100 }),
+            Fault::ClockRate { node, .. } => Some(Fault::ClockRate { node, ppm: 0 }),
             // A clock that was set back stands still; one that was set forward goes on.
             Fault::ClockJump { node, nanos } if nanos < 0 => {
                 Some(Fault::ClockJump { node, nanos: -nanos })

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::ids::NodeId;
 
+/// Largest rate at which a clock gains or loses time, in parts per million: a tenth.
+pub const MAX_CLOCK_PPM: i32 = 100_000;
+
 /// Rates of random faults of messages and verbs. Probabilities from 0 to 1; all 0 by default.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -119,6 +122,14 @@ pub enum Fault {
         /// Size of the jump in nanoseconds.
         nanos: i64,
     },
+    /// A node's clock runs faster or more slowly than time does, from now on.
+    ClockRate {
+        /// The node.
+        node: NodeId,
+        /// Nanoseconds that it gains in a millisecond, up to [`MAX_CLOCK_PPM`]; it loses time if
+        /// negative, and 0 is normal. What it has gained stays.
+        ppm: i32,
+    },
     /// Random faults have these rates from now on.
     SetRates(Rates),
     /// Cancels all scheduled faults that wait for a count of verbs or messages.
@@ -152,6 +163,7 @@ impl Fault {
             | Self::SlowNic { node, .. }
             | Self::SlowCores { node, .. }
             | Self::ClockJump { node, .. }
+            | Self::ClockRate { node, .. }
             | Self::Crash { node, .. }
             | Self::Restart { node } => (Some(node), None),
             Self::SetRates(_) | Self::Disarm => (None, None),
@@ -228,6 +240,8 @@ pub struct FaultCounts {
     pub slowdowns: u64,
     /// Clocks set.
     pub clock_jumps: u64,
+    /// Changes of the rates of clocks.
+    pub clock_rates: u64,
     /// Crashes.
     pub crashes: u64,
     /// Restarts.
@@ -236,7 +250,7 @@ pub struct FaultCounts {
 
 impl FaultCounts {
     /// Every kind with its count, for reports.
-    pub fn by_kind(&self) -> [(&'static str, u64); 18] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 19] {
         [
             ("messages lost", self.messages_lost),
             ("messages duplicated", self.messages_duplicated),
@@ -254,6 +268,7 @@ impl FaultCounts {
             ("pauses", self.pauses),
             ("slowdowns", self.slowdowns),
             ("clock jumps", self.clock_jumps),
+            ("changes of clock rates", self.clock_rates),
             ("crashes", self.crashes),
             ("restarts", self.restarts),
         ]

@@ -1,7 +1,7 @@
 //! The effect of each fault on the state.
 
 use super::connection::Phase;
-use super::faults::{Chances, Fault, MemoryFate, When};
+use super::faults::{Chances, Fault, MAX_CLOCK_PPM, MemoryFate, When};
 use super::queue::{Event, picos};
 use super::state::{NONE, Next, SimNode, State};
 use super::trace::Happening;
@@ -93,6 +93,12 @@ impl State {
                 self.set_time(self.now);
                 self.node(node).clock.jump(nanos);
                 // Their timers are due at other world times now.
+                self.wake_cores_of(node);
+            }
+            Fault::ClockRate { node, ppm } => {
+                counts.clock_rates += 1;
+                self.set_time(self.now);
+                self.node(node).clock.set_rate(ppm.clamp(-MAX_CLOCK_PPM, MAX_CLOCK_PPM));
                 self.wake_cores_of(node);
             }
             Fault::SetRates(ref rates) => self.chances = Chances::new(rates.clone()),

@@ -65,7 +65,7 @@ mod world;
 
 pub use crate::run::utilisation::{Report, Resource, Utilisation};
 pub use fabric::SimFabric;
-pub use faults::{Fault, FaultCounts, MemoryFate, Rates, Scheduled, When};
+pub use faults::{Fault, FaultCounts, MAX_CLOCK_PPM, MemoryFate, Rates, Scheduled, When};
 pub use machines::{SimCore, SimMachines};
 pub use profile::{Profile, ProfileError};
 pub use trace::{Happening, TraceEvent, Tracer};

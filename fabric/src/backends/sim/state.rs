@@ -36,11 +36,16 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Reading of every clock at time zero. Not zero, which means "never" in many places.
 const CLOCK_AT_START: u64 = 1_000_000_000;
 
+const MILLION: u64 = 1_000_000;
+
 /// The clock of one node.
 pub(super) struct NodeClock {
     /// Nanoseconds since the world began; the same word for all nodes.
     world: Arc<AtomicU64>,
     offset: AtomicI64,
+    /// Nanoseconds gained in a millisecond, and the world's time since when that is so.
+    ppm: AtomicI64,
+    rated: AtomicU64,
     /// Latest reading before the clock was set back.
     floor: AtomicU64,
     /// Transactions begun in the current turn.
@@ -51,8 +56,9 @@ pub(super) struct NodeClock {
 impl Clock for NodeClock {
     #[inline]
     fn now(&self) -> Nanos {
-        let world = CLOCK_AT_START + self.world.load(Ordering::Relaxed);
-        let shown = world.saturating_add_signed(self.offset.load(Ordering::Relaxed));
+        let world = self.world.load(Ordering::Relaxed);
+        let offset = self.offset.load(Ordering::Relaxed).saturating_add(self.gained(world));
+        let shown = (CLOCK_AT_START + world).saturating_add_signed(offset);
         Nanos(shown.max(self.floor.load(Ordering::Relaxed)))
     }
 
@@ -65,7 +71,26 @@ impl Clock for NodeClock {
 impl NodeClock {
     fn new(world: Arc<AtomicU64>) -> Self {
         let (offset, floor, transactions) = <(AtomicI64, AtomicU64, AtomicU64)>::default();
-        Self { world, offset, floor, transactions }
+        let (ppm, rated) = <(AtomicI64, AtomicU64)>::default();
+        Self { world, offset, ppm, rated, floor, transactions }
+    }
+
+    /// Nanoseconds gained since the rate was set.
+    #[inline]
+    fn gained(&self, world: u64) -> i64 {
+        let ppm = self.ppm.load(Ordering::Relaxed);
+        if ppm == 0 {
+            return 0;
+        }
+        let elapsed = world - self.rated.load(Ordering::Relaxed);
+        (i128::from(elapsed) * i128::from(ppm) / i128::from(MILLION)) as i64
+    }
+
+    pub(super) fn set_rate(&self, ppm: i32) {
+        let world = self.world.load(Ordering::Relaxed);
+        self.offset.fetch_add(self.gained(world), Ordering::Relaxed);
+        self.rated.store(world, Ordering::Relaxed);
+        self.ppm.store(ppm.into(), Ordering::Relaxed);
     }
 
     pub(super) fn jump(&self, nanos: i64) {
@@ -77,7 +102,15 @@ impl NodeClock {
     /// World time at which the clock will show `reading`.
     fn shows(&self, reading: Nanos) -> Picos {
         let offset = self.offset.load(Ordering::Relaxed);
-        let world = reading.0.saturating_sub(CLOCK_AT_START).saturating_add_signed(-offset);
+        let gaining = reading.0.saturating_sub(CLOCK_AT_START).saturating_add_signed(-offset);
+        let (ppm, rated) = (self.ppm.load(Ordering::Relaxed), self.rated.load(Ordering::Relaxed));
+        let left = gaining.saturating_sub(rated);
+        if ppm == 0 || left == 0 {
+            return gaining.saturating_mul(PICOS_PER_NANO);
+        }
+        let rate = MILLION.saturating_add_signed(ppm);
+        let left = (u128::from(left) * u128::from(MILLION)).div_ceil(u128::from(rate));
+        let world = rated.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));
         world.saturating_mul(PICOS_PER_NANO)
     }
 }

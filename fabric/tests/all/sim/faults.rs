@@ -270,6 +270,40 @@ fn a_jump_of_the_clock_makes_timers_fire() {
 }
 
 #[test]
+fn clocks_gain_and_lose_time_and_keep_what_they_have_gained() {
+    let mut world = world(ideal(1, 3));
+    let (here, there) = (world.env(CLIENT), world.env(OTHER));
+    let mut run_at = |ppm, until| {
+        world.inject(Fault::ClockRate { node: CLIENT, ppm }).expect("it exists");
+        world.run_until(micros(until)).expect("no limit");
+    };
+    run_at(1000, 10_000);
+    assert_eq!(here.now().since(there.now()), micros(10));
+    run_at(-2000, 20_000);
+    assert_eq!(there.now().since(here.now()), micros(10));
+    run_at(0, 30_000);
+    assert_eq!(there.now().since(here.now()), micros(10));
+    // Beyond the bound.
+    run_at(i32::MAX, 40_000);
+    assert_eq!(here.now().since(there.now()), micros(1000 - 10));
+}
+
+#[test]
+fn timers_follow_a_clock_that_gains_or_loses_time() {
+    for (ppm, slept) in [(100_000, 9_090), (-100_000, 11_111), (7, 9_999), (0, 10_000)] {
+        let mut world = world(ideal(1, 3));
+        world.inject(Fault::ClockRate { node: CLIENT, ppm }).expect("it exists");
+        let sleeper = Running::default();
+        sleeper.start(&mut world, at(CLIENT, 0), async |lane: Lane| {
+            lane.executor().sleep(micros(10_000)).await;
+        });
+        sleeper.finish(&mut world);
+        let found = world.now().as_micros();
+        assert!((slept..=slept + 1).contains(&found), "{ppm} ppm: {found} us");
+    }
+}
+
+#[test]
 fn a_storm_begins_and_ends_by_schedule() {
     let storm = |time, message_loss| Scheduled {
         when: When::At(micros(time)),
