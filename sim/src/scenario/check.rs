@@ -13,6 +13,18 @@ use lotus_mvcc::table::MAX_RECORD_BYTES;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+fn share(share: f64) -> bool {
+    (0.0..=1.0).contains(&share)
+}
+
+fn all_rates(rates: &Rates) -> bool {
+    let Rates { message_loss, message_duplication, message_delay, .. } = *rates;
+    let Rates { verb_delay, torn_writes, torn_reads, .. } = *rates;
+    [message_loss, message_duplication, message_delay, verb_delay, torn_writes, torn_reads]
+        .into_iter()
+        .all(share)
+}
+
 impl Scenario {
     /// Error `Impossible` for this scenario.
     pub(crate) fn impossible(&self, message: impl ToString) -> ScenarioError {
@@ -32,7 +44,6 @@ impl Scenario {
         let must = |holds: bool, message: &str| {
             if holds { Ok(()) } else { Err(self.impossible(message)) }
         };
-        let share = |share: f64| (0.0..=1.0).contains(&share);
         must(self.storm() + self.calm() <= LONGEST, "it lasts more than a minute")?;
         must(self.storm_us + self.calm_us > 0, "it lasts no time at all")?;
         match self.workload {
@@ -88,26 +99,13 @@ impl Scenario {
         must(share(self.load.impatience), "impatience is not from 0 to 1")?;
         let rate = self.load.rate_tps.is_none_or(|tps| tps > 0.0 && tps <= 1e7);
         must(rate, "rate-tps is not more than 0 and at most 10^7")?;
-        let all_rates = |rates: &Rates| {
-            let Rates { message_loss, message_duplication, message_delay, .. } = *rates;
-            let Rates { verb_delay, torn_writes, torn_reads, .. } = *rates;
-            [message_loss, message_duplication, message_delay, verb_delay, torn_writes, torn_reads]
-                .into_iter()
-                .all(share)
-        };
         must(all_rates(&self.rates), "a rate is not from 0 to 1")?;
         must(self.authority.has_shares(), "a share of the authority's is not from 0 to 1")?;
         let can_strike = cfg!(feature = "fault-points") || self.strikes.is_empty();
         must(can_strike, "it has strikes, and this build has no fault points")?;
         self.check_survivors()?;
         for entry in &self.planned() {
-            if let Fault::SetRates(rates) = &entry.fault {
-                must(all_rates(rates), "a rate is not from 0 to 1")?;
-            }
-            if let Fault::ClockRate { ppm, .. } = entry.fault {
-                let within = ppm.unsigned_abs() <= MAX_CLOCK_PPM.unsigned_abs();
-                must(within, "a clock gains or loses more than a tenth")?;
-            }
+            self.check_size(entry)?;
             self.check_loss(entry)?;
         }
         Ok(())
@@ -132,6 +130,19 @@ impl Scenario {
         let members = compute.filter(|node| !is_struck(*node)).count();
         let cut_off = self.cut_off_from(memory).len();
         self.planned().iter().any(is_harmed) || (cut_off > 0 && 2 * cut_off >= members)
+    }
+
+    /// Checks the numbers of a fault.
+    fn check_size(&self, entry: &Scheduled) -> Result<(), ScenarioError> {
+        let (holds, message) = match &entry.fault {
+            Fault::SetRates(rates) => (all_rates(rates), "a rate is not from 0 to 1"),
+            Fault::ClockRate { ppm, .. } => {
+                let within = ppm.unsigned_abs() <= MAX_CLOCK_PPM.unsigned_abs();
+                (within, "a clock gains or loses more than a tenth")
+            }
+            _ => return Ok(()),
+        };
+        if holds { Ok(()) } else { Err(self.impossible(message)) }
     }
 
     /// Checks that a fault leaves a copy of every row, and has the lease that it needs.
