@@ -1,0 +1,145 @@
+//! A readers-writer lock of one word that is taken by compare-and-swap to write and by
+//! fetch-and-add to read: "retry on fail" in DSLR §6.1, CASLock in DecLock §6.1.
+//!
+//! ```text
+//! owner (24 bits) | resetting (1) | generation (7) | readers (32)
+//! ```
+
+const READERS_BITS: u32 = 32;
+const GENERATION_BITS: u32 = 7;
+const RESETTING_SHIFT: u32 = READERS_BITS + GENERATION_BITS;
+const OWNER_SHIFT: u32 = RESETTING_SHIFT + 1;
+const GENERATION_MASK: u64 = ((1 << GENERATION_BITS) - 1) << READERS_BITS;
+
+const _: () = assert!(OWNER_SHIFT + 24 == u64::BITS);
+
+/// The word of the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct CasRwWord(u64);
+
+/// What the word that an acquisition has found says to it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Acquired {
+    /// The lock is held.
+    Held,
+    /// A reader has counted itself, and waits for the writer to leave.
+    Behind,
+    /// Nothing was changed: the lock is another's, or has another generation than was guessed.
+    Refused,
+    /// The lock is being reset. What the acquisition has added goes with the reset; it is not taken
+    /// back.
+    Resetting,
+}
+
+impl CasRwWord {
+    /// Summand of a reader's fetch-and-add.
+    pub const READER: u64 = 1;
+    /// Summand that marks the lock as being reset, if it is not marked.
+    pub const RESETTING: u64 = 1 << RESETTING_SHIFT;
+
+    /// A word as it was read.
+    pub const fn of(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// The free lock of a generation.
+    pub const fn free(generation: u8) -> Self {
+        Self((generation as u64) << READERS_BITS & GENERATION_MASK)
+    }
+
+    /// The lock of a generation that `owner` writes under. What its release subtracts is
+    /// [`Self::owned`].
+    pub const fn written(generation: u8, owner: u32) -> Self {
+        Self(Self::free(generation).0 | Self::owned(owner))
+    }
+
+    /// Part of the word that names a writer.
+    pub const fn owned(owner: u32) -> u64 {
+        (owner as u64) << OWNER_SHIFT
+    }
+
+    /// The word.
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Number of the writer; 0 if there is none.
+    pub const fn owner(self) -> u32 {
+        (self.0 >> OWNER_SHIFT) as u32
+    }
+
+    /// Whether the lock is being reset. This precedes all else that the word says.
+    pub const fn is_resetting(self) -> bool {
+        self.0 & Self::RESETTING != 0
+    }
+
+    /// Number of resets, modulo 128.
+    pub const fn generation(self) -> u8 {
+        ((self.0 & GENERATION_MASK) >> READERS_BITS) as u8
+    }
+
+    /// Number of readers that have counted themselves.
+    pub const fn readers(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The word that ends a reset: free, and of the next generation.
+    pub const fn after_reset(self) -> Self {
+        Self::free((self.generation() + 1) & 0x7F)
+    }
+
+    /// What the word that a reader's fetch-and-add has found says to it.
+    pub const fn to_reader(self) -> Acquired {
+        match (self.is_resetting(), self.owner()) {
+            (true, _) => Acquired::Resetting,
+            (false, 0) => Acquired::Held,
+            (false, _) => Acquired::Behind,
+        }
+    }
+
+    /// What the word that a writer's compare-and-swap from `expected` has found says to it.
+    pub const fn to_writer(self, expected: Self) -> Acquired {
+        match (self.is_resetting(), self.0 == expected.0) {
+            (true, _) => Acquired::Resetting,
+            (false, true) => Acquired::Held,
+            (false, false) => Acquired::Refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn fields_are_apart(generation in 0..128_u8, owner in 0..1_u32 << 24, readers: u32) {
+            let written = CasRwWord::written(generation, owner);
+            let word = CasRwWord::of(written.word() + u64::from(readers) * CasRwWord::READER);
+            prop_assert_eq!(word.owner(), owner);
+            prop_assert_eq!(word.generation(), generation);
+            prop_assert_eq!(word.readers(), readers);
+            prop_assert!(!word.is_resetting());
+            let marked = CasRwWord::of(word.word() + CasRwWord::RESETTING);
+            prop_assert!(marked.is_resetting());
+            prop_assert_eq!(marked.to_reader(), Acquired::Resetting);
+            prop_assert_eq!(marked.to_writer(marked), Acquired::Resetting);
+            prop_assert_eq!(marked.owner(), owner);
+            prop_assert_eq!(marked.after_reset(), CasRwWord::free((generation + 1) % 128));
+            prop_assert_eq!(CasRwWord::of(word.word() - CasRwWord::owned(owner)).owner(), 0);
+        }
+    }
+
+    #[test]
+    fn a_free_lock_is_taken_and_a_held_one_is_not() {
+        let free = CasRwWord::of(0);
+        assert_eq!(free, CasRwWord::free(0));
+        assert_eq!(free.to_reader(), Acquired::Held);
+        assert_eq!(free.to_writer(free), Acquired::Held);
+        assert_eq!(free.to_writer(CasRwWord::free(1)), Acquired::Refused);
+        let written = CasRwWord::written(0, 3);
+        assert_eq!(written.to_reader(), Acquired::Behind);
+        assert_eq!(written.to_writer(free), Acquired::Refused);
+    }
+}
