@@ -195,7 +195,7 @@ impl Creation<'_> {
             let needed = self.shape.index_bytes(place);
             if let Some(base) = self.bases.get(place).copied() {
                 let named = shared.control.with_lane(|lane| async move {
-                    slabs::enter_all(&lane, replicas, base, needed, entry).await
+                    slabs::enter_with_retries(&lane, replicas, base, needed, entry).await
                 })?;
                 named.map_err(unreachable_nodes)?;
                 continue;

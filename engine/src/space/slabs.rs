@@ -94,7 +94,7 @@ pub(crate) async fn take_slabs(
         }
         taken => taken?,
     };
-    enter_all(lane, replicas, offset, bytes, entry).await?;
+    enter_with_retries(lane, replicas, offset, bytes, entry).await?;
     Ok(offset)
 }
 
@@ -283,7 +283,7 @@ async fn raise_cursor(
 }
 
 /// Enters slabs in the directory of every replica, for threads that are no coordinators.
-pub(crate) async fn enter_all(
+pub(crate) async fn enter_with_retries(
     lane: &Lane,
     replicas: &ReplicaSet,
     offset: u64,

@@ -78,7 +78,8 @@ async fn assert_rows(client: &Client, table: TableId, rows: u64) {
     }
 }
 
-/// Opens two transactions side by side at the node that owns the row, as far as there are places.
+/// Opens two transactions side by side at the node that owns a row. With one place the second one
+/// waits until the first one is aborted, whose commit then fails.
 async fn assert_two_places(client: &Client, table: TableId) {
     let mut both = [(); 2].map(|()| client.transaction(Kind::Snapshot));
     for txn in &mut both {

@@ -12,15 +12,16 @@ use super::nic::Server;
 use super::queue::Picos;
 use crate::contract::ids::RemoteAddr;
 
-/// Number of words after which those that nobody waits for are forgotten.
+/// Number of words after which those that are free are forgotten.
 const MOST_WORDS: usize = 1 << 16;
 
 /// Words of one NIC that atomics were carried out on lately, each as a server.
 #[derive(Clone, Default)]
 pub(super) struct HotWords {
     words: HashMap<u64, Server, BuildHasherDefault<DefaultHasher>>,
-    /// Busy time of the word that was busy for longest.
-    hottest: Picos,
+    /// Place of the word that was busy for longest, and for how long. It is never forgotten.
+    hottest: u64,
+    busy: Picos,
 }
 
 impl HotWords {
@@ -28,26 +29,27 @@ impl HotWords {
     /// it begins.
     pub(super) fn admit(&mut self, addr: RemoteAddr, at: Picos, span: Picos) -> Picos {
         if self.words.len() >= MOST_WORDS {
-            // Arrivals are not in the order of their times, so a word that is free now may be asked
-            // for a little earlier. It would have been free then, too, unless it is hot.
-            let limit = self.hottest / 2;
-            self.words.retain(|_, word| !word.is_free(at) || word.busy() > limit);
+            // Atomics arrive a little out of the order of their times: one that is ready before
+            // `at` may begin too early on a word that is forgotten here.
+            self.words.retain(|place, word| *place == self.hottest || !word.is_free(at));
         }
         let place = u64::from(addr.region().0) << RemoteAddr::OFFSET_BITS | addr.offset();
         let word = self.words.entry(place).or_default();
         let start = word.admit(at, span);
-        self.hottest = self.hottest.max(word.busy());
+        if word.busy() > self.busy {
+            (self.hottest, self.busy) = (place, word.busy());
+        }
         start
     }
 
     /// Busy time of the word that was busy for longest.
     pub(super) fn busy(&self) -> Picos {
-        self.hottest
+        self.busy
     }
 
     pub(super) fn forget_busy(&mut self) {
         self.words.values_mut().for_each(Server::forget_busy);
-        self.hottest = 0;
+        self.busy = 0;
     }
 }
 
@@ -68,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_nobody_waits_for_are_forgotten_and_hot_ones_are_not() {
+    fn words_that_are_free_are_forgotten_and_the_hottest_is_not() {
         let word = |index: u64| RemoteAddr::new(NodeId(0), RegionId(0), 8 * index);
         let mut words = HotWords::default();
         for index in 1..=2 * MOST_WORDS as u64 {
@@ -77,5 +79,15 @@ mod tests {
         }
         assert!(words.words.len() <= MOST_WORDS);
         assert_eq!(words.busy(), 2 * MOST_WORDS as u64, "the hot word has lost nothing");
+    }
+
+    /// Regression: none of them was forgotten, and all were looked at for each further atomic.
+    #[test]
+    fn words_that_are_used_once_are_forgotten_too() {
+        let mut words = HotWords::default();
+        for index in 0..2 * MOST_WORDS as u64 {
+            words.admit(RemoteAddr::new(NodeId(0), RegionId(0), 8 * index), 10 * index, 5);
+            assert!(words.words.len() <= MOST_WORDS, "after {index}");
+        }
     }
 }

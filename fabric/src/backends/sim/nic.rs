@@ -136,7 +136,7 @@ impl Nic {
         atomics: &Atomics,
     ) -> Service {
         let unit = self.scaled(atomics.unit);
-        let entered = match atomics.block_inbound {
+        let entered = match atomics.blocks_inbound {
             true => self.inbound.admit(at, service + unit) + service,
             false => self.inbound.admit(at, service),
         };

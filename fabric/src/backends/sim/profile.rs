@@ -89,7 +89,7 @@ pub(super) struct Atomics {
     /// Time for which one keeps others from its word, where that is longer.
     pub(super) same_address: Option<Picos>,
     /// Whether the inbound server waits for the unit.
-    pub(super) block_inbound: bool,
+    pub(super) blocks_inbound: bool,
     /// Whether there are masked ones; they cost what others do.
     pub(super) masked: bool,
 }
@@ -316,7 +316,7 @@ impl Document {
             atomics: Atomics {
                 unit: self.atomic_unit.mops.rate(PICOS_PER_MOPS)?,
                 same_address: self.atomic_unit.same_address()?,
-                block_inbound: optional(&self.atomic_unit.blocks_inbound)?,
+                blocks_inbound: optional(&self.atomic_unit.blocks_inbound)?,
                 masked: optional(&self.extended.masked)?,
             },
             byte: link.gbps.rate(PICOS_PER_GBPS)?,

@@ -56,6 +56,11 @@ impl Reader<'_> {
         let most = coroutines.saturating_sub(OTHER_COROUTINES).max(1);
         let usual = (coroutines / INTERACTIVE_PART).clamp(1, most);
         let interactive = self.number(&clients.interactive, usual, 1..=most, "interactive")?;
+        if let (Some(given), false) = (&clients.interactive, serves) {
+            let why = "interactive transactions run at compute nodes, and no compute_node has a \
+                       client address";
+            return Err(self.wrong(given.span(), why));
+        }
         Ok(Applications {
             create_tables: right(&clients.create_tables)?,
             drop_tables: right(&clients.drop_tables)?,

@@ -236,6 +236,9 @@ fn a_quarter_of_the_coroutines_is_for_interactive_transactions_unless_the_file_s
         let refused = refused.expect_err("one is for calls, and one for the engine");
         assert!(refused.contains("interactive must be from 1 to 14"), "{refused}");
     }
+    let unserved = read(&(TCP.to_owned() + "[clients]\ninteractive = 1\n"));
+    let unserved = unserved.expect_err("no client address").to_string();
+    assert!(unserved.contains("line 9: interactive transactions run at"), "{unserved}");
 }
 
 /// One replacement in a file, the line that is wrong then, and the error.
