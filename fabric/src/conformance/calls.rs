@@ -19,6 +19,8 @@ properties! {
     late_and_duplicate_replies_are_dropped,
     garbage_is_counted_and_dropped,
     a_reply_may_come_much_later,
+    a_notice_arrives_whole_or_not_at_all,
+    a_notice_beyond_the_limit_is_refused,
 }
 
 /// Answers with the request.
@@ -29,6 +31,8 @@ const MALFORMED: Service = Service(1);
 const TWICE: Service = Service(2);
 /// Answers from another task, after the handler has returned.
 const LATER: Service = Service(3);
+/// Hears notices; a call returns the longest one so far.
+const HEARD: Service = Service(4);
 /// No handler is registered for it.
 const NOBODY: Service = Service(200);
 
@@ -86,6 +90,16 @@ fn serve(lane: &Lane, malformed: Rc<Cell<u64>>) -> Rpc {
         });
     };
     rpc.serve(LATER, Box::new(later));
+    let heard = Rc::new(RefCell::new(Vec::new()));
+    let longest = Rc::clone(&heard);
+    let hear = move |from, notice: &[u8]| {
+        assert_eq!(from, CLIENT);
+        if notice.len() > longest.borrow().len() {
+            *longest.borrow_mut() = notice.to_vec();
+        }
+    };
+    rpc.hear(HEARD, Box::new(hear));
+    rpc.serve(HEARD, Box::new(move |responder, _| responder.respond(&heard.borrow())));
     rpc
 }
 
@@ -210,5 +224,28 @@ fn a_reply_may_come_much_later(cluster: &Cluster) {
     with_server(cluster, async |rpc: Rpc| {
         let reply = rpc.call(PEER, LATER, b"patience", PATIENT).await.expect("answered later");
         assert_eq!(&*reply, b"patience");
+    });
+}
+
+/// Notices may be lost, so each is sent until it has come.
+fn a_notice_arrives_whole_or_not_at_all(cluster: &Cluster) {
+    with_server(cluster, async |rpc: Rpc| {
+        for bytes in [1, 64, 4080, 20_000] {
+            let notice = payload(bytes);
+            let mut heard = Vec::new();
+            while heard.len() < bytes {
+                rpc.tell(PEER, HEARD, &notice).expect("it is short enough");
+                heard = rpc.call(PEER, HEARD, &[], PATIENT).await.expect("answered").to_vec();
+            }
+            assert!(heard == notice, "{bytes} bytes came as {} others", heard.len());
+        }
+        rpc.tell(PEER, NOBODY, &[1]).expect("it is short enough");
+    });
+}
+
+fn a_notice_beyond_the_limit_is_refused(cluster: &Cluster) {
+    cluster.solo(async |lane: Lane| {
+        let told = Rpc::new(lane).tell(PEER, HEARD, &payload(MAX_PAYLOAD_BYTES + 1));
+        assert_eq!(told, Err(RpcError::TooLarge));
     });
 }

@@ -162,8 +162,8 @@ impl Batch {
     }
 
     fn assert_masked(&mut self) {
-        let capabilities = self.owned.parts_mut().0.transport.borrow().capabilities();
-        assert!(capabilities.masked_atomics, "this fabric has no masked atomics");
+        let (core, _) = self.owned.parts_mut();
+        assert!(core.capabilities.masked_atomics, "this fabric has no masked atomics");
     }
 
     /// Number of verbs in the batch.

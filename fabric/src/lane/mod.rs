@@ -44,8 +44,7 @@ pub struct Lane {
 struct Core {
     at: Endpoint,
     executor: Handle,
-    /// Whether the back end takes requests for several nodes.
-    several_nodes: bool,
+    capabilities: Capabilities,
     transport: RefCell<Box<dyn Transport>>,
     state: RefCell<State>,
     messages: RefCell<Messages>,
@@ -221,7 +220,7 @@ impl Lane {
         let core = Core {
             at,
             executor,
-            several_nodes: transport.capabilities().several_nodes,
+            capabilities: transport.capabilities(),
             transport: RefCell::new(transport),
             state: RefCell::default(),
             messages: RefCell::default(),
@@ -247,7 +246,7 @@ impl Lane {
 
     /// Optional abilities of the back end beyond the common contract.
     pub fn capabilities(&self) -> Capabilities {
-        self.core.transport.borrow().capabilities()
+        self.core.capabilities
     }
 
     /// An empty batch.
@@ -372,7 +371,7 @@ impl Core {
         if let Some(recorder) = &mut state.recorder {
             recorder.batch(self.executor.current(), work.requests());
         }
-        if !self.several_nodes {
+        if !self.capabilities.several_nodes {
             work.split_by_node();
         }
         let token = state.entries.add();

@@ -3,7 +3,7 @@
 //! # What it is
 //! A client that numbers its requests, sends them again until a reply comes or the tries run out,
 //! and a server that hands requests to handlers by service number. Payloads longer than a
-//! datagram travel in fragments.
+//! datagram travel in fragments. A *notice* is sent once, and nothing comes back.
 //!
 //! # What it is not
 //! It does not promise exactly-once. A handler may see a request several times, or long after the
@@ -12,7 +12,7 @@
 //! outcome is unknown.
 //!
 //! # Wire format (little-endian, 16 bytes before the payload)
-//! version:8, kind:8 (0 request, 1 reply), service:8, zero:8, fragment:16, fragments:16, id:64.
+//! version:8, kind:8 (0 request, 1 reply, 2 notice), service:8, zero:8, fragment:16, fragments:16, id:64.
 //! Bytes that do not parse are dropped and counted. The codec is in `wire`.
 
 #[cfg(fuzzing)]
@@ -82,6 +82,9 @@ pub enum RpcError {
 /// Called with each request for one service.
 pub type Handler = Box<dyn FnMut(Responder, &[u8])>;
 
+/// Called with the sender and the payload of each notice for one service.
+pub type NoticeHandler = Box<dyn FnMut(Endpoint, &[u8])>;
+
 /// One lane's client and server. Cheap to clone.
 #[derive(Clone)]
 pub struct Rpc {
@@ -92,6 +95,7 @@ struct Core {
     lane: Lane,
     calls: RefCell<Calls>,
     handlers: RefCell<Vec<Option<Handler>>>,
+    notice_handlers: RefCell<Vec<Option<NoticeHandler>>>,
     reassembly: RefCell<Reassembly>,
     buffers: RefCell<Vec<Vec<u8>>>,
     /// Task that sends overdue requests again. Started by the first call.
@@ -185,6 +189,7 @@ impl Rpc {
             lane: lane.clone(),
             calls: RefCell::new(Calls { next, ..Calls::default() }),
             handlers: RefCell::default(),
+            notice_handlers: RefCell::default(),
             reassembly: RefCell::default(),
             buffers: RefCell::default(),
             sweeper: Cell::new(None),
@@ -209,12 +214,31 @@ impl Rpc {
     /// Calls `handler` for every request to `service`; replaces the previous handler. It lives as
     /// long as the lane, so it must not hold the lane, nor an [`Rpc`] of it.
     pub fn serve(&self, service: Service, handler: Handler) {
-        let mut handlers = self.core.handlers.borrow_mut();
-        let index = usize::from(service.0);
-        if handlers.len() <= index {
-            handlers.resize_with(index + 1, || None);
+        *entry_of(&mut self.core.handlers.borrow_mut(), service) = Some(handler);
+    }
+
+    /// Calls `handler` for every notice to `service`; replaces the previous handler. It lives as
+    /// long as the lane, so it must not hold the lane, nor an [`Rpc`] of it. It must not replace
+    /// itself.
+    pub fn hear(&self, service: Service, handler: NoticeHandler) {
+        *entry_of(&mut self.core.notice_handlers.borrow_mut(), service) = Some(handler);
+    }
+
+    /// Sends a notice to `to` once. It may be lost, duplicated, delayed or overtaken, and nothing
+    /// comes back.
+    ///
+    /// # Errors
+    /// [`RpcError::TooLarge`]; nothing was sent.
+    pub fn tell(&self, to: Endpoint, service: Service, payload: &[u8]) -> Result<(), RpcError> {
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(RpcError::TooLarge);
         }
-        handlers[index] = Some(handler);
+        let calls = &mut *self.core.calls.borrow_mut();
+        // The number tells the fragments of one notice from those of another.
+        calls.next += 1;
+        let id = calls.next << SLOT_BITS;
+        self.send(to, MessageKind::Notice, service, id, payload);
+        Ok(())
     }
 
     /// Number of messages dropped because they did not parse or named no service.
@@ -303,6 +327,12 @@ impl Rpc {
                 let Header { service, id, .. } = header;
                 let core = Rc::downgrade(&self.core);
                 handler(Responder { core, to: from, service, id }, payload);
+            }
+            MessageKind::Notice => {
+                let mut handlers = self.core.notice_handlers.borrow_mut();
+                let handler = handlers.get_mut(usize::from(header.service.0));
+                let Some(Some(handler)) = handler else { return self.count_malformed() };
+                handler(from, payload);
             }
         }
     }
@@ -414,6 +444,15 @@ const SLOT_BITS: u32 = 13;
 
 fn slot_of(id: u64) -> usize {
     (id & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+/// Entry of a service in a list of handlers, which grows to hold it.
+fn entry_of<T>(handlers: &mut Vec<Option<T>>, service: Service) -> &mut Option<T> {
+    let index = usize::from(service.0);
+    if handlers.len() <= index {
+        handlers.resize_with(index + 1, || None);
+    }
+    &mut handlers[index]
 }
 
 /// The id of an unused slot.

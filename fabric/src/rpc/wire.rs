@@ -34,6 +34,7 @@ pub(super) struct Header {
 pub(super) enum MessageKind {
     Request,
     Reply,
+    Notice,
 }
 
 impl Header {
@@ -43,6 +44,7 @@ impl Header {
         bytes[1] = match self.kind {
             MessageKind::Request => 0,
             MessageKind::Reply => 1,
+            MessageKind::Notice => 2,
         };
         bytes[2] = self.service.0;
         bytes[4..6].copy_from_slice(&self.fragment.to_le_bytes());
@@ -62,6 +64,7 @@ impl Header {
             kind: match kind {
                 0 => MessageKind::Request,
                 1 => MessageKind::Reply,
+                2 => MessageKind::Notice,
                 _ => return None,
             },
             service: Service(service),
