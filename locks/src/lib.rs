@@ -1,21 +1,43 @@
-//! Locks whose state is in words of memory nodes: bit layouts, and decisions about them.
+//! Lock systems whose state is in words of memory nodes.
 //!
 //! # What it is
-//! The ground of lock systems that compute nodes operate by verbs alone, as those of DSLR, DecLock
-//! and ShiftLock do. [`word`] has the layouts, and what a lock says to whoever finds it so;
-//! [`reset`] has the steps by which a lock is freed whose state nobody can know any more, because
-//! compute nodes died with it or an atomic had no answer.
+//! Locks that compute nodes operate by verbs alone, without a server: those of DSLR and of the
+//! systems that it is compared with. Each is a state machine ([`LockSystem`]) over the words that
+//! its verbs find; a [`Client`] drives the machines of one lane over the fabric.
 //!
 //! # What it is not
-//! No lock system yet: nothing here posts a verb or sends a message. The locks of the engine are in
-//! `lotus-locktable`.
+//! The locks of the engine: they are in `lotus-locktable`.
 //!
 //! # Fencing
 //! The published systems take a lock from a holder that is late, and do not keep that holder from
-//! acting on. Here nothing is taken from anybody who can still act (H2, H4): a lock is reset when
-//! each of its users has answered that it is done with it, or can reach the memory no more.
+//! acting on. [`Recovery::Paper`] is that. With [`Recovery::Fenced`] nothing is taken from anybody
+//! who can still act (H2, H4): a lock is reset when each of its users has answered that it is done
+//! with it, or can reach the memory no more ([`reset`]).
+//!
+//! # Rooms
+//! Folders, top floor first; each imports only from those below it.
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `trial` | load and judges, for tests, simulation and benchmarks |
+//! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
+//! | `systems` | the lock systems |
+//! | `contract` | the trait of a lock system; names of requests, places of locks, membership |
+//! | `reset` | decisions of the quiescing reset |
+//! | `word` | bit layouts, and what a word says to whoever finds it |
 
 #![forbid(unsafe_code)]
 
+mod client;
+mod contract;
 pub mod reset;
+pub mod systems;
+pub mod trial;
 pub mod word;
+
+pub use client::{Client, Hold, Identity, Limits, Releasing, Roster, Wait};
+pub use contract::{
+    Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Pacing, Peers,
+    PeersFuture, Promises, Recovery, Request, SpaceError, Step, Verb, View, Waiter,
+};
+pub use word::Mode;

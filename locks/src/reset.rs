@@ -20,7 +20,7 @@
 //! `tests/reset` explores the steps in every order, with nodes that die, join and doubt, and breaks
 //! one rule after another.
 
-use crate::word::{CasRwWord, Claim, Claimant};
+use crate::word::{Claim, Claimant, Head};
 
 /// Whether a claim may be replaced, and by which: nobody's, or one of an incarnation that is
 /// settled. `None` if another resetter is at work, or may be.
@@ -45,21 +45,24 @@ pub struct Use {
     pub posts: bool,
 }
 
-/// Whether a node that was told of a reset, and has found `head` since, answers now. `None` if the
-/// lock is not being reset: the message is a late one.
-pub fn answers(head: CasRwWord, used: Use) -> Option<bool> {
-    head.is_resetting().then_some(!used.holds && !used.posts)
+/// Whether a node that was told of a reset, and has found the head to be `found` since, answers
+/// now. `None` if the lock is not being reset: the message is a late one.
+pub fn answers(head: Head, found: u64, used: Use) -> Option<bool> {
+    head.is_resetting(found).then_some(!used.holds && !used.posts)
 }
 
 /// The word by which the head is replaced at the end of a reset. `None` if it is not marked: an
 /// earlier try, whose answer was lost, has succeeded.
-pub fn free_again(head: CasRwWord) -> Option<CasRwWord> {
-    head.is_resetting().then(|| head.after_reset())
+pub fn free_again(head: Head, found: u64) -> Option<u64> {
+    head.is_resetting(found).then(|| head.after_reset(found))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::word::CasRwWord;
+
+    const HEAD: Head = CasRwWord::HEAD;
 
     #[test]
     fn a_claim_is_taken_from_nobody_who_may_be_at_work() {
@@ -75,20 +78,20 @@ mod tests {
 
     #[test]
     fn who_holds_or_posts_does_not_answer_and_a_late_message_is_ignored() {
-        let head = CasRwWord::written(3, 9);
-        let marked = CasRwWord::of(head.word() + CasRwWord::RESETTING);
+        let head = CasRwWord::written(3, 9).word();
+        let marked = head + CasRwWord::RESETTING;
         for (holds, posts) in [(false, false), (false, true), (true, false)] {
             let used = Use { holds, posts };
-            assert_eq!(answers(head, used), None);
-            assert_eq!(answers(marked, used), Some(!holds && !posts));
+            assert_eq!(answers(HEAD, head, used), None);
+            assert_eq!(answers(HEAD, marked, used), Some(!holds && !posts));
         }
     }
 
     #[test]
     fn a_lock_that_is_not_marked_is_not_freed_again() {
-        let held = CasRwWord::written(4, 9);
-        assert_eq!(free_again(held), None);
-        let marked = CasRwWord::of(held.word() + CasRwWord::RESETTING + CasRwWord::READER);
-        assert_eq!(free_again(marked), Some(CasRwWord::free(5)));
+        let held = CasRwWord::written(4, 9).word();
+        assert_eq!(free_again(HEAD, held), None);
+        let marked = held + CasRwWord::RESETTING + CasRwWord::READER;
+        assert_eq!(free_again(HEAD, marked), Some(CasRwWord::free(5).word()));
     }
 }

@@ -5,6 +5,8 @@
 //! owner (24 bits) | resetting (1) | generation (7) | readers (32)
 //! ```
 
+use super::Head;
+
 const READERS_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 7;
 const RESETTING_SHIFT: u32 = READERS_BITS + GENERATION_BITS;
@@ -36,6 +38,13 @@ impl CasRwWord {
     pub const READER: u64 = 1;
     /// Summand that marks the lock as being reset, if it is not marked.
     pub const RESETTING: u64 = 1 << RESETTING_SHIFT;
+
+    /// Fields that a reset uses.
+    pub const HEAD: Head = Head {
+        resetting: Self::RESETTING,
+        generation_shift: READERS_BITS,
+        generation_bits: GENERATION_BITS,
+    };
 
     /// A word as it was read.
     pub const fn of(word: u64) -> Self {
@@ -70,12 +79,17 @@ impl CasRwWord {
 
     /// Whether the lock is being reset. This precedes all else that the word says.
     pub const fn is_resetting(self) -> bool {
-        self.0 & Self::RESETTING != 0
+        Self::HEAD.is_resetting(self.0)
     }
 
     /// Number of resets, modulo 128.
     pub const fn generation(self) -> u8 {
-        ((self.0 & GENERATION_MASK) >> READERS_BITS) as u8
+        Self::HEAD.generation(self.0) as u8
+    }
+
+    /// Whether nobody holds the lock or waits for it.
+    pub const fn is_free(self) -> bool {
+        self.owner() == 0 && self.readers() == 0 && !self.is_resetting()
     }
 
     /// Number of readers that have counted themselves.
@@ -85,7 +99,7 @@ impl CasRwWord {
 
     /// The word that ends a reset: free, and of the next generation.
     pub const fn after_reset(self) -> Self {
-        Self::free((self.generation() + 1) & 0x7F)
+        Self(Self::HEAD.after_reset(self.0))
     }
 
     /// What the word that a reader's fetch-and-add has found says to it.

@@ -2,6 +2,12 @@
 
 mod cas_rw;
 mod claim;
+mod head;
+mod mode;
+mod tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
+pub use head::Head;
+pub use mode::Mode;
+pub use tickets::{TicketFields, Tickets};

@@ -257,7 +257,7 @@ impl World {
                     && !self.breaks(Rule::HoldersAreWaitedFor);
                 let posts = node.verb.is_some() && !self.breaks(Rule::VerbsUnderWayAreWaitedFor);
                 let told = node.life == Life::Live && node.told == Some(state.head.generation());
-                if told && answers(state.head, Use { holds, posts }) == Some(true) {
+                if told && answers(CasRwWord::HEAD, state.head.word(), Use { holds, posts }) == Some(true) {
                     state.nodes[index].awaited[member] = false;
                 }
             }
@@ -272,7 +272,8 @@ impl World {
             Action::Free(index) => {
                 let (found, node) = (state.head, &mut state.nodes[index]);
                 let forced = self.breaks(Rule::OnlyMarkedLocksAreFreed);
-                match free_again(found).or(forced.then(|| found.after_reset())) {
+                let freed = free_again(CasRwWord::HEAD, found.word()).map(CasRwWord::of);
+                match freed.or(forced.then(|| found.after_reset())) {
                     Some(new) => {
                         node.reset_verb = Some(Verb::Swap { expected: found, new });
                         node.step = Step::Freeing;

@@ -1,0 +1,82 @@
+//! Connections after a verb without an answer: closed and made anew, once for all requests whose
+//! verbs were lost with them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use lotus_fabric::exec::TaskId;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::lane::Lane;
+use lotus_fabric::verbs::VerbError;
+
+/// The lane's connections to memory nodes.
+#[derive(Default)]
+pub(super) struct Connections {
+    by_node: RefCell<BTreeMap<NodeId, Connection>>,
+}
+
+#[derive(Default)]
+struct Connection {
+    /// Number of connections made so far.
+    made: u64,
+    is_being_made: bool,
+    last: Option<VerbError>,
+    waiting: Vec<TaskId>,
+}
+
+impl Connections {
+    /// Number of the connection to a node that a verb posted now uses.
+    pub(super) fn current(&self, node: NodeId) -> u64 {
+        let connections = self.by_node.borrow();
+        connections.get(&node).map_or(0, |connection| connection.made)
+    }
+
+    /// Returns once no verb posted on connection `used` can take effect any more, and verbs to the
+    /// node work again.
+    ///
+    /// # Errors
+    /// `Unreachable` or `Revoked`; try again after the former.
+    pub(super) async fn settle(
+        self: &Rc<Self>,
+        lane: &Lane,
+        node: NodeId,
+        used: u64,
+    ) -> Result<(), VerbError> {
+        {
+            let mut connections = self.by_node.borrow_mut();
+            let connection = connections.entry(node).or_default();
+            if connection.made > used {
+                return Ok(());
+            }
+            if !std::mem::replace(&mut connection.is_being_made, true) {
+                // In a task of its own, so that it ends whatever becomes of the one who asks.
+                lane.executor().spawn(Rc::clone(self).make(lane.clone(), node));
+            }
+            connection.waiting.push(lane.executor().current());
+        }
+        loop {
+            lane.executor().suspend().await;
+            let connections = self.by_node.borrow();
+            let connection = &connections[&node];
+            match connection.last {
+                _ if connection.made > used => return Ok(()),
+                _ if connection.is_being_made => {}
+                Some(error) => return Err(error),
+                None => unreachable!("it was made, or was not"),
+            }
+        }
+    }
+
+    async fn make(self: Rc<Self>, lane: Lane, node: NodeId) {
+        let made = lane.reconnect(node).await;
+        let mut connections = self.by_node.borrow_mut();
+        let connection = connections.entry(node).or_default();
+        connection.is_being_made = false;
+        match made {
+            Ok(()) => connection.made += 1,
+            Err(error) => connection.last = Some(error),
+        }
+        connection.waiting.drain(..).for_each(|task| lane.executor().wake(task));
+    }
+}

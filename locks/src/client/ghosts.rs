@@ -1,0 +1,144 @@
+//! Uses that nobody waits for any more, and that have not ended: they take their turn and release
+//! at once, or are adopted by a later request for the same lock.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::{Handle, TaskId};
+use lotus_fabric::ids::RemoteAddr;
+
+use super::run::{Run, Turn};
+use crate::contract::{LockSystem, NotHeld};
+use crate::word::Mode;
+
+/// Bounds of the time after which a ghost tries to reach a memory node again.
+const UNREACHABLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// A ghost.
+pub(super) struct Ghost<S: LockSystem> {
+    at: RemoteAddr,
+    mode: Mode,
+    is_adopted: Cell<bool>,
+    has_ended: Cell<bool>,
+    /// The use, once it holds the lock for the one who has adopted it.
+    held: RefCell<Option<Run<S>>>,
+    waiting: RefCell<Vec<TaskId>>,
+}
+
+/// The ghosts of a lane.
+pub(super) struct Ghosts<S: LockSystem> {
+    list: RefCell<Vec<Rc<Ghost<S>>>>,
+}
+
+impl<S: LockSystem> Default for Ghosts<S> {
+    fn default() -> Self {
+        Self { list: RefCell::default() }
+    }
+}
+
+impl<S: LockSystem> Ghosts<S> {
+    /// A ghost at the lock that nobody has adopted.
+    pub(super) fn find(&self, at: RemoteAddr) -> Option<Rc<Ghost<S>>> {
+        let list = self.list.borrow();
+        list.iter().find(|ghost| ghost.at == at && !ghost.is_adopted.get()).map(Rc::clone)
+    }
+
+    fn remove(&self, ended: &Rc<Ghost<S>>) {
+        self.list.borrow_mut().retain(|ghost| !Rc::ptr_eq(ghost, ended));
+    }
+}
+
+/// Drives a use on for which nobody waits any more.
+pub(super) fn linger<S: LockSystem>(mut run: Run<S>, acquires: bool) {
+    let core = Rc::clone(&run.core);
+    let executor = core.lane.executor().clone();
+    let ghost = acquires.then(|| {
+        run.is_ghost = true;
+        core.counts.borrow_mut().ghosts += 1;
+        let ghost = Rc::new(Ghost {
+            at: run.at,
+            mode: run.mode,
+            is_adopted: Cell::new(false),
+            has_ended: Cell::new(false),
+            held: RefCell::new(None),
+            waiting: RefCell::default(),
+        });
+        core.ghosts.list.borrow_mut().push(Rc::clone(&ghost));
+        ghost
+    });
+    let timer = executor.clone();
+    executor.spawn(async move {
+        let mut pause = UNREACHABLE.0;
+        loop {
+            let turn = match run.drive(Nanos(0)).await {
+                Turn::Held if ghost.as_ref().is_some_and(|ghost| ghost.is_adopted.get()) => break,
+                Turn::Stopped(NotHeld::Unavailable) => {
+                    timer.sleep(pause).await;
+                    pause = (pause * 2).min(UNREACHABLE.1);
+                    None
+                }
+                Turn::Held | Turn::Stopped(_) => run.leave(),
+                gone @ Turn::Gone(_) => Some(gone),
+            };
+            if let Some(Turn::Gone(_)) = turn {
+                break;
+            }
+        }
+        let Some(ghost) = ghost else { return };
+        core.ghosts.remove(&ghost);
+        ghost.has_ended.set(true);
+        if run.is_held() {
+            *ghost.held.borrow_mut() = Some(run);
+        }
+        ghost.waiting.take().into_iter().for_each(|task| timer.wake(task));
+    });
+}
+
+/// Holds on to a ghost while its one waits, and lets go when dropped.
+struct Adoption<S: LockSystem>(Rc<Ghost<S>>);
+
+impl<S: LockSystem> Drop for Adoption<S> {
+    fn drop(&mut self) {
+        self.0.is_adopted.set(false);
+        if let Some(mut run) = self.0.held.take() {
+            run.is_ghost = false;
+            // It was handed over, and nobody is there to take it.
+            linger(run, true);
+        }
+    }
+}
+
+impl<S: LockSystem> Ghost<S> {
+    /// Waits for the ghost's turn, and takes it over; or for its end, if it wants less. `None` if it
+    /// has ended without either.
+    pub(super) async fn take_over(
+        self: Rc<Self>,
+        executor: &Handle,
+        mode: Mode,
+        until: Nanos,
+    ) -> Result<Option<Run<S>>, NotHeld> {
+        let adopts = self.mode >= mode;
+        let adoption = adopts.then(|| {
+            self.is_adopted.set(true);
+            Adoption(Rc::clone(&self))
+        });
+        while !self.has_ended.get() {
+            if executor.now() >= until {
+                return Err(NotHeld::TimedOut);
+            }
+            self.waiting.borrow_mut().push(executor.current());
+            if until != Nanos::NEVER {
+                executor.wake_at(until, executor.current());
+            }
+            executor.suspend().await;
+        }
+        let run = self.held.take().map(|mut run| {
+            run.is_ghost = false;
+            run
+        });
+        drop(adoption);
+        Ok(run)
+    }
+}

@@ -1,0 +1,112 @@
+//! A lane's part in resets that other nodes carry out: it ends its waits for the lock, and answers
+//! when it is done with it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::exec::TaskId;
+use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::rpc::Responder;
+
+use super::{Core, wire};
+use crate::contract::{LockSystem, NotHeld};
+use crate::reset::{Use, answers};
+
+/// Bounds of the time between two looks at the head.
+const LOOK: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
+/// Number of requests for one lock that wait for an answer; the oldest is dropped for a new one.
+const MAX_REQUESTS: usize = 8;
+
+/// A reset that this lane was told of.
+pub(super) struct Told {
+    requests: Vec<Responder>,
+    task: Option<TaskId>,
+}
+
+/// Takes in a request to be done with a lock.
+pub(super) fn tell<S: LockSystem>(core: &Rc<Core<S>>, at: RemoteAddr, request: Responder) {
+    let mut told = core.told.borrow_mut();
+    if let Some(known) = told.get_mut(&at) {
+        if known.requests.len() == MAX_REQUESTS {
+            known.requests.remove(0);
+        }
+        known.requests.push(request);
+        known.task.into_iter().for_each(|task| core.lane.executor().wake(task));
+        return;
+    }
+    told.insert(at, Told { requests: vec![request], task: None });
+    core.lane.executor().spawn(answer(Rc::clone(core), at));
+}
+
+async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
+    let executor = core.lane.executor().clone();
+    let mut pause = LOOK.0;
+    loop {
+        let found = match core.read_head(at).await {
+            Ok(head) => Some(head),
+            Err(NotHeld::Expelled) => return drop(core.told.borrow_mut().remove(&at)),
+            Err(_) => None,
+        };
+        if let Some(found) = found {
+            if !core.is_resetting(found) {
+                over(&core, at);
+                return drop(core.told.borrow_mut().remove(&at));
+            }
+            go_on(&core, at, found);
+        }
+        if let Some(told) = core.told.borrow_mut().get_mut(&at) {
+            told.task = Some(executor.current());
+        }
+        executor.wake_at(executor.now().after(pause), executor.current());
+        executor.suspend().await;
+        pause = (pause * 2).min(LOOK.1);
+    }
+}
+
+/// Tells the uses of the lock that it is being reset, and answers if they are done with it.
+fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) {
+    let Some(head) = core.system.head() else { return };
+    let generation = head.generation(found);
+    let mut is_used = false;
+    let mut slots = core.slots.borrow_mut();
+    for slot in slots.of(at) {
+        if slot.told != Some(generation) {
+            slot.resets += u32::from(slot.told.is_some());
+            slot.told = Some(generation);
+            slot.task.into_iter().for_each(|task| core.lane.executor().wake(task));
+        }
+        is_used |= !slot.is_quiet;
+    }
+    let used = Use { holds: is_used, posts: is_used };
+    if answers(head, found, used) == Some(true)
+        && let Some(told) = core.told.borrow_mut().get_mut(&at)
+    {
+        let answer = wire::encode_answer(generation);
+        told.requests.drain(..).for_each(|request| request.respond(&answer));
+    }
+}
+
+/// Tells the uses of the lock that the reset is over.
+fn over<S: LockSystem>(core: &Core<S>, at: RemoteAddr) {
+    for slot in core.slots.borrow_mut().of(at) {
+        if slot.told.take().is_some() {
+            slot.resets += 1;
+            slot.task.into_iter().for_each(|task| core.lane.executor().wake(task));
+        }
+    }
+}
+
+impl<S: LockSystem> Core<S> {
+    /// Whether this lane was told that the lock is being reset.
+    pub(super) fn is_told(&self, at: RemoteAddr) -> bool {
+        let told = self.told.borrow();
+        !told.is_empty() && told.contains_key(&at)
+    }
+
+    /// Lets the answer to a reset be considered again, if there is one to be given.
+    pub(super) fn wake_answer(&self, at: RemoteAddr) {
+        let told = self.told.borrow();
+        let task = told.get(&at).and_then(|told| told.task);
+        task.into_iter().for_each(|task| self.lane.executor().wake(task));
+    }
+}

@@ -1,0 +1,171 @@
+//! The quiescing reset, carried out by the first lane of a node. The steps are those of
+//! [`crate::reset`].
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
+use lotus_fabric::rpc::Patience;
+
+use super::wire::{self, Message};
+use super::{Core, Expelled};
+use crate::contract::{LockSystem, Member, Verb};
+use crate::reset::{free_again, may_claim};
+use crate::word::{Claim, Head};
+
+/// Pause before the authority is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Patience with a member that is asked to be done with a lock.
+const PATIENCE: Patience = Patience {
+    retry_after: Duration::from_micros(200),
+    retry_at_most: Duration::from_millis(5),
+    tries: 8,
+};
+
+impl<S: LockSystem> Core<S> {
+    /// Has a lock reset that needs it, without waiting for that.
+    pub(super) fn want_reset(self: &Rc<Self>, why: Message, at: RemoteAddr) {
+        let lost = self.peers.last_loss() > Epoch(0);
+        if self.system.head().is_none() || why == Message::Stalled && !lost {
+            return;
+        }
+        let first = Endpoint { lane: LaneId(0), ..self.lane.at() };
+        if self.lane.at() == first {
+            self.begin_reset(why, at);
+        } else {
+            let told = self.rpc.tell(first, self.service, &wire::encode(why, at));
+            told.unwrap_or_else(|error| unreachable!("an address is short: {error}"));
+        }
+    }
+
+    /// Begins to reset a lock, if it needs it and this lane is not at it already.
+    pub(super) fn begin_reset(self: &Rc<Self>, why: Message, at: RemoteAddr) {
+        let Some(head) = self.system.head() else { return };
+        if self.resetting.borrow_mut().insert(at) {
+            let reset = Reset { core: Rc::clone(self), at, head };
+            self.lane.executor().spawn(async move {
+                // Expelled, this node resets nothing any more.
+                let _ = reset.carry_out(why).await;
+                reset.core.resetting.borrow_mut().remove(&at);
+            });
+        }
+    }
+}
+
+struct Reset<S: LockSystem> {
+    core: Rc<Core<S>>,
+    at: RemoteAddr,
+    head: Head,
+}
+
+impl<S: LockSystem> Reset<S> {
+    async fn carry_out(&self, why: Message) -> Result<(), Expelled> {
+        let Some(claim) = self.claim(why).await? else { return Ok(()) };
+        let marked = self.mark().await?;
+        let (epoch, members) = self.members().await;
+        let generation = self.head.generation(marked);
+        self.ask(members, generation).await?;
+        self.free(generation).await?;
+        self.core.counts.borrow_mut().resets += 1;
+        self.unclaim(claim, epoch).await
+    }
+
+    fn claim_at(&self) -> RemoteAddr {
+        self.at.plus(8)
+    }
+
+    /// Claims the reset. `None` if it is not needed any more, or another may be at it.
+    async fn claim(&self, why: Message) -> Result<Option<Claim>, Expelled> {
+        let me = self.core.me.life;
+        loop {
+            let found = Claim::of(self.core.read(self.claim_at()).await?);
+            if found.by() == Some(me) {
+                // Of an earlier try, whose answer was lost.
+                return Ok(Some(found));
+            }
+            if why == Message::Stalled && self.core.peers.last_loss() <= Epoch(found.epoch()) {
+                return Ok(None);
+            }
+            let is_settled = |other| self.core.peers.is_settled(other);
+            let Some(mine) = may_claim(found, me, is_settled) else { return Ok(None) };
+            let swap = Verb::Swap { expected: found.word(), new: mine.word() };
+            if self.core.verb(self.claim_at(), swap).await? == Some(found.word()) {
+                return Ok(Some(mine));
+            }
+        }
+    }
+
+    /// Marks the head, and returns it.
+    async fn mark(&self) -> Result<u64, Expelled> {
+        loop {
+            let found = self.core.read(self.at).await?;
+            if self.head.is_resetting(found) {
+                return Ok(found);
+            }
+            self.core.verb(self.at, Verb::Add(self.head.resetting)).await?;
+        }
+    }
+
+    /// The members, after the head was marked: who comes later finds it so.
+    async fn members(&self) -> (Epoch, Vec<Member>) {
+        loop {
+            if let Some(members) = self.core.peers.members().await {
+                return members;
+            }
+            self.core.lane.executor().sleep(ASK_AGAIN).await;
+        }
+    }
+
+    /// Returns when each lane of the members has answered, or its node is settled.
+    async fn ask(&self, members: Vec<Member>, generation: u64) -> Result<(), Expelled> {
+        let core = &*self.core;
+        let lanes = |member: Member| (0..member.lanes).map(move |lane| (member, LaneId(lane)));
+        let mut asked: Vec<_> = members.into_iter().flat_map(lanes).collect();
+        let request = wire::encode(Message::Finish, self.at);
+        while !asked.is_empty() {
+            let calls: Vec<_> = asked
+                .into_iter()
+                .map(|(member, lane)| {
+                    let to = Endpoint { node: member.node, lane };
+                    (member, lane, core.rpc.call(to, core.service, &request, PATIENCE))
+                })
+                .collect();
+            asked = Vec::new();
+            for (member, lane, call) in calls {
+                let answer = call.await.ok();
+                let answered = answer.and_then(|answer| wire::decode_answer(&answer));
+                if answered != Some(generation) && !core.peers.is_settled(member.life) {
+                    asked.push((member, lane));
+                }
+            }
+            // The memory node may have returned empty.
+            let head = core.read(self.at).await?;
+            if !self.head.is_resetting(head) || self.head.generation(head) != generation {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the head, unless that has been done.
+    async fn free(&self, generation: u64) -> Result<(), Expelled> {
+        loop {
+            let found = self.core.read(self.at).await?;
+            let Some(new) = free_again(self.head, found) else { return Ok(()) };
+            if self.head.generation(found) != generation {
+                return Ok(());
+            }
+            let swap = Verb::Swap { expected: found, new };
+            if self.core.verb(self.at, swap).await? == Some(found) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn unclaim(&self, mine: Claim, epoch: Epoch) -> Result<(), Expelled> {
+        let swap = Verb::Swap { expected: mine.word(), new: Claim::new(epoch.0, None).word() };
+        while self.core.verb(self.claim_at(), swap).await?.is_none() {}
+        Ok(())
+    }
+}

@@ -1,0 +1,422 @@
+//! One use of a lock, carried out: posts the verbs of its state machine, waits, and begins anew
+//! after resets.
+//!
+//! All state of a use is in its [`Run`], also that of the step under way. So the future that drives
+//! it may be dropped anywhere, and the run driven on by another one.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::lane::{Batch, Posted};
+use lotus_fabric::verbs::{Buffer, VerbError};
+
+use super::Core;
+use super::wire::Message;
+use crate::contract::{Event, LockSystem, NotHeld, Step, Verb, View};
+use crate::word::Mode;
+
+/// Time after which a waiter asks whether it waits for a node that was lost, and after which it
+/// asks again.
+const STALL: Duration = Duration::from_millis(50);
+/// Time after which an unanswered wish for a reset is repeated.
+const DOUBT: Duration = Duration::from_millis(5);
+/// Bounds of the time between two looks at a lock that is being reset.
+const BARRED: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+/// A use of a lock.
+pub(super) struct Run<S: LockSystem> {
+    pub(super) core: Rc<Core<S>>,
+    pub(super) at: RemoteAddr,
+    pub(super) mode: Mode,
+    pub(super) slot: u16,
+    state: S::Use,
+    doing: Doing,
+    /// Whether the lock is being released, or the acquisition was given up.
+    is_leaving: bool,
+    /// Whether nobody waits for the lock to be held.
+    pub(super) is_ghost: bool,
+    /// Time and connection of the last verb.
+    posted: (Nanos, u64),
+    /// Number of verbs posted by the acquisition.
+    verbs: u64,
+    has_waited: bool,
+    /// Time of the next question whether a node was lost.
+    next_look: Nanos,
+}
+
+enum Doing {
+    /// The step has not been carried out.
+    Next(Step),
+    Verb(Posted, Buffer),
+    /// The first verb is in a batch of the caller's.
+    InBatch(Buffer),
+    /// A verb had no answer; its connection is made anew.
+    Mending,
+    Pausing(Nanos),
+    Held,
+    /// Time until the next look, and number of resets that were over when it began.
+    Barred(Duration, u32),
+    /// Number of resets that were over when it began.
+    Doubting(u32),
+    Ended,
+}
+
+/// End of a drive.
+pub(super) enum Turn {
+    /// The lock is held.
+    Held,
+    /// The use has ended.
+    Gone(Result<(), NotHeld>),
+    /// The use has not ended; it is to be driven on, by whoever is there.
+    Stopped(NotHeld),
+}
+
+impl<S: LockSystem> Run<S> {
+    /// A use whose first verb is to be added to a batch.
+    pub(super) fn new(core: Rc<Core<S>>, at: RemoteAddr, slot: u16, state: S::Use, mode: Mode) -> Self {
+        Self {
+            core,
+            at,
+            mode,
+            slot,
+            state,
+            doing: Doing::Ended,
+            is_leaving: false,
+            is_ghost: false,
+            posted: (Nanos(0), 0),
+            verbs: 0,
+            has_waited: false,
+            next_look: Nanos(0),
+        }
+    }
+
+    /// Begins, and adds the first verb to `batch`.
+    pub(super) fn begin(&mut self, batch: &mut Batch) {
+        if self.core.is_told(self.at) {
+            self.doing = Doing::Next(Step::Barred);
+            return;
+        }
+        let step = self.step(Event::Begin);
+        self.next_look = self.posted.0.after(STALL);
+        self.doing = match step {
+            Step::Post(verb) => Doing::InBatch(self.add(batch, verb)),
+            step => Doing::Next(step),
+        };
+    }
+
+    /// Takes over the batch that has the first verb, and nothing else.
+    pub(super) fn posted(&mut self, posted: Posted) {
+        if let Doing::InBatch(buffer) = self.doing {
+            self.doing = Doing::Verb(posted, buffer);
+        }
+    }
+
+    /// Takes the answer of the first verb from its batch, which is complete.
+    pub(super) fn answered(&mut self, words: Option<impl FnOnce(Buffer) -> u64>) {
+        if let Doing::InBatch(buffer) = self.doing {
+            self.doing = match words {
+                Some(words) => {
+                    let step = self.step(Event::Found(words(buffer)));
+                    Doing::Next(step)
+                }
+                None => Doing::Mending,
+            };
+        }
+    }
+
+    /// Gives up the lock, or the acquisition, and posts the first verb of that.
+    ///
+    /// # Panics
+    /// If a verb is under way.
+    pub(super) fn leave(&mut self) -> Option<Turn> {
+        assert!(matches!(self.doing, Doing::Held | Doing::Pausing(_) | Doing::Next(_)));
+        self.is_leaving = true;
+        let step = self.step(Event::Leave);
+        self.carry_out(step, Nanos::NEVER)
+    }
+
+    /// Whether the run is at a point at which it may stop, at time `until` or later: its caller
+    /// will not wait, or nobody waits and nothing of it is in a queue.
+    fn may_stop(&self, now: Nanos, until: Nanos) -> bool {
+        let gives_up = !self.is_ghost || self.core.system.can_leave(&self.state);
+        !self.is_leaving && now >= until && gives_up
+    }
+
+    /// Time until which a holder may rely on the lock.
+    pub(super) fn holds_until(&self) -> Nanos {
+        self.core.system.holds_until(&self.state)
+    }
+
+    /// Goes on until the lock is held, or the use has ended; or, at `until` or later, until the
+    /// acquisition would wait.
+    pub(super) async fn drive(&mut self, until: Nanos) -> Turn {
+        loop {
+            let event = match &mut self.doing {
+                Doing::Next(step) => {
+                    let step = *step;
+                    match self.carry_out(step, until) {
+                        Some(turn) => return turn,
+                        None => continue,
+                    }
+                }
+                Doing::Verb(posted, buffer) => match posted.await {
+                    Ok(done) => Event::Found(done.words(*buffer)[0]),
+                    Err(_) => {
+                        self.doing = Doing::Mending;
+                        continue;
+                    }
+                },
+                Doing::InBatch(_) => {
+                    // A READ behind the verb: when it is answered, so is the verb.
+                    let mut batch = self.core.lane.batch();
+                    batch.read(self.at, 8);
+                    match batch.post().await {
+                        Ok(_) => Event::Lost,
+                        Err(_) => {
+                            self.doing = Doing::Mending;
+                            continue;
+                        }
+                    }
+                }
+                Doing::Mending => match self.core.mend(self.at.node(), self.posted.1).await {
+                    Ok(()) => Event::Lost,
+                    Err(VerbError::Revoked) => return self.end(Err(NotHeld::Expelled)),
+                    Err(_) => return Turn::Stopped(NotHeld::Unavailable),
+                },
+                Doing::Pausing(due) => {
+                    let due = *due;
+                    if let Some(turn) = self.pause(due, until).await {
+                        return turn;
+                    }
+                    continue;
+                }
+                Doing::Held => return Turn::Held,
+                Doing::Barred(..) => match self.barred(until).await {
+                    Some(turn) => return turn,
+                    None => Event::Begin,
+                },
+                Doing::Doubting(before) => {
+                    let before = *before;
+                    if let Some(turn) = self.doubt(before).await {
+                        return turn;
+                    }
+                    Event::Begin
+                }
+                Doing::Ended => unreachable!("it has ended"),
+            };
+            let step = self.step(event);
+            self.doing = Doing::Next(step);
+        }
+    }
+
+    fn step(&mut self, event: Event) -> Step {
+        let core = &*self.core;
+        let mut view = View {
+            now: core.lane.executor().now(),
+            posted: self.posted.0,
+            rng: &mut core.rng.borrow_mut(),
+            backoff: &mut core.backoff.borrow_mut(),
+            is_settled: &|life| core.peers.is_settled(life),
+        };
+        if event == Event::Begin {
+            self.posted.0 = view.now;
+        }
+        core.system.step(&mut self.state, event, &mut view)
+    }
+
+    fn add(&mut self, batch: &mut Batch, verb: Verb) -> Buffer {
+        let executor = self.core.lane.executor();
+        self.posted = (executor.now(), self.core.connections.current(self.at.node()));
+        if !self.is_leaving {
+            self.verbs += 1;
+        }
+        match verb {
+            Verb::Read => batch.read(self.at, 8),
+            Verb::Add(summand) => batch.fetch_and_add(self.at, summand),
+            Verb::Swap { expected, new } => batch.compare_and_swap(self.at, expected, new),
+        }
+    }
+
+    fn carry_out(&mut self, step: Step, until: Nanos) -> Option<Turn> {
+        // Told of a reset, it waits no more, and takes nothing back: the reset erases that.
+        let step = match step {
+            Step::Post(_) | Step::Pause(_) if self.is_told() => match self.is_leaving {
+                true => Step::Gone(Ok(())),
+                false => Step::Barred,
+            },
+            step => step,
+        };
+        match step {
+            Step::Post(verb) => {
+                let mut batch = self.core.lane.batch();
+                let buffer = self.add(&mut batch, verb);
+                self.doing = Doing::Verb(batch.post(), buffer);
+            }
+            Step::Pause(pause) => {
+                let now = self.core.lane.executor().now();
+                if self.may_stop(now, until) {
+                    self.doing = Doing::Next(step);
+                    return Some(Turn::Stopped(NotHeld::TimedOut));
+                }
+                self.has_waited |= !self.is_leaving;
+                self.doing = match pause.is_zero() {
+                    true => {
+                        let step = self.step(Event::Paused);
+                        Doing::Next(step)
+                    }
+                    false => Doing::Pausing(now.after(pause)),
+                };
+            }
+            Step::Held => {
+                self.doing = Doing::Held;
+                let counts = &mut *self.core.counts.borrow_mut();
+                counts.acquired += u64::from(!self.is_ghost);
+                counts.waited += u64::from(self.has_waited);
+                counts.retries += self.verbs - 1;
+                return Some(Turn::Held);
+            }
+            Step::Barred if self.is_ghost => return Some(self.end(Err(NotHeld::Reset))),
+            Step::Barred => {
+                self.core.counts.borrow_mut().barred += 1;
+                self.doing = Doing::Barred(BARRED.0, self.quiet());
+            }
+            Step::Doubt => {
+                self.doing = Doing::Doubting(self.quiet());
+                self.core.want_reset(Message::Doubted, self.at);
+                if !self.is_ghost && !self.is_leaving {
+                    return Some(Turn::Stopped(NotHeld::Unavailable));
+                }
+            }
+            Step::Gone(result) => return Some(self.end(result)),
+        }
+        None
+    }
+
+    /// Whether the lock is held.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.doing, Doing::Held)
+    }
+
+    /// Ends the use.
+    fn end(&mut self, result: Result<(), NotHeld>) -> Turn {
+        self.doing = Doing::Ended;
+        self.core.free(self.slot, self.at);
+        Turn::Gone(result)
+    }
+
+    fn is_told(&self) -> bool {
+        self.core.slots.borrow_mut().get(self.slot).told.is_some()
+    }
+
+    /// Notes that the use holds nothing, and that no verb of it is under way. Returns the number of
+    /// resets that are over.
+    fn quiet(&self) -> u32 {
+        let mut slots = self.core.slots.borrow_mut();
+        let slot = slots.get(self.slot);
+        slot.is_quiet = true;
+        let resets = slot.resets;
+        drop(slots);
+        self.core.wake_answer(self.at);
+        resets
+    }
+
+    /// Waits until `due`, or until the use is told of a reset, or one is over.
+    async fn wait(&self, due: Nanos) {
+        let executor = self.core.lane.executor();
+        let state = || {
+            let mut slots = self.core.slots.borrow_mut();
+            let slot = slots.get(self.slot);
+            slot.task = Some(executor.current());
+            (slot.told, slot.resets)
+        };
+        let before = state();
+        while executor.now() < due && state() == before {
+            executor.wake_at(due, executor.current());
+            executor.suspend().await;
+        }
+    }
+
+    /// Asks now and then for a reset, if a node was lost that this use may wait for.
+    fn look_for_losses(&mut self, now: Nanos) {
+        if now >= self.next_look {
+            self.next_look = now.after(STALL);
+            self.core.want_reset(Message::Stalled, self.at);
+        }
+    }
+
+    async fn pause(&mut self, due: Nanos, until: Nanos) -> Option<Turn> {
+        let now = self.core.lane.executor().now();
+        if self.may_stop(now, until) {
+            return Some(Turn::Stopped(NotHeld::TimedOut));
+        }
+        let stops = !self.is_leaving && !self.is_ghost;
+        self.wait(if stops { due.min(until) } else { due }).await;
+        let now = self.core.lane.executor().now();
+        self.look_for_losses(now);
+        if now >= due || self.is_told() {
+            let step = self.step(Event::Paused);
+            self.doing = Doing::Next(step);
+        }
+        None
+    }
+
+    /// Waits for the end of a reset.
+    async fn barred(&mut self, until: Nanos) -> Option<Turn> {
+        if self.is_ghost {
+            return Some(self.end(Err(NotHeld::Reset)));
+        }
+        loop {
+            let Doing::Barred(pause, before) = self.doing else { unreachable!("it is barred") };
+            let now = self.core.lane.executor().now();
+            if now >= until {
+                return Some(Turn::Stopped(NotHeld::Reset));
+            }
+            self.look_for_losses(now);
+            self.wait(now.after(pause).min(until)).await;
+            self.doing = Doing::Barred((pause * 2).min(BARRED.1), before);
+            match self.core.read_head(self.at).await {
+                Ok(head) => {
+                    let mut slots = self.core.slots.borrow_mut();
+                    let slot = slots.get(self.slot);
+                    let is_over = slot.resets != before || !self.core.is_resetting(head);
+                    if is_over && slot.told.is_none() {
+                        slot.is_quiet = false;
+                        return None;
+                    }
+                }
+                Err(NotHeld::Expelled) => return Some(self.end(Err(NotHeld::Expelled))),
+                Err(why) => return Some(Turn::Stopped(why)),
+            }
+        }
+    }
+
+    /// Waits until a reset is over of which this use was told, after an atomic without an answer.
+    async fn doubt(&mut self, before: u32) -> Option<Turn> {
+        loop {
+            if self.core.is_expelled.get() {
+                return Some(self.end(Err(NotHeld::Expelled)));
+            }
+            let (told, resets) = {
+                let mut slots = self.core.slots.borrow_mut();
+                let slot = slots.get(self.slot);
+                (slot.told, slot.resets)
+            };
+            if resets != before && told.is_none() {
+                if self.is_leaving {
+                    return Some(self.end(Ok(())));
+                }
+                if self.is_ghost {
+                    return Some(self.end(Err(NotHeld::Reset)));
+                }
+                self.core.slots.borrow_mut().get(self.slot).is_quiet = false;
+                return None;
+            }
+            if told.is_none() {
+                self.core.want_reset(Message::Doubted, self.at);
+            }
+            self.wait(self.core.lane.executor().now().after(DOUBT)).await;
+        }
+    }
+}

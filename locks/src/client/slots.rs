@@ -1,0 +1,67 @@
+//! Requests that a lane has outstanding.
+
+use lotus_fabric::exec::TaskId;
+use lotus_fabric::ids::RemoteAddr;
+
+use crate::contract::Waiter;
+
+/// A slot, which gives its request a name and tells it of resets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// The lock; `None` if the slot is free.
+    pub(super) at: Option<RemoteAddr>,
+    /// Task that waits for something else than a verb, if one does.
+    pub(super) task: Option<TaskId>,
+    /// Whether it holds nothing, and no verb of it is under way: it waits for the end of a reset.
+    pub(super) is_quiet: bool,
+    /// Generation whose reset it was told of, until that is over.
+    pub(super) told: Option<u64>,
+    /// Number of resets that it was told of and that are over.
+    pub(super) resets: u32,
+}
+
+const FREE: Slot = Slot { at: None, task: None, is_quiet: false, told: None, resets: 0 };
+
+/// The slots of a lane.
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+}
+
+impl Slots {
+    /// Takes a slot for a request; `None` if there is none.
+    pub(super) fn take(&mut self, at: RemoteAddr) -> Option<u16> {
+        let taken = Slot { at: Some(at), ..FREE };
+        if let Some(slot) = self.free.pop() {
+            self.slots[usize::from(slot)] = taken;
+            return Some(slot);
+        }
+        let slot = self.slots.len() as u16;
+        if slot == Waiter::SLOTS {
+            return None;
+        }
+        self.slots.push(taken);
+        Some(slot)
+    }
+
+    pub(super) fn free(&mut self, slot: u16) {
+        let freed = std::mem::replace(&mut self.slots[usize::from(slot)], FREE);
+        assert!(freed.at.is_some(), "a slot is freed once");
+        self.free.push(slot);
+    }
+
+    pub(super) fn get(&mut self, slot: u16) -> &mut Slot {
+        &mut self.slots[usize::from(slot)]
+    }
+
+    /// The slots of requests for a lock.
+    pub(super) fn of(&mut self, at: RemoteAddr) -> impl Iterator<Item = &mut Slot> {
+        self.slots.iter_mut().filter(move |slot| slot.at == Some(at))
+    }
+
+    /// Number of slots that are taken.
+    pub(super) fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

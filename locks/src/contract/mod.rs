@@ -1,0 +1,15 @@
+//! What a lock system is, and what its users and its cluster are: plain values and traits.
+
+mod backoff;
+mod peers;
+mod space;
+mod system;
+mod waiter;
+
+pub use backoff::{Backoff, Pacing};
+pub use peers::{Member, Peers, PeersFuture};
+pub use space::{LockSpace, SpaceError};
+pub use system::{
+    Counts, Event, LockSystem, NotHeld, Promises, Recovery, Request, Step, Verb, View,
+};
+pub use waiter::Waiter;

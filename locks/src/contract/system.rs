@@ -1,0 +1,216 @@
+//! The trait of a lock system: each use of a lock is a state machine over the words that its verbs
+//! find.
+//!
+//! A *use* is one acquisition, the time for which the lock is held, and the release. What is to be
+//! done next is a [`Step`]; what has happened is an [`Event`]. The machines neither post nor wait,
+//! so tests and models drive them without a fabric; `client` drives them over one.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use lotus_fabric::env::{Nanos, SmallRng};
+
+use super::{Backoff, Waiter};
+use crate::word::{Claimant, Head, Mode};
+
+/// Treatment of holders that are late or lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Recovery {
+    /// As published: a lock may be taken from a holder that only was slow.
+    Paper,
+    /// A lock is taken from a node only once it can reach the memory no more.
+    #[default]
+    Fenced,
+}
+
+/// One request for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Request {
+    /// Mode in which the lock is wanted.
+    pub mode: Mode,
+    /// Name of the request.
+    pub who: Waiter,
+    /// The node that asks, in its present life.
+    pub life: Claimant,
+    /// Number of lease terms that the holder may need, for systems with leases (DSLR §5.1); at
+    /// least one.
+    pub terms: u16,
+}
+
+/// Reason why a lock is not held.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotHeld {
+    /// It is another's, and the request does not wait. Give up what else is held, and try again.
+    #[error("another holds the lock")]
+    Conflict,
+    /// It was another's until the deadline. Give up what else is held, and try again.
+    #[error("another held the lock until the deadline")]
+    TimedOut,
+    /// The lock was reset, or is being reset. Try again.
+    #[error("the lock was reset")]
+    Reset,
+    /// The lock's memory node does not answer. Try again later.
+    #[error("the lock's memory node does not answer")]
+    Unavailable,
+    /// This node has been expelled. Stop.
+    #[error("this node has been expelled")]
+    Expelled,
+    /// The lane has too many requests outstanding. Wait for one of them.
+    #[error("the lane has {} requests outstanding, and no room for another", Waiter::SLOTS)]
+    TooMany,
+}
+
+/// A verb on the head of a lock object, its first word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verb {
+    /// READ.
+    Read,
+    /// Fetch-and-add.
+    Add(u64),
+    /// Compare-and-swap.
+    Swap {
+        /// Word that is replaced.
+        expected: u64,
+        /// Word that replaces it.
+        new: u64,
+    },
+}
+
+/// Event in the life of a use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The acquisition begins, or begins anew after a reset.
+    Begin,
+    /// The verb has taken effect; the head was this before.
+    Found(u64),
+    /// The verb had no answer. It has taken effect or never will: its connection is closed.
+    Lost,
+    /// The pause is over.
+    Paused,
+    /// The holder releases the lock; or the acquisition is given up, with no verb under way and
+    /// none of the last step posted.
+    Leave,
+}
+
+/// Next step of a use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Post the verb. [`Event::Found`] or [`Event::Lost`] follows.
+    Post(Verb),
+    /// Wait. [`Event::Paused`] follows.
+    Pause(Duration),
+    /// The lock is held until [`Event::Leave`].
+    Held,
+    /// The lock is being reset, which erases what the use has added. [`Event::Begin`] may follow
+    /// when the reset is over.
+    Barred,
+    /// Nobody can know what the use has added: a reset has to erase it.
+    Doubt,
+    /// The use has ended, and nothing of it is left in the word, except after
+    /// [`NotHeld::Unavailable`].
+    Gone(Result<(), NotHeld>),
+}
+
+/// What a step may look at.
+pub struct View<'a> {
+    /// The time.
+    pub now: Nanos,
+    /// Time at which the last verb was posted.
+    pub posted: Nanos,
+    /// Randomness.
+    pub rng: &'a mut SmallRng,
+    /// The back-off of the lane.
+    pub backoff: &'a mut Backoff,
+    /// See [`super::Peers::is_settled`].
+    pub is_settled: &'a dyn Fn(Claimant) -> bool,
+}
+
+/// What users may rely on; the conformance suite demands it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Promises {
+    /// Readers hold the lock together.
+    pub shares: bool,
+    /// Locks are granted in the order in which the first verbs take effect.
+    pub in_order: bool,
+    /// A node that dies keeps no lock for ever, and nobody holds a lock beside another whatever
+    /// stops or pauses.
+    pub survives_losses: bool,
+}
+
+/// Counts of one lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Locks acquired.
+    pub acquired: u64,
+    /// Acquisitions that found the lock taken.
+    pub waited: u64,
+    /// Verbs of acquisitions beyond the first of each.
+    pub retries: u64,
+    /// Acquisitions given up at their deadline.
+    pub timed_out: u64,
+    /// Waiters left behind in a queue, to take their turn and release at once.
+    pub ghosts: u64,
+    /// Acquisitions and releases that met a reset.
+    pub barred: u64,
+    /// Resets carried out by this lane.
+    pub resets: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.acquired += other.acquired;
+        self.waited += other.waited;
+        self.retries += other.retries;
+        self.timed_out += other.timed_out;
+        self.ghosts += other.ghosts;
+        self.barred += other.barred;
+        self.resets += other.resets;
+    }
+}
+
+/// A lock system.
+pub trait LockSystem: 'static {
+    /// State of a use.
+    type Use: Copy + Debug;
+
+    /// Name, as on the command line.
+    fn name(&self) -> &'static str;
+
+    /// What users may rely on.
+    fn promises(&self) -> Promises;
+
+    /// The back-off that a lane's requests share.
+    fn pacing(&self) -> super::Pacing {
+        super::Pacing::NONE
+    }
+
+    /// Whether an acquisition may be given up where it is now, with no verb under way. If not, it
+    /// has a place in a queue, which it cannot leave before its turn.
+    fn can_leave(&self, _of: &Self::Use) -> bool {
+        true
+    }
+
+    /// Fields of the head that a reset uses; `None` if the locks are never reset. Objects of locks
+    /// that are reset have a second word, the claim.
+    fn head(&self) -> Option<Head>;
+
+    /// Whether nobody holds the lock of this head, and nobody waits for it.
+    fn is_free(&self, head: u64) -> bool;
+
+    /// Bytes of a lock object.
+    fn object_bytes(&self) -> u64 {
+        if self.head().is_some() { 16 } else { 8 }
+    }
+
+    /// A use that has not begun.
+    fn start(&self, request: Request) -> Self::Use;
+
+    /// The next step of a use after an event.
+    fn step(&self, of: &mut Self::Use, event: Event, view: &mut View<'_>) -> Step;
+
+    /// Time until which a use that holds its lock may rely on it.
+    fn holds_until(&self, _of: &Self::Use) -> Nanos {
+        Nanos::NEVER
+    }
+}

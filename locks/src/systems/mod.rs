@@ -1,0 +1,9 @@
+//! The lock systems: state machines over the words of their locks, one file each.
+
+mod cas;
+mod cas_rw;
+mod dslr;
+
+pub use cas::{Cas, CasUse};
+pub use cas_rw::{CasRw, CasRwUse, Release};
+pub use dslr::{Dslr, DslrUse, Polling};

@@ -1,0 +1,204 @@
+//! Judges of a trial: who holds which lock, as the clients see it, and what must be in the words
+//! that locks protect.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::word::{Claimant, Mode};
+
+/// One judge for all clients of a trial.
+#[derive(Debug, Default)]
+pub struct Referee {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    locks: Vec<Lock>,
+    /// Lives of nodes that were expelled: what they believe does not count.
+    out: BTreeSet<(u8, u32)>,
+    violations: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Lock {
+    holders: Vec<(Claimant, Mode)>,
+    /// The largest value that a holder has written completely.
+    written: u64,
+    /// Whether a holder has ended between its two writes.
+    is_torn: bool,
+    /// Number of times that it was entered.
+    entered: u64,
+}
+
+/// Violations that are kept; more say nothing new.
+const MAX_VIOLATIONS: usize = 20;
+
+const fn key(life: Claimant) -> (u8, u32) {
+    (life.node(), life.incarnation())
+}
+
+impl Referee {
+    /// A judge of `locks` locks.
+    pub fn new(locks: u64) -> Self {
+        let state = State { locks: vec![Lock::default(); locks as usize], ..State::default() };
+        Self { state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a client holds a lock.
+    pub fn enter(&self, lock: u64, by: Claimant, mode: Mode) {
+        let state = &mut *self.state();
+        if state.out.contains(&key(by)) {
+            return;
+        }
+        let found = &mut state.locks[lock as usize];
+        found.entered += 1;
+        let is_alone = found.holders.is_empty();
+        let are_readers = found.holders.iter().all(|(_, mode)| *mode == Mode::Shared);
+        if !(is_alone || mode == Mode::Shared && are_readers) {
+            let holders = found.holders.clone();
+            state.violate(format!("lock {lock}: {by:?} holds it {mode:?} beside {holders:?}"));
+        }
+        state.locks[lock as usize].holders.push((by, mode));
+    }
+
+    /// Notes that a client gives up a lock. `tears` says that it has ended between its two writes.
+    pub fn leave(&self, lock: u64, by: Claimant, mode: Mode, tears: bool) {
+        let state = &mut *self.state();
+        if state.out.contains(&key(by)) {
+            return;
+        }
+        let found = &mut state.locks[lock as usize];
+        found.is_torn |= tears;
+        match found.holders.iter().position(|holder| *holder == (by, mode)) {
+            Some(index) => drop(found.holders.swap_remove(index)),
+            None => state.violate(format!("lock {lock}: {by:?} gives up what it does not hold")),
+        }
+    }
+
+    /// Judges the words that a holder has read: they are equal, and no less than what was written.
+    pub fn judge(&self, lock: u64, by: Claimant, words: [u64; 2]) {
+        let state = &mut *self.state();
+        if state.out.contains(&key(by)) {
+            return;
+        }
+        let found = &mut state.locks[lock as usize];
+        let (written, is_torn) = (found.written, found.is_torn);
+        let [first, second] = words;
+        if first < written || second < written {
+            state.violate(format!("lock {lock}: {by:?} reads {words:?}, {written} was written"));
+        } else if first != second && !is_torn {
+            state.violate(format!("lock {lock}: {by:?} reads {words:?}, written under one lock"));
+        }
+    }
+
+    /// Notes that a holder has written both words.
+    pub fn wrote(&self, lock: u64, by: Claimant, value: u64) {
+        let state = &mut *self.state();
+        if !state.out.contains(&key(by)) {
+            let found = &mut state.locks[lock as usize];
+            (found.written, found.is_torn) = (found.written.max(value), false);
+        }
+    }
+
+    /// Notes that a node in this life is fenced: it holds nothing any more.
+    pub fn expel(&self, life: Claimant) {
+        let state = &mut *self.state();
+        state.out.insert(key(life));
+        for lock in &mut state.locks {
+            let before = lock.holders.len();
+            lock.holders.retain(|(holder, _)| *holder != life);
+            lock.is_torn |= before != lock.holders.len();
+        }
+    }
+
+    /// Notes something that must not be.
+    pub fn violate(&self, what: String) {
+        self.state().violate(what);
+    }
+
+    /// Number of times that a lock was entered.
+    pub fn entered(&self) -> u64 {
+        self.state().locks.iter().map(|lock| lock.entered).sum()
+    }
+
+    /// What must not have been.
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+}
+
+impl State {
+    fn violate(&mut self, what: String) {
+        if self.violations.len() < MAX_VIOLATIONS {
+            self.violations.push(what);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Claimant = Claimant::new(0, 1);
+    const OTHER: Claimant = Claimant::new(1, 1);
+
+    fn violations(events: impl FnOnce(&Referee)) -> usize {
+        let referee = Referee::new(1);
+        events(&referee);
+        referee.violations().len()
+    }
+
+    #[test]
+    fn a_writer_is_alone_and_readers_are_not() {
+        use Mode::{Exclusive, Shared};
+        for (first, second, expected) in
+            [(Shared, Shared, 0), (Shared, Exclusive, 1), (Exclusive, Shared, 1)]
+        {
+            let found = violations(|referee| {
+                referee.enter(0, ONE, first);
+                referee.enter(0, OTHER, second);
+            });
+            assert_eq!(found, expected, "{first:?} and {second:?}");
+        }
+        let one_after_the_other = violations(|referee| {
+            referee.enter(0, ONE, Exclusive);
+            referee.leave(0, ONE, Exclusive, false);
+            referee.enter(0, OTHER, Exclusive);
+        });
+        assert_eq!(one_after_the_other, 0);
+    }
+
+    #[test]
+    fn an_expelled_node_holds_nothing() {
+        let found = violations(|referee| {
+            referee.enter(0, ONE, Mode::Exclusive);
+            referee.expel(ONE);
+            referee.enter(0, OTHER, Mode::Exclusive);
+            referee.enter(0, ONE, Mode::Shared);
+            referee.judge(0, OTHER, [1, 0]);
+        });
+        assert_eq!(found, 0);
+    }
+
+    #[test]
+    fn lost_and_torn_writes_are_seen() {
+        let lost = violations(|referee| {
+            referee.wrote(0, ONE, 5);
+            referee.judge(0, OTHER, [4, 4]);
+        });
+        let torn = violations(|referee| referee.judge(0, OTHER, [1, 0]));
+        assert_eq!((lost, torn), (1, 1));
+        let left = violations(|referee| {
+            referee.enter(0, ONE, Mode::Exclusive);
+            referee.leave(0, ONE, Mode::Exclusive, true);
+            referee.judge(0, OTHER, [1, 0]);
+        });
+        assert_eq!(left, 0);
+        assert_eq!(violations(|referee| referee.leave(0, ONE, Mode::Shared, false)), 1);
+    }
+}

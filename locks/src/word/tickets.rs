@@ -1,0 +1,218 @@
+//! The word of a DSLR lock: two pairs of counters, tickets given and tickets served (DSLR §4.4).
+//!
+//! ```text
+//! as published:    nX (16 bits) | nS (16) | maxX (16) | maxS (16)
+//! with resets:     nX (15) | nS (15) | maxX (15) | maxS (15) | generation (3) | resetting (1)
+//! ```
+//!
+//! Whoever asks adds to *max*; the word before that is its *ticket*. Whoever releases adds to *n*.
+//! No counter may pass its field, so at half of it the counters are to be set back; the other half
+//! is room for those who ask meanwhile. The tickets outstanding on one lock thus number at most
+//! half of a field.
+
+use super::{Head, Mode};
+
+/// Places of the counters in the word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TicketFields {
+    /// Bits of a counter.
+    bits: u32,
+    /// Bits below the lowest counter.
+    low: u32,
+}
+
+const HEAD: Head = Head { resetting: 1, generation_shift: 1, generation_bits: 3 };
+
+/// Counters of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Tickets {
+    /// Exclusive tickets served.
+    pub n_x: u32,
+    /// Shared tickets served.
+    pub n_s: u32,
+    /// Exclusive tickets given.
+    pub max_x: u32,
+    /// Shared tickets given.
+    pub max_s: u32,
+}
+
+impl TicketFields {
+    /// As published, in DSLR §4.4.
+    pub const PAPER: Self = Self { bits: 16, low: 0 };
+    /// With room for a generation and a mark.
+    pub const WITH_RESETS: Self = Self { bits: 15, low: 4 };
+
+    /// Fields of a reset; `None` as published.
+    pub const fn head(self) -> Option<Head> {
+        if self.low == 0 { None } else { Some(HEAD) }
+    }
+
+    /// Number at which a counter has to be set back: COUNT_MAX in DSLR §4.9. Also the largest
+    /// number of tickets that may be outstanding.
+    pub const fn limit(self) -> u32 {
+        1 << (self.bits - 1)
+    }
+
+    /// The counters of a word.
+    pub const fn of(self, word: u64) -> Tickets {
+        Tickets {
+            n_x: self.field(word, 3),
+            n_s: self.field(word, 2),
+            max_x: self.field(word, 1),
+            max_s: self.field(word, 0),
+        }
+    }
+
+    /// A word with these counters, and what `word` has below them.
+    pub const fn with(self, tickets: Tickets, word: u64) -> u64 {
+        let Tickets { n_x, n_s, max_x, max_s } = tickets;
+        word & ((1 << self.low) - 1)
+            | (n_x as u64) << self.shift(3)
+            | (n_s as u64) << self.shift(2)
+            | (max_x as u64) << self.shift(1)
+            | (max_s as u64) << self.shift(0)
+    }
+
+    /// Summand of a request for `count` tickets.
+    pub const fn asking(self, mode: Mode, count: u16) -> u64 {
+        (count as u64) << self.shift(matches!(mode, Mode::Exclusive) as u32)
+    }
+
+    /// Summand of the release of `count` tickets.
+    pub const fn leaving(self, mode: Mode, count: u16) -> u64 {
+        (count as u64) << self.shift(2 + matches!(mode, Mode::Exclusive) as u32)
+    }
+
+    const fn shift(self, field: u32) -> u32 {
+        self.low + self.bits * field
+    }
+
+    const fn field(self, word: u64, field: u32) -> u32 {
+        (word >> self.shift(field)) as u32 & ((1 << self.bits) - 1)
+    }
+}
+
+impl Tickets {
+    /// Whether a counter has reached `limit`, so that no ticket is given.
+    pub const fn is_full(self, limit: u32) -> bool {
+        self.max_x >= limit || self.max_s >= limit || self.n_x >= limit || self.n_s >= limit
+    }
+
+    /// Number of tickets of a mode that were given.
+    pub const fn given(self, mode: Mode) -> u32 {
+        match mode {
+            Mode::Shared => self.max_s,
+            Mode::Exclusive => self.max_x,
+        }
+    }
+
+    /// Whether the holder of `ticket` has its turn. A reader's waits only for the writers before
+    /// it: a reader that came later may have left.
+    pub const fn serves(self, ticket: Self, mode: Mode) -> bool {
+        let written = self.n_x == ticket.max_x;
+        match mode {
+            Mode::Shared => written,
+            Mode::Exclusive => written && self.n_s == ticket.max_s,
+        }
+    }
+
+    /// Number of tickets before `ticket` that are not served.
+    pub const fn ahead(self, ticket: Self) -> u32 {
+        ticket.max_x.saturating_sub(self.n_x) + ticket.max_s.saturating_sub(self.n_s)
+    }
+
+    /// Whether `ticket` was passed over: the counters were set past it, or back.
+    pub const fn has_skipped(self, ticket: Self, mode: Mode) -> bool {
+        let passed = match mode {
+            Mode::Shared => self.n_x > ticket.max_x,
+            Mode::Exclusive => self.n_x > ticket.max_x || self.n_s > ticket.max_s,
+        };
+        passed || self.given(mode) <= ticket.given(mode)
+    }
+
+    /// The counters when all tickets up to `count` from `ticket` on are served, and no later one
+    /// was given.
+    #[must_use]
+    pub const fn after(self, mode: Mode, count: u16) -> Self {
+        let (mut x, mut s) = (self.max_x, self.max_s);
+        match mode {
+            Mode::Shared => s += count as u32,
+            Mode::Exclusive => x += count as u32,
+        }
+        Self { n_x: x, n_s: s, max_x: x, max_s: s }
+    }
+
+    /// The counters when the holder of `ticket` has passed over all that were before it and over
+    /// itself (DSLR §4.7). A reader adds itself to the readers that have left: others of them may
+    /// hold the lock still.
+    #[must_use]
+    pub const fn skipped(self, ticket: Self, mode: Mode, count: u16) -> Self {
+        let (n_x, n_s) = match mode {
+            Mode::Shared => (ticket.max_x, self.n_s + count as u32),
+            Mode::Exclusive => (ticket.max_x + count as u32, ticket.max_s),
+        };
+        Self { n_x, n_s, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BOTH: [TicketFields; 2] = [TicketFields::PAPER, TicketFields::WITH_RESETS];
+    const MODES: [Mode; 2] = [Mode::Shared, Mode::Exclusive];
+
+    proptest! {
+        #[test]
+        fn fields_are_apart(counters: [u16; 4], low: u64, count in 1..100_u16) {
+            for fields in BOTH {
+                let limit = fields.limit();
+                let [n_x, n_s, max_x, max_s] =
+                    counters.map(|counter| u32::from(counter) % limit);
+                let tickets = Tickets { n_x, n_s, max_x, max_s };
+                let word = fields.with(tickets, low);
+                prop_assert_eq!(fields.of(word), tickets);
+                let rest = (1 << fields.low) - 1;
+                prop_assert_eq!(word & rest, low & rest);
+                for mode in MODES {
+                    let asked = fields.of(word + fields.asking(mode, count));
+                    let given = asked.given(mode) - tickets.given(mode);
+                    prop_assert_eq!(given, u32::from(count));
+                    let left = fields.of(word + fields.leaving(mode, count));
+                    prop_assert_eq!((left.max_x, left.max_s), (max_x, max_s));
+                    prop_assert_eq!(left.n_x + left.n_s, n_x + n_s + u32::from(count));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_example_of_figure_4_waits_for_three_readers() {
+        let ticket = Tickets { n_x: 1, n_s: 1, max_x: 1, max_s: 4 };
+        assert!(!ticket.serves(ticket, Mode::Exclusive));
+        assert_eq!(ticket.ahead(ticket), 3);
+        let later = Tickets { n_s: 4, max_x: 2, ..ticket };
+        assert!(later.serves(ticket, Mode::Exclusive));
+        assert!(ticket.serves(ticket, Mode::Shared));
+    }
+
+    /// Algorithm 2 of the paper, line 3, fails such a ticket.
+    #[test]
+    fn a_reader_that_left_before_an_earlier_one_skips_nobody() {
+        let ticket = Tickets { n_x: 0, n_s: 0, max_x: 1, max_s: 0 };
+        let later = Tickets { n_x: 1, n_s: 1, max_x: 1, max_s: 2 };
+        assert!(later.serves(ticket, Mode::Shared));
+        assert!(!later.has_skipped(ticket, Mode::Shared));
+    }
+
+    #[test]
+    fn the_example_of_figure_5_passes_over_three_readers() {
+        let ticket = Tickets { n_x: 1, n_s: 1, max_x: 1, max_s: 4 };
+        let found = Tickets { max_x: 2, ..ticket };
+        let skipped = found.skipped(ticket, Mode::Exclusive, 1);
+        assert_eq!(skipped, Tickets { n_x: 2, n_s: 4, max_x: 2, max_s: 4 });
+        assert!(skipped.has_skipped(ticket, Mode::Exclusive));
+        assert!(Tickets::default().has_skipped(ticket, Mode::Exclusive), "set back");
+    }
+}
