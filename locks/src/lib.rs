@@ -37,7 +37,7 @@ pub mod word;
 
 pub use client::{Client, Hold, Identity, Limits, Releasing, Roster, Wait};
 pub use contract::{
-    Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Pacing, Peers,
-    PeersFuture, Promises, Recovery, Request, SpaceError, Step, Verb, View, Waiter,
+    Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Pacing, Peers, PeersFuture,
+    Promises, Recovery, Request, SpaceError, Step, Verb, View, Waiter,
 };
 pub use word::Mode;

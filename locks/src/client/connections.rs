@@ -21,7 +21,9 @@ struct Connection {
     /// Number of connections made so far.
     made: u64,
     is_being_made: bool,
-    last: Option<VerbError>,
+    /// Number of tries that have ended, and the error of the last one.
+    tries: u64,
+    error: Option<VerbError>,
     waiting: Vec<TaskId>,
 }
 
@@ -29,7 +31,9 @@ impl Connections {
     /// Number of the connection to a node that a verb posted now uses.
     pub(super) fn current(&self, node: NodeId) -> u64 {
         let connections = self.by_node.borrow();
-        connections.get(&node).map_or(0, |connection| connection.made)
+        connections
+            .get(&node)
+            .map_or(0, |connection| connection.made + u64::from(connection.is_being_made))
     }
 
     /// Returns once no verb posted on connection `used` can take effect any more, and verbs to the
@@ -43,27 +47,25 @@ impl Connections {
         node: NodeId,
         used: u64,
     ) -> Result<(), VerbError> {
-        {
-            let mut connections = self.by_node.borrow_mut();
-            let connection = connections.entry(node).or_default();
-            if connection.made > used {
-                return Ok(());
-            }
-            if !std::mem::replace(&mut connection.is_being_made, true) {
-                // In a task of its own, so that it ends whatever becomes of the one who asks.
-                lane.executor().spawn(Rc::clone(self).make(lane.clone(), node));
-            }
-            connection.waiting.push(lane.executor().current());
-        }
         loop {
-            lane.executor().suspend().await;
-            let connections = self.by_node.borrow();
-            let connection = &connections[&node];
-            match connection.last {
-                _ if connection.made > used => return Ok(()),
-                _ if connection.is_being_made => {}
-                Some(error) => return Err(error),
-                None => unreachable!("it was made, or was not"),
+            let tries = {
+                let mut connections = self.by_node.borrow_mut();
+                let connection = connections.entry(node).or_default();
+                if connection.made > used {
+                    return Ok(());
+                }
+                if !std::mem::replace(&mut connection.is_being_made, true) {
+                    // In a task of its own, so that it ends whatever becomes of the one who asks.
+                    lane.executor().spawn(Rc::clone(self).make(lane.clone(), node));
+                }
+                connection.waiting.push(lane.executor().current());
+                connection.tries
+            };
+            while self.by_node.borrow()[&node].tries == tries {
+                lane.executor().suspend().await;
+            }
+            if let Some(error) = self.by_node.borrow()[&node].error {
+                return Err(error);
             }
         }
     }
@@ -73,10 +75,9 @@ impl Connections {
         let mut connections = self.by_node.borrow_mut();
         let connection = connections.entry(node).or_default();
         connection.is_being_made = false;
-        match made {
-            Ok(()) => connection.made += 1,
-            Err(error) => connection.last = Some(error),
-        }
+        connection.made += u64::from(made.is_ok());
+        connection.tries += 1;
+        connection.error = made.err();
         connection.waiting.drain(..).for_each(|task| lane.executor().wake(task));
     }
 }

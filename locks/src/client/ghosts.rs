@@ -134,11 +134,12 @@ impl<S: LockSystem> Ghost<S> {
             }
             executor.suspend().await;
         }
-        let run = self.held.take().map(|mut run| {
+        // What it holds is for the one who has adopted it.
+        let held = adoption.and_then(|_| self.held.take());
+        Ok(held.map(|mut run| {
             run.is_ghost = false;
+            run.core.counts.borrow_mut().acquired += 1;
             run
-        });
-        drop(adoption);
-        Ok(run)
+        }))
     }
 }

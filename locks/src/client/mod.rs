@@ -26,9 +26,7 @@ use lotus_fabric::lane::{Batch, BatchResult, Lane};
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::verbs::VerbError;
 
-use crate::contract::{
-    Backoff, Counts, LockSystem, Member, NotHeld, Peers, Request, Verb, Waiter,
-};
+use crate::contract::{Backoff, Counts, LockSystem, Member, NotHeld, Peers, Request, Verb, Waiter};
 use crate::word::Mode;
 use connections::Connections;
 use ghosts::Ghosts;
@@ -75,6 +73,8 @@ impl Limits {
 }
 
 /// A lane's use of the locks of one system. Cheap to clone.
+///
+/// One clone has to be kept for as long as the node is a member: it answers those who reset locks.
 pub struct Client<S: LockSystem> {
     core: Rc<Core<S>>,
 }

@@ -44,6 +44,14 @@ impl Roster {
         Some(member)
     }
 
+    /// Takes a member off that has ended, and uses no lock any more.
+    pub fn leave(&self, member: Member) {
+        let state = &mut *self.state();
+        state.epoch += 1;
+        state.members.retain(|other| other.life != member.life);
+        state.settled.push(member.life);
+    }
+
     /// Expels `node`. The caller has fenced it at every memory node.
     pub fn settle(&self, node: NodeId) {
         let state = &mut *self.state();

@@ -75,7 +75,13 @@ pub(super) enum Turn {
 
 impl<S: LockSystem> Run<S> {
     /// A use whose first verb is to be added to a batch.
-    pub(super) fn new(core: Rc<Core<S>>, at: RemoteAddr, slot: u16, state: S::Use, mode: Mode) -> Self {
+    pub(super) fn new(
+        core: Rc<Core<S>>,
+        at: RemoteAddr,
+        slot: u16,
+        state: S::Use,
+        mode: Mode,
+    ) -> Self {
         Self {
             core,
             at,
@@ -142,6 +148,12 @@ impl<S: LockSystem> Run<S> {
     fn may_stop(&self, now: Nanos, until: Nanos) -> bool {
         let gives_up = !self.is_ghost || self.core.system.can_leave(&self.state);
         !self.is_leaving && now >= until && gives_up
+    }
+
+    /// Whether the deadline of the one who waits is over, so that nothing more is posted for it.
+    fn is_late(&self, until: Nanos) -> bool {
+        let has_deadline = until != Nanos(0) && until != Nanos::NEVER;
+        has_deadline && self.verbs > 0 && self.core.lane.executor().now() >= until
     }
 
     /// Time until which a holder may rely on the lock.
@@ -249,6 +261,10 @@ impl<S: LockSystem> Run<S> {
             step => step,
         };
         match step {
+            Step::Post(_) if self.is_late(until) => {
+                self.doing = Doing::Next(step);
+                return Some(Turn::Stopped(NotHeld::TimedOut));
+            }
             Step::Post(verb) => {
                 let mut batch = self.core.lane.batch();
                 let buffer = self.add(&mut batch, verb);
@@ -261,6 +277,7 @@ impl<S: LockSystem> Run<S> {
                     return Some(Turn::Stopped(NotHeld::TimedOut));
                 }
                 self.has_waited |= !self.is_leaving;
+                self.look_for_losses(now);
                 self.doing = match pause.is_zero() {
                     true => {
                         let step = self.step(Event::Paused);
@@ -353,9 +370,7 @@ impl<S: LockSystem> Run<S> {
         }
         let stops = !self.is_leaving && !self.is_ghost;
         self.wait(if stops { due.min(until) } else { due }).await;
-        let now = self.core.lane.executor().now();
-        self.look_for_losses(now);
-        if now >= due || self.is_told() {
+        if self.core.lane.executor().now() >= due || self.is_told() {
             let step = self.step(Event::Paused);
             self.doing = Doing::Next(step);
         }

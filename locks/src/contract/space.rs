@@ -19,7 +19,9 @@ pub enum SpaceError {
     #[error("a space holds at least one lock")]
     Empty,
     /// The objects would not be apart, or not on words.
-    #[error("objects of {object} bytes do not fit a stride of {stride}: a multiple of 8, and not less")]
+    #[error(
+        "objects of {object} bytes do not fit a stride of {stride}: a multiple of 8, and not less"
+    )]
     Stride {
         /// Bytes of an object.
         object: u64,

@@ -98,7 +98,7 @@ pub enum Event {
 pub enum Step {
     /// Post the verb. [`Event::Found`] or [`Event::Lost`] follows.
     Post(Verb),
-    /// Wait. [`Event::Paused`] follows.
+    /// The lock is another's: wait, if only for no time at all. [`Event::Paused`] follows.
     Pause(Duration),
     /// The lock is held until [`Event::Leave`].
     Held,

@@ -21,9 +21,8 @@ impl Waiter {
     /// If a number is above its maximum.
     pub const fn new(node: u8, lane: u16, slot: u16) -> Self {
         assert!(node <= Self::MAX_NODE && lane < Self::LANES && slot < Self::SLOTS);
-        let number = (node as u32) << (LANE_BITS + SLOT_BITS)
-            | (lane as u32) << SLOT_BITS
-            | slot as u32;
+        let number =
+            (node as u32) << (LANE_BITS + SLOT_BITS) | (lane as u32) << SLOT_BITS | slot as u32;
         Self(number + 1)
     }
 

@@ -108,12 +108,8 @@ impl LockSystem for Cas {
                     return of.ask(found);
                 }
                 of.failures += 1;
-                let pause = view.backoff.failed(of.failures, view.now, view.rng);
-                if pause.is_zero() {
-                    return of.ask(0);
-                }
                 of.at = At::Pausing;
-                Step::Pause(pause)
+                Step::Pause(view.backoff.failed(of.failures, view.now, view.rng))
             }
             (At::Learning, Event::Found(found)) if found == of.tag => {
                 of.at = At::Held;

@@ -67,19 +67,13 @@ impl CasRwUse {
         })
     }
 
-    /// Tries again, after a pause if there is to be one.
+    /// Tries again later.
     fn retry(&mut self, view: &mut View<'_>) -> Step {
         self.failures += 1;
-        let pause = view.backoff.failed(self.failures, view.now, view.rng);
-        match (pause.is_zero(), self.at) {
-            (true, At::Polling) => Step::Post(Verb::Read),
-            (true, _) => self.ask(),
-            (false, At::Polling) => Step::Pause(pause),
-            (false, _) => {
-                self.at = At::Pausing;
-                Step::Pause(pause)
-            }
+        if self.at == At::Asking {
+            self.at = At::Pausing;
         }
+        Step::Pause(view.backoff.failed(self.failures, view.now, view.rng))
     }
 
     fn hold(&mut self, view: &mut View<'_>) -> Step {
@@ -177,9 +171,7 @@ impl LockSystem for CasRw {
         match (of.at, event) {
             (_, Event::Begin) | (At::Pausing, Event::Paused) => of.ask(),
             (At::Polling, Event::Paused) => Step::Post(Verb::Read),
-            (At::Asking | At::Polling, Event::Found(word)) => {
-                of.acquire(CasRwWord::of(word), view)
-            }
+            (At::Asking | At::Polling, Event::Found(word)) => of.acquire(CasRwWord::of(word), view),
             (At::Held, Event::Leave) => of.leave(self.release),
             // A reader that waits takes back what it has counted.
             (At::Polling, Event::Leave) => of.leave(Release::Add),

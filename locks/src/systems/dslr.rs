@@ -170,7 +170,7 @@ impl Dslr {
         let fields = self.fields();
         if found != expected {
             // Set back meanwhile, the counters do not contain the ticket any more.
-            let is_gone = fields.of(found).given(of.mode) < fields.of(expected).given(of.mode);
+            let is_gone = !fields.of(found).is_full(self.capacity());
             return if is_gone { self.go_away(of, view) } else { self.take_back(of, found) };
         }
         if view.now.since(of.since) > self.patience(1) {

@@ -2,8 +2,10 @@
 
 mod cas;
 mod cas_rw;
+mod choice;
 mod dslr;
 
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
+pub use choice::{Choice, Kind, UnknownKind, Visitor};
 pub use dslr::{Dslr, DslrUse, Polling};

@@ -1,20 +1,21 @@
 //! What each client of a trial does, and what its audit looks at.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::lane::Lane;
+use lotus_fabric::verbs::VerbError;
 use rand::Rng;
 
-use super::{Referee, Report, Settings, limits, mode, words_of};
-use crate::client::{Client, Hold, Wait};
+use super::{Referee, Report, Settings, words_of};
+use crate::client::{Client, Hold, Limits, Wait};
 use crate::contract::{LockSpace, LockSystem, Member, NotHeld};
 use crate::word::Mode;
 
@@ -41,7 +42,11 @@ pub(super) async fn run<S: LockSystem>(seat: Seat<S>) -> Report {
             let stream = u64::from(seat.member.node.0) << 32
                 | u64::from(seat.lane.at().lane.0) << 16
                 | u64::from(client);
-            let mut rng = seat.lane.executor().env().rng(stream ^ u64::from(seat.member.life.incarnation()) << 48);
+            let mut rng = seat
+                .lane
+                .executor()
+                .env()
+                .rng(stream ^ u64::from(seat.member.life.incarnation()) << 48);
             for _ in 0..seat.settings.rounds {
                 if seat.round(&mut rng, &report).await == Err(NotHeld::Expelled) {
                     break;
@@ -68,19 +73,21 @@ impl<S: LockSystem> Seat<S> {
         let executor = self.lane.executor();
         executor.sleep(up_to(settings.think, rng)).await;
         let lock = rng.random_range(0..settings.locks);
-        let wanted = mode(rng.random_bool(settings.shared));
+        let shared = rng.random_bool(settings.shared);
+        let wanted = if shared { Mode::Shared } else { Mode::Exclusive };
         let kind: f64 = rng.random();
         let hurry = up_to(settings.hurry, rng);
         let terms = rng.random_range(1..=settings.terms);
+        let deadline = executor.now().after(hurry);
         let wait = if kind < settings.refusing {
             Wait::No
         } else if kind < settings.refusing + settings.hurried {
-            Wait::Until(executor.now().after(hurry))
+            Wait::Until(deadline)
         } else {
             Wait::Until(Nanos::NEVER)
         };
         let is_dropped = kind > 1.0 - settings.dropped;
-        let asked = self.client.acquire(self.space.object(lock), wanted, limits(wait, terms));
+        let asked = self.client.acquire(self.space.object(lock), wanted, Limits { wait, terms });
         let hold = match is_dropped {
             true => match within(&self.lane, hurry, asked).await {
                 Some(hold) => hold,
@@ -88,22 +95,23 @@ impl<S: LockSystem> Seat<S> {
             },
             false => asked.await,
         };
-        let count = |refused: u64, lost: u64| {
-            let now = report.get();
-            report.set(Report { refused: now.refused + refused, lost: now.lost + lost, ..now });
-        };
         let hold = match hold {
             Ok(hold) => hold,
             Err(why) => {
-                count(1, 0);
+                let mut now = report.get();
+                now.refused += 1;
+                if why == NotHeld::TimedOut {
+                    now.late = now.late.max(executor.now().since(deadline));
+                }
+                report.set(now);
                 return Err(why);
             }
         };
         self.use_lock(lock, &hold, wanted, up_to(settings.hold, rng)).await;
         let released = self.client.release(hold).done().await;
-        if released == Err(NotHeld::Reset) {
-            count(0, 1);
-        }
+        let mut now = report.get();
+        now.lost += u64::from(released == Err(NotHeld::Reset));
+        report.set(now);
         released
     }
 
@@ -133,11 +141,18 @@ impl<S: LockSystem> Seat<S> {
             let mut batch = self.lane.batch();
             batch.write_word(word, value);
             if batch.post().await.is_err() {
-                return;
+                return self.settle(word.node()).await;
             }
         }
         left.tears.set(false);
         referee.wrote(lock, life, value);
+    }
+
+    /// Returns when no write of this lane can land any more: the lock must not be released before.
+    async fn settle(&self, node: NodeId) {
+        while self.lane.reconnect(node).await == Err(VerbError::Unreachable) {
+            self.lane.executor().sleep(Duration::from_micros(100)).await;
+        }
     }
 
     async fn read(&self, words: RemoteAddr) -> Option<[u64; 2]> {
@@ -185,29 +200,59 @@ async fn within<T>(lane: &Lane, time: Duration, future: impl Future<Output = T>)
     .await
 }
 
+/// Writes the word with which each lock begins.
+pub(super) async fn prepare<S: LockSystem>(seat: &Seat<S>) {
+    for lock in 0..seat.settings.locks {
+        let mut written = false;
+        while !written {
+            let mut batch = seat.lane.batch();
+            batch.write_word(seat.space.object(lock), seat.settings.first_word);
+            written = batch.post().await.is_ok();
+            if !written {
+                seat.settle(seat.settings.memory).await;
+            }
+        }
+    }
+}
+
 /// Takes each lock once, and looks at what it protects and at what it leaves.
 pub(super) async fn audit<S: LockSystem>(seat: &Seat<S>, patience: Duration) {
-    let executor = seat.lane.executor();
+    let until = seat.lane.executor().now().after(patience);
     for lock in 0..seat.settings.locks {
-        let object = seat.space.object(lock);
-        let wait = Wait::Until(executor.now().after(patience));
-        match seat.client.acquire(object, Mode::Exclusive, limits(wait, 1)).await {
-            Ok(hold) => {
-                seat.use_lock(lock, &hold, Mode::Exclusive, Duration::ZERO).await;
-                if let Err(error) = seat.client.release(hold).done().await {
-                    seat.referee.violate(format!("lock {lock} in the end: {error}"));
-                }
-            }
-            Err(error) => seat.referee.violate(format!("lock {lock} in the end: {error}")),
+        if let Err(why) = seat.audit(lock, until).await {
+            seat.referee.violate(format!("lock {lock} in the end: {why}"));
         }
-        seat.client.quiet().await;
-        let Some([head, claim]) = seat.read(object).await else {
-            seat.referee.violate(format!("lock {lock} cannot be read"));
-            continue;
+    }
+}
+
+impl<S: LockSystem> Seat<S> {
+    /// Takes a lock, as often as the memory node does not answer.
+    async fn audit(&self, lock: u64, until: Nanos) -> Result<(), String> {
+        let object = self.space.object(lock);
+        let executor = self.lane.executor();
+        let hold = loop {
+            let limits = Limits { wait: Wait::Until(until), terms: 1 };
+            match self.client.acquire(object, Mode::Exclusive, limits).await {
+                Ok(hold) => break hold,
+                Err(NotHeld::Unavailable) if executor.now() < until => {}
+                Err(why) => return Err(why.to_string()),
+            }
+        };
+        self.use_lock(lock, &hold, Mode::Exclusive, Duration::ZERO).await;
+        let released = self.client.release(hold).done().await;
+        released.map_err(|why| why.to_string())?;
+        self.client.quiet().await;
+        let [head, claim] = loop {
+            match self.read(object).await {
+                Some(words) => break words,
+                None if executor.now() < until => self.settle(object.node()).await,
+                None => return Err("it cannot be read".to_owned()),
+            }
         };
         let is_claimed = crate::word::Claim::of(claim).by().is_some();
-        if !seat.client.system().is_free(head) || is_claimed {
-            seat.referee.violate(format!("lock {lock} in the end: {head:#x}, {claim:#x}"));
+        if self.client.system().is_free(head) && !is_claimed {
+            return Ok(());
         }
+        Err(format!("head {head:#x}, claim {claim:#x}"))
     }
 }

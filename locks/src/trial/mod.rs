@@ -7,14 +7,18 @@
 //! judge in this process can see them.
 //!
 //! # What it is not
-//! It injects no faults: the caller stops, pauses and expels nodes while the trial runs.
+//! It injects no faults itself: the caller stops, pauses and expels nodes while the trial runs, as
+//! [`simulate`] does.
 //!
-//! `referee`: the judges; `client`: what each client does.
+//! `referee`: the judges; `client`: what each client does; `simulated`: trials on virtual time,
+//! with faults.
 
 mod client;
 mod referee;
+mod simulated;
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,11 +33,12 @@ use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::FabricError;
 
-use crate::client::{Client, Identity, Limits, Roster, Wait};
+use crate::client::{Client, Identity, Roster};
 use crate::contract::{Counts, LockSpace, LockSystem, Member, SpaceError};
-use crate::word::Mode;
+use crate::word::Claimant;
 use client::Seat;
 pub use referee::Referee;
+pub use simulated::{Faults, simulate};
 
 /// Region that holds the locks, and the words beside them.
 pub const REGION: RegionId = RegionId(0);
@@ -44,7 +49,7 @@ const WORDS: u64 = 16;
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
 /// Time that the audit waits for a lock. Longer than any reset takes.
-const AUDIT: Duration = Duration::from_secs(5);
+const AUDIT: Duration = Duration::from_secs(1);
 
 /// Shape of a trial.
 #[derive(Clone, Debug)]
@@ -135,6 +140,10 @@ pub struct Verdict {
     pub entered: u64,
     /// Requests that were refused or ended at their deadline.
     pub refused: u64,
+    /// Largest number of holders of one lock at one time.
+    pub together: usize,
+    /// The longest time between a deadline and the refusal.
+    pub late: Duration,
     /// Locks that their holder had lost when it released them, according to the release.
     pub lost: u64,
 }
@@ -143,7 +152,10 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { retries, ghosts, resets, .. } = self.counts;
         let (entered, refused) = (self.entered, self.refused);
-        write!(f, "{entered} held, {refused} refused, {retries} retries, {ghosts} ghosts, {resets} resets")?;
+        write!(
+            f,
+            "{entered} held, {refused} refused, {retries} retries, {ghosts} ghosts, {resets} resets"
+        )?;
         self.violations.iter().try_for_each(|violation| write!(f, "\n{violation}"))
     }
 }
@@ -154,6 +166,7 @@ struct Report {
     counts: Counts,
     refused: u64,
     lost: u64,
+    late: Duration,
 }
 
 /// A trial that runs.
@@ -163,11 +176,11 @@ pub struct Trial<M: Machines> {
     roster: Roster,
     referee: Arc<Referee>,
     members: Vec<Member>,
-    cores: Vec<(NodeId, M::Core)>,
-    reports: Receiver<(NodeId, Report)>,
-    sender: Sender<(NodeId, Report)>,
+    /// Cores whose reports are awaited, by the life of their node.
+    cores: Vec<(Claimant, M::Core)>,
+    reports: Receiver<(Claimant, Report)>,
+    sender: Sender<(Claimant, Report)>,
     is_over: Arc<AtomicBool>,
-    lost: Vec<NodeId>,
     make: Arc<dyn std::any::Any + Send + Sync>,
 }
 
@@ -198,10 +211,12 @@ impl<M: Machines> Trial<M> {
             reports,
             sender,
             is_over: Arc::default(),
-            lost: Vec::new(),
             make: Arc::new(Arc::clone(&make)),
             settings,
         };
+        if trial.settings.first_word != 0 {
+            trial.run_aside(machines, &make, async |seat| client::prepare(&seat).await)?;
+        }
         let clients = trial.settings.nodes.len().saturating_sub(1);
         let nodes = trial.settings.nodes[..clients].to_vec();
         for node in nodes {
@@ -223,25 +238,37 @@ impl<M: Machines> Trial<M> {
         let member = self.roster.join(node, self.settings.lanes);
         let member = member.ok_or(TrialError::TooManyNodes)?;
         self.members.push(member);
-        self.lost.retain(|lost| *lost != node);
         for lane in 0..self.settings.lanes {
-            let program = self.program(machines, member, lane, make);
+            let (sender, is_over) = (self.sender.clone(), Arc::clone(&self.is_over));
+            let life = move |seat: Seat<S>| async move {
+                let (timer, client) = (seat.lane.executor().clone(), seat.client.clone());
+                let report = client::run(seat).await;
+                // Received by nobody if the trial was given up.
+                let _ = sender.send((member.life, report)).await;
+                // Its answers to resets are needed until all have ended.
+                while !is_over.load(Ordering::Acquire) {
+                    timer.sleep(Duration::from_micros(100)).await;
+                }
+                drop(client);
+            };
+            let program = self.program(machines, member, lane, make, life);
             let core = machines.start(node, &format!("lane-{}-{lane}", node.0), program)?;
-            self.cores.push((node, core));
+            self.cores.push((member.life, core));
         }
         Ok(())
     }
 
-    fn program<S: LockSystem>(
+    /// The program of a lane, which runs `life` there.
+    fn program<S: LockSystem, F: Future<Output = ()> + 'static>(
         &self,
         machines: &M,
         member: Member,
         lane: u16,
         make: &Make<S>,
+        life: impl FnOnce(Seat<S>) -> F + Send + 'static,
     ) -> Program {
         let (settings, space) = (self.settings.clone(), self.space);
         let (roster, referee) = (self.roster.clone(), Arc::clone(&self.referee));
-        let (sender, is_over) = (self.sender.clone(), Arc::clone(&self.is_over));
         let (fabric, make) = (machines.fabric(), Arc::clone(make));
         Box::new(move |executor| {
             let at = Endpoint { node: member.node, lane: LaneId(lane) };
@@ -254,18 +281,33 @@ impl<M: Machines> Trial<M> {
             let rpc = Rpc::new(lane.clone());
             let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
             let client = Client::new(make(), rpc, identity);
-            let seat = Seat { client, lane, member, space, referee, settings };
-            Box::pin(async move {
-                let timer = seat.lane.executor().clone();
-                let report = client::run(seat).await;
-                // Received by nobody if the trial was given up.
-                let _ = sender.send((member.node, report)).await;
-                // Its answers to resets are needed until all have ended.
-                while !is_over.load(Ordering::Acquire) {
-                    timer.sleep(Duration::from_micros(100)).await;
-                }
-            })
+            Box::pin(life(Seat { client, lane, member, space, referee, settings }))
         })
+    }
+
+    /// Runs `life` on a lane of the node that audits, as a member for that time, to its end.
+    fn run_aside<S: LockSystem, F: Future<Output = ()> + 'static>(
+        &self,
+        machines: &M,
+        make: &Make<S>,
+        life: impl FnOnce(Seat<S>) -> F + Send + 'static,
+    ) -> Result<(), TrialError> {
+        let node = *self.settings.nodes.last().expect("there is a node that audits");
+        let member = self.roster.join(node, 1).ok_or(TrialError::TooManyNodes)?;
+        let (done, ended) = async_channel::bounded(1);
+        let life = move |seat| async move {
+            life(seat).await;
+            // Received by nobody if the trial was given up.
+            let _ = done.send(()).await;
+        };
+        let program = self.program(machines, member, 0, make, life);
+        let core = machines.start(node, "aside", program)?;
+        let ended = machines.wait(&ended);
+        if !machines.join(core) || ended.is_none() {
+            self.referee.violate(format!("node {} does not end", node.0));
+        }
+        self.roster.leave(member);
+        Ok(())
     }
 
     /// The members that were started, in the order of their starts.
@@ -273,27 +315,31 @@ impl<M: Machines> Trial<M> {
         &self.members
     }
 
-    /// Takes note that a node is out. The caller has made sure that nothing of it reaches the
+    /// The memory node.
+    pub fn memory(&self) -> NodeId {
+        self.settings.memory
+    }
+
+    /// Takes note that a node's clients will not report.
+    pub fn is_out(&mut self, node: NodeId) {
+        let lives = self.members.iter().filter(|member| member.node == node);
+        let lives: Vec<_> = lives.map(|member| member.life).collect();
+        self.cores.retain(|(life, _)| !lives.contains(life));
+    }
+
+    /// Takes note that a node is expelled. The caller has made sure that nothing of it reaches the
     /// memory any more: it has fenced it there, at the epoch of [`Self::next_epoch`], if the locks
     /// are fenced.
     pub fn expel(&mut self, node: NodeId) {
         self.roster.settle(node);
         let lives = self.members.iter().filter(|member| member.node == node);
         lives.for_each(|member| self.referee.expel(member.life));
-        self.lost.push(node);
     }
 
     /// Epoch below which an expelled node is refused: above that of all who are members now.
     pub fn next_epoch(&self) -> Epoch {
         let epochs = self.members.iter().map(|member| member.life.incarnation());
         Epoch(epochs.max().unwrap_or(0) + 1)
-    }
-
-    /// Whether every lane that is not lost has reported.
-    pub fn has_ended(&self) -> bool {
-        let lost = |node: &NodeId| self.lost.contains(node);
-        let alive = self.cores.iter().filter(|(node, _)| !lost(node)).count();
-        self.reports.len() >= alive
     }
 
     /// Waits for the clients, and audits the locks: each can be taken, what it protects is whole,
@@ -303,78 +349,38 @@ impl<M: Machines> Trial<M> {
     /// [`TrialError`].
     pub fn finish<S: LockSystem>(mut self, machines: &M) -> Result<Verdict, TrialError> {
         let mut verdict = Verdict::default();
-        let lost = self.lost.clone();
-        let mut awaited = self.cores.iter().filter(|(node, _)| !lost.contains(node)).count();
+        let mut awaited = self.cores.len();
         while awaited > 0 {
-            let Some((node, report)) = machines.wait(&self.reports) else {
+            let Some((member, report)) = machines.wait(&self.reports) else {
                 self.referee.violate("the clients do not end".to_owned());
                 break;
             };
-            awaited -= usize::from(!lost.contains(&node));
+            // A node that has crashed may have reported before.
+            awaited -= usize::from(self.cores.iter().any(|(of, _)| *of == member));
             verdict.counts += report.counts;
             verdict.refused += report.refused;
             verdict.lost += report.lost;
+            verdict.late = verdict.late.max(report.late);
         }
-        let make = Arc::clone(&self.make);
-        let make = make.downcast_ref::<Make<S>>().expect("it is of the system that was started");
-        self.audit(machines, make)?;
+        if awaited == 0 {
+            let make = Arc::clone(&self.make);
+            let make = make.downcast_ref::<Make<S>>().expect("it is of the system that began");
+            self.run_aside(machines, make, async |seat| client::audit(&seat, AUDIT).await)?;
+        }
         self.is_over.store(true, Ordering::Release);
-        for (node, core) in self.cores.drain(..) {
-            if !machines.join(core) && !lost.contains(&node) {
-                self.referee.violate(format!("a client of node {} panicked", node.0));
+        for (member, core) in self.cores.drain(..) {
+            if awaited == 0 && !machines.join(core) {
+                self.referee.violate(format!("a client of {member:?} panicked"));
             }
         }
         verdict.violations = self.referee.violations();
         verdict.entered = self.referee.entered();
+        verdict.together = self.referee.together();
         Ok(verdict)
     }
-
-    fn audit<S: LockSystem>(&mut self, machines: &M, make: &Make<S>) -> Result<(), TrialError> {
-        let node = *self.settings.nodes.last().expect("there is a node that audits");
-        let member = self.roster.join(node, 1).ok_or(TrialError::TooManyNodes)?;
-        let auditor = Settings { lanes: 1, clients: 0, ..self.settings.clone() };
-        let clients = std::mem::replace(&mut self.settings, auditor);
-        let (done, ended) = async_channel::bounded(1);
-        let (fabric, make) = (machines.fabric(), Arc::clone(make));
-        let (roster, referee) = (self.roster.clone(), Arc::clone(&self.referee));
-        let space = self.space;
-        let program: Program = Box::new(move |executor| {
-            let at = Endpoint { node, lane: LaneId(0) };
-            let epoch = Epoch(member.life.incarnation());
-            let transport = fabric
-                .open_lane(at, epoch, executor.handle().waker())
-                .unwrap_or_else(|error| panic!("no lane at {at:?}: {error}"));
-            let lane = Lane::new(at, executor.handle().clone(), transport);
-            executor.add_driver(lane.driver());
-            let rpc = Rpc::new(lane.clone());
-            let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
-            let client = Client::new(make(), rpc, identity);
-            let seat = Seat { client, lane, member, space, referee, settings: clients };
-            Box::pin(async move {
-                client::audit(&seat, AUDIT).await;
-                let _ = done.send(()).await;
-            })
-        });
-        let core = machines.start(node, "audit", program)?;
-        let ended = machines.wait(&ended);
-        if !machines.join(core) || ended.is_none() {
-            self.referee.violate("the audit did not end".to_owned());
-        }
-        Ok(())
-    }
-}
-
-/// Limits of a request of a client.
-fn limits(wait: Wait, terms: u16) -> Limits {
-    Limits { wait, terms }
 }
 
 /// Words beside a lock.
 fn words_of(object: RemoteAddr) -> RemoteAddr {
     object.plus(WORDS)
-}
-
-/// Mode of a request, from a random number.
-fn mode(shared: bool) -> Mode {
-    if shared { Mode::Shared } else { Mode::Exclusive }
 }

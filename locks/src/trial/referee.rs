@@ -29,6 +29,8 @@ struct Lock {
     is_torn: bool,
     /// Number of times that it was entered.
     entered: u64,
+    /// Largest number of holders at one time.
+    together: usize,
 }
 
 /// Violations that are kept; more say nothing new.
@@ -63,7 +65,9 @@ impl Referee {
             let holders = found.holders.clone();
             state.violate(format!("lock {lock}: {by:?} holds it {mode:?} beside {holders:?}"));
         }
-        state.locks[lock as usize].holders.push((by, mode));
+        let found = &mut state.locks[lock as usize];
+        found.holders.push((by, mode));
+        found.together = found.together.max(found.holders.len());
     }
 
     /// Notes that a client gives up a lock. `tears` says that it has ended between its two writes.
@@ -124,6 +128,11 @@ impl Referee {
     /// Number of times that a lock was entered.
     pub fn entered(&self) -> u64 {
         self.state().locks.iter().map(|lock| lock.entered).sum()
+    }
+
+    /// Largest number of holders of one lock at one time.
+    pub fn together(&self) -> usize {
+        self.state().locks.iter().map(|lock| lock.together).max().unwrap_or(0)
     }
 
     /// What must not have been.

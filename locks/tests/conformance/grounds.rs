@@ -1,19 +1,107 @@
-//! The fabrics on which the suite runs.
+//! The fabrics on which the suite runs, and what is asked of the locks there.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::sim::{Config, Profile, SimMachines, World};
-use lotus_locks::trial::Settings;
+use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::sim::Profile;
+use lotus_fabric::tcp::{Config, TcpFabric};
+use lotus_locks::systems::{Choice, Visitor};
+use lotus_locks::trial::{Faults, Settings, Trial, Verdict, simulate};
+use lotus_locks::{LockSystem, Promises};
 
-pub const MEMORY: NodeId = NodeId(0);
-/// Two compute nodes, and one that audits.
-pub const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
-pub const LOCAL: u16 = 4;
+const MEMORY: NodeId = NodeId(0);
+/// All nodes: the memory node, the compute nodes, and one that audits.
+const COUNT: u16 = 6;
 
-pub fn small() -> Settings {
-    Settings::small(MEMORY, NODES.to_vec())
+/// Two locks, and a few clients on each of four compute nodes.
+pub fn settings() -> Settings {
+    Settings::small(MEMORY, (1..COUNT).map(NodeId).collect())
 }
 
-pub fn simulated(seed: u64) -> SimMachines {
-    let profile = Profile::named("cx3-56g").expect("built in");
-    SimMachines::new(World::new(Config::new(seed, LOCAL, profile)).expect("a valid world"))
+/// A place where trials run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ground {
+    Local,
+    Tcp,
+    /// On virtual time, with these many seeds.
+    Sim(u64),
+}
+
+impl Ground {
+    /// Time that a message takes there and back at most, if nothing is lost.
+    pub fn round_trip(self) -> Duration {
+        match self {
+            // Threads of a busy machine may stand still for long.
+            Self::Local | Self::Tcp => Duration::from_secs(5),
+            Self::Sim(_) => Duration::from_micros(10),
+        }
+    }
+}
+
+/// What is asked of a lock system in a trial.
+pub struct Asked<'a> {
+    pub ground: Ground,
+    pub settings: &'a Settings,
+    pub faults: &'a Faults,
+}
+
+impl Visitor for Asked<'_> {
+    /// What came of it, and what the system promises.
+    type Output = (Verdict, Promises);
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
+        let promises = make().promises();
+        let make: Arc<dyn Fn() -> S + Send + Sync> = Arc::new(make);
+        let env = Env::real(1);
+        let verdict = match self.ground {
+            Ground::Local => run(&Threads::new(COUNT, 1), self.settings, &make),
+            Ground::Tcp => {
+                let fabric = TcpFabric::start(Config::loopback(COUNT), env.clone());
+                let fabric = fabric.expect("loopback has free ports");
+                run(&Threads::over(fabric, env), self.settings, &make)
+            }
+            Ground::Sim(seeds) => {
+                let mut all = Verdict::default();
+                for seed in 0..seeds {
+                    let profile = Profile::named("cx3-56g").expect("built in");
+                    let verdict = simulate(seed, profile, self.settings, self.faults, &make);
+                    add(&mut all, seed, verdict.expect("a valid trial"));
+                }
+                all
+            }
+        };
+        (verdict, promises)
+    }
+}
+
+fn run<S: LockSystem, M: Machines>(
+    machines: &M,
+    settings: &Settings,
+    make: &Arc<dyn Fn() -> S + Send + Sync>,
+) -> Verdict {
+    let trial = Trial::start(machines, settings.clone(), Arc::clone(make)).expect("a valid trial");
+    trial.finish::<S>(machines).expect("an audit")
+}
+
+fn add(all: &mut Verdict, seed: u64, one: Verdict) {
+    all.counts += one.counts;
+    all.entered += one.entered;
+    all.refused += one.refused;
+    all.lost += one.lost;
+    all.together = all.together.max(one.together);
+    all.late = all.late.max(one.late);
+    all.violations.extend(one.violations.into_iter().map(|what| format!("seed {seed}: {what}")));
+}
+
+/// Runs a trial of a lock system.
+pub fn trial(
+    choice: Choice,
+    ground: Ground,
+    settings: &Settings,
+    faults: &Faults,
+) -> (Verdict, Promises) {
+    choice.visit(Asked { ground, settings, faults })
 }

@@ -1,37 +1,55 @@
-//! The conformance suite of the lock systems.
+//! The conformance suite of the lock systems: what each promises, on each fabric.
+//!
+//! `cargo test -p lotus-locks --test conformance -- --nocapture` prints a table: lock, family,
+//! fabric, and what was done there. The environment variable `LOTUS_LOCK_SEEDS` sets the number of
+//! seeds of each simulated family.
 
+mod families;
 mod grounds;
+mod order;
 
-use std::sync::Arc;
+use lotus_locks::Recovery;
+use lotus_locks::systems::{Choice, Kind, Release};
 
-use grounds::{LOCAL, simulated};
-use lotus_fabric::machines::{Machines, Threads};
-use lotus_locks::systems::{Cas, CasRw, Dslr, Release};
-use lotus_locks::trial::{Make, Settings, Trial, Verdict};
-use lotus_locks::{LockSystem, Pacing, Recovery};
+use grounds::Ground;
 
-fn run<S: LockSystem, M: Machines>(machines: &M, settings: Settings, make: Make<S>) -> Verdict {
-    let trial = Trial::start(machines, settings, make).expect("a valid trial");
-    let verdict = trial.finish::<S>(machines).expect("an audit");
-    println!("{verdict}");
-    assert_eq!(verdict.violations, [String::new(); 0]);
-    verdict
+/// Seeds of each family in simulation, if the environment does not say.
+const SEEDS: u64 = 4;
+
+fn seeds() -> u64 {
+    std::env::var("LOTUS_LOCK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+}
+
+/// All systems with the options that matter.
+fn all(recovery: Recovery) -> Vec<Choice> {
+    let choices = Kind::ALL.into_iter().map(|kind| Choice { recovery, ..Choice::of(kind) });
+    let backs_off = Choice { recovery, backs_off: true, ..Choice::of(Kind::Cas) };
+    let swaps = Choice { recovery, release: Release::Swap, ..Choice::of(Kind::CasRw) };
+    choices.chain([backs_off, Choice { backs_off: true, ..swaps }]).collect()
 }
 
 #[test]
-fn smoke() {
-    for recovery in [Recovery::Fenced, Recovery::Paper] {
-        let cas = Arc::new(move || Cas { recovery, pacing: Pacing::NONE });
-        run(&Threads::new(4, 1), grounds::small(), cas.clone());
-        run(&simulated(1), grounds::small(), cas);
-        let rw = Arc::new(move || CasRw { recovery, pacing: Pacing::NONE, release: Release::Add });
-        run(&Threads::new(4, 1), grounds::small(), rw.clone());
-        run(&simulated(1), grounds::small(), rw);
-        let dslr = Arc::new(move || Dslr::published(recovery));
-        run(&Threads::new(4, 1), grounds::small(), dslr.clone());
-        run(&simulated(1), grounds::small(), dslr);
-        let dslr = Arc::new(move || Dslr::plus(recovery));
-        run(&Threads::new(4, 1), grounds::small(), dslr.clone());
-        run(&simulated(1), grounds::small(), dslr);
-    }
+fn threads_of_one_process_keep_the_promises() {
+    families::run(&all(Recovery::Fenced), Ground::Local, families::CALM);
+}
+
+#[test]
+fn memory_behind_sockets_keeps_the_promises() {
+    families::run(&all(Recovery::Fenced), Ground::Tcp, families::CALM);
+}
+
+#[test]
+fn simulated_nodes_keep_the_promises() {
+    families::run(&all(Recovery::Fenced), Ground::Sim(seeds()), families::CALM);
+}
+
+#[test]
+fn faults_break_no_promise() {
+    families::run(&all(Recovery::Fenced), Ground::Sim(seeds()), families::FAULTY);
+}
+
+/// As published, locks exclude as long as nobody is late or lost.
+#[test]
+fn published_locks_keep_the_promises_without_faults() {
+    families::run(&all(Recovery::Paper), Ground::Sim(seeds()), families::CALM);
 }

@@ -257,7 +257,10 @@ impl World {
                     && !self.breaks(Rule::HoldersAreWaitedFor);
                 let posts = node.verb.is_some() && !self.breaks(Rule::VerbsUnderWayAreWaitedFor);
                 let told = node.life == Life::Live && node.told == Some(state.head.generation());
-                if told && answers(CasRwWord::HEAD, state.head.word(), Use { holds, posts }) == Some(true) {
+                if told
+                    && answers(CasRwWord::HEAD, state.head.word(), Use { holds, posts })
+                        == Some(true)
+                {
                     state.nodes[index].awaited[member] = false;
                 }
             }

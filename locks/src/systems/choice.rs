@@ -1,0 +1,134 @@
+//! A lock system chosen by its name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Cas, CasRw, Dslr, Release};
+use crate::contract::{LockSystem, Pacing, Recovery};
+
+/// A lock system's name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// [`Cas`].
+    Cas,
+    /// [`CasRw`].
+    CasRw,
+    /// [`Dslr`].
+    Dslr,
+    /// [`Dslr`] with the polling of DSLR+.
+    DslrPlus,
+}
+
+impl Kind {
+    /// All systems.
+    pub const ALL: [Self; 4] = [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus];
+
+    /// The name, as on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cas => "cas",
+            Self::CasRw => "cas-rw",
+            Self::Dslr => "dslr",
+            Self::DslrPlus => "dslr+",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no lock system's.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+")]
+pub struct UnknownKind(String);
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    fn from_str(name: &str) -> Result<Self, UnknownKind> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| UnknownKind(name.to_owned()))
+    }
+}
+
+/// A lock system and its options.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Choice {
+    /// The system.
+    pub kind: Kind,
+    /// Treatment of holders that are late or lost.
+    pub recovery: Recovery,
+    /// Whether `cas` and `cas-rw` back off ([`Pacing::SMART`]).
+    pub backs_off: bool,
+    /// The way in which writers of `cas-rw` release.
+    pub release: Release,
+}
+
+/// Something to be done with a lock system, whichever it is.
+pub trait Visitor {
+    /// Result.
+    type Output;
+
+    /// Does it with the systems that `make` makes, one for each lane.
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output;
+}
+
+impl Choice {
+    /// A system with the options of its paper, fenced.
+    pub const fn of(kind: Kind) -> Self {
+        let recovery = Recovery::Fenced;
+        Self { kind, recovery, backs_off: false, release: Release::Add }
+    }
+
+    /// Does something with the chosen system.
+    pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
+        let Self { recovery, release, .. } = self;
+        let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
+        match self.kind {
+            Kind::Cas => visitor.visit(move || Cas { recovery, pacing }),
+            Kind::CasRw => visitor.visit(move || CasRw { recovery, pacing, release }),
+            Kind::Dslr => visitor.visit(move || Dslr::published(recovery)),
+            Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery)),
+        }
+    }
+
+    /// Largest number of requests for one lock, each counted by its lease terms, that may be
+    /// outstanding together; `None` if there is no bound below that of [`crate::Waiter`].
+    pub const fn capacity(self) -> Option<u32> {
+        match self.kind {
+            Kind::Cas | Kind::CasRw => None,
+            Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Name;
+
+    impl Visitor for Name {
+        type Output = &'static str;
+
+        fn visit<S: LockSystem>(
+            self,
+            make: impl Fn() -> S + Send + Sync + 'static,
+        ) -> &'static str {
+            make().name()
+        }
+    }
+
+    #[test]
+    fn a_system_is_found_by_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+            assert_eq!(Choice::of(kind).visit(Name), kind.name());
+        }
+        let error = "spin".parse::<Kind>().unwrap_err().to_string();
+        assert!(Kind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");
+    }
+}

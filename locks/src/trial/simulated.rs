@@ -1,0 +1,213 @@
+//! Trials on virtual time, with faults drawn from the seed.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::Machines;
+use lotus_fabric::sim::{
+    Config, Fault, Limits, MAX_CLOCK_PPM, MemoryFate, Profile, Rates, SimMachines, World,
+};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::{Make, Settings, Trial, TrialError, Verdict};
+use crate::contract::LockSystem;
+
+/// Virtual time after which a trial counts as stuck.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Stream of the world's randomness from which faults are drawn.
+const STREAM: u64 = u64::MAX;
+
+/// Faults of a trial.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// Rates of random faults of messages and verbs.
+    pub rates: Rates,
+    /// Number of compute nodes that crash.
+    pub crashes: u32,
+    /// Number of pauses of compute nodes.
+    pub pauses: u32,
+    /// The longest of them.
+    pub pause: Duration,
+    /// Number of compute nodes that are cut off from all others for a while, and expelled meanwhile.
+    pub partitions: u32,
+    /// Time within which those begin.
+    pub span: Duration,
+    /// The longest time until a node that stands still is expelled.
+    pub detection: Duration,
+    /// Share of paused nodes that are expelled meanwhile.
+    pub expelled: f64,
+    /// Whether a node is fenced when it is expelled.
+    pub fences: bool,
+    /// Whether nodes that crashed come back, in another life.
+    pub returns: bool,
+    /// Bound of the rates at which clocks gain or lose time, in parts per million.
+    pub drift_ppm: i32,
+}
+
+impl Faults {
+    /// None.
+    pub fn none() -> Self {
+        Self {
+            rates: Rates::default(),
+            crashes: 0,
+            pauses: 0,
+            pause: Duration::from_millis(2),
+            partitions: 0,
+            span: Duration::from_micros(500),
+            detection: Duration::from_millis(1),
+            expelled: 0.5,
+            fences: true,
+            returns: false,
+            drift_ppm: 0,
+        }
+    }
+
+    /// A fifth of all messages is lost, others come twice, late, or in another order.
+    pub fn lossy(self) -> Self {
+        let rates = Rates {
+            message_loss: 0.2,
+            message_duplication: 0.1,
+            message_delay: 0.2,
+            message_delay_max: Duration::from_micros(100),
+            ..self.rates
+        };
+        Self { rates, ..self }
+    }
+
+    /// Verbs are held up; some for so long that the initiator gives up on them.
+    pub fn doubtful(self) -> Self {
+        let rates =
+            Rates { verb_delay: 0.01, verb_delay_max: Duration::from_micros(300), ..self.rates };
+        Self { rates, ..self }
+    }
+}
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Crash(NodeId),
+    Return(NodeId),
+    Pause(NodeId, Duration),
+    Isolate(NodeId),
+    Rejoin(NodeId),
+    Expel(NodeId),
+}
+
+/// Draws the faults of a trial: each node is struck once at most, and one is spared.
+fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Duration, Happening)> {
+    let clients = settings.nodes.len() - 1;
+    let mut nodes = settings.nodes[..clients].to_vec();
+    let mut happenings = Vec::new();
+    let kinds = [faults.crashes, faults.pauses, faults.partitions];
+    for (kind, count) in kinds.into_iter().enumerate() {
+        for _ in 0..count {
+            if nodes.len() < 2 {
+                break;
+            }
+            let node = nodes.swap_remove(rng.random_range(0..nodes.len()));
+            let at = rng.random_range(Duration::ZERO..faults.span);
+            let noticed = at + rng.random_range(Duration::ZERO..=faults.detection);
+            match kind {
+                0 => {
+                    happenings
+                        .extend([(at, Happening::Crash(node)), (noticed, Happening::Expel(node))]);
+                    if faults.returns {
+                        let later = rng.random_range(Duration::ZERO..faults.span);
+                        happenings.push((noticed + later, Happening::Return(node)));
+                    }
+                }
+                1 => {
+                    let lasting = rng.random_range(Duration::ZERO..=faults.pause);
+                    happenings.push((at, Happening::Pause(node, lasting)));
+                    if rng.random_bool(faults.expelled) {
+                        happenings
+                            .push((at + lasting.mul_f64(rng.random()), Happening::Expel(node)));
+                    }
+                }
+                _ => {
+                    let healed = noticed + rng.random_range(Duration::ZERO..faults.span);
+                    happenings.extend([
+                        (at, Happening::Isolate(node)),
+                        (noticed, Happening::Expel(node)),
+                        (healed, Happening::Rejoin(node)),
+                    ]);
+                }
+            }
+        }
+    }
+    happenings.sort_by_key(|(at, _)| *at);
+    happenings
+}
+
+/// Runs a trial in a world of its own.
+///
+/// # Errors
+/// [`TrialError`].
+pub fn simulate<S: LockSystem>(
+    seed: u64,
+    profile: Profile,
+    settings: &Settings,
+    faults: &Faults,
+    make: &Make<S>,
+) -> Result<Verdict, TrialError> {
+    let highest = settings.nodes.iter().chain([&settings.memory]).map(|node| node.0).max();
+    let config = Config {
+        rates: faults.rates.clone(),
+        limits: Limits { time: LIMIT, ..Limits::default() },
+        // Some verbs that are held up are given up on, and land all the same.
+        verb_timeout: Duration::from_micros(150),
+        ..Config::new(seed, highest.unwrap_or(0) + 1, profile)
+    };
+    let world = World::new(config).unwrap_or_else(|error| panic!("a world: {error}"));
+    let machines = SimMachines::new(world);
+    let mut rng = machines.outside().rng(STREAM);
+    for node in &settings.nodes {
+        let ppm = rng.random_range(-faults.drift_ppm..=faults.drift_ppm);
+        if ppm.abs() <= MAX_CLOCK_PPM && ppm != 0 {
+            inject(&machines, Fault::ClockRate { node: *node, ppm });
+        }
+    }
+    let mut trial = Trial::start(&machines, settings.clone(), make.clone())?;
+    for (at, happening) in draw(faults, settings, &mut rng) {
+        let now = machines.world().now();
+        machines.run_for(at.saturating_sub(now));
+        strike(&machines, &mut trial, happening, faults.fences, make)?;
+    }
+    trial.finish::<S>(&machines)
+}
+
+fn inject(machines: &SimMachines, fault: Fault) {
+    machines.world().inject(fault).unwrap_or_else(|error| panic!("a fault: {error}"));
+}
+
+fn strike<S: LockSystem>(
+    machines: &SimMachines,
+    trial: &mut Trial<SimMachines>,
+    happening: Happening,
+    fences: bool,
+    make: &Make<S>,
+) -> Result<(), TrialError> {
+    match happening {
+        Happening::Crash(node) => {
+            let crashed = machines.world().crash(node, MemoryFate::Lost);
+            crashed.unwrap_or_else(|error| panic!("a crash: {error}"));
+            trial.is_out(node);
+        }
+        Happening::Return(node) => {
+            let returned = machines.world().restart(node);
+            returned.unwrap_or_else(|error| panic!("a return: {error}"));
+            trial.start_node(machines, node, make)?;
+        }
+        Happening::Pause(node, lasting) => inject(machines, Fault::Pause { node, lasting }),
+        Happening::Isolate(node) => inject(machines, Fault::Isolate { node }),
+        Happening::Rejoin(node) => inject(machines, Fault::Rejoin { node }),
+        Happening::Expel(node) => {
+            if fences {
+                machines.fabric().fence(trial.memory(), node, trial.next_epoch())?;
+            }
+            trial.expel(node);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Families of properties: settings and faults of trials, and what is demanded of their outcome.
+
+use std::time::Duration;
+
+use lotus_locks::systems::{Choice, Kind};
+use lotus_locks::trial::{Faults, Settings, Verdict};
+use lotus_locks::word::{TicketFields, Tickets};
+use lotus_locks::{Promises, Recovery};
+
+use super::grounds::{Ground, settings, trial};
+
+/// A family. All demand exclusion, whole data, an end, and free locks in the end.
+pub struct Family {
+    name: &'static str,
+    settings: fn(Settings) -> Settings,
+    faults: fn(Faults) -> Faults,
+    /// What else is demanded.
+    demands: fn(&Verdict, Promises, Ground),
+}
+
+const fn nothing(_: &Verdict, _: Promises, _: Ground) {}
+
+/// Families that need no faults.
+pub const CALM: &[Family] = &[
+    Family {
+        name: "exclusion",
+        settings: |small| Settings { clients: 8, ..small },
+        faults: |none| none,
+        demands: |verdict, _, _| assert_eq!(verdict.refused, 0, "each waits as long as it takes"),
+    },
+    Family {
+        name: "one lock, two clients",
+        settings: |small| {
+            let nodes = small.nodes[2..].to_vec();
+            Settings { locks: 1, clients: 1, shared: 0.2, nodes, ..small }
+        },
+        faults: |none| none,
+        demands: nothing,
+    },
+    Family {
+        name: "sharing",
+        settings: |small| {
+            let hold = Duration::from_micros(50);
+            Settings { locks: 1, shared: 1.0, hold, rounds: 20, ..small }
+        },
+        faults: |none| none,
+        demands: |verdict, promises, ground| {
+            // Threads of one processor may never hold it at the same time.
+            if matches!(ground, Ground::Sim(_)) {
+                assert_eq!(verdict.together > 1, promises.shares, "{} together", verdict.together);
+            }
+        },
+    },
+    Family {
+        name: "refusals",
+        settings: |small| Settings { refusing: 1.0, shared: 0.2, ..small },
+        faults: |none| none,
+        demands: |verdict, _, ground| {
+            let is_sure = matches!(ground, Ground::Sim(_));
+            assert!(verdict.refused > 0 || !is_sure, "some have to be refused");
+        },
+    },
+    Family {
+        name: "deadlines",
+        settings: |small| Settings { hurried: 1.0, ..small },
+        faults: |none| none,
+        demands: |verdict, _, ground| {
+            assert!(verdict.late <= 2 * ground.round_trip(), "{:?} late", verdict.late);
+        },
+    },
+    Family {
+        name: "dropped requests",
+        settings: |small| Settings { dropped: 0.5, ..small },
+        faults: |none| none,
+        demands: nothing,
+    },
+    Family {
+        name: "all of these, several terms",
+        settings: |small| Settings { refusing: 0.2, hurried: 0.2, dropped: 0.2, terms: 4, ..small },
+        faults: |none| none,
+        demands: nothing,
+    },
+];
+
+/// All kinds of requests.
+fn mixed(small: Settings) -> Settings {
+    Settings { refusing: 0.1, hurried: 0.2, dropped: 0.2, ..small }
+}
+
+/// Families whose demands are met by locks that survive losses.
+pub const FAULTY: &[Family] = &[
+    Family {
+        name: "lost messages, lost answers",
+        settings: mixed,
+        faults: |none| none.lossy().doubtful(),
+        demands: |verdict, _, _| assert!(verdict.counts.acquired > 0),
+    },
+    Family {
+        name: "nodes die",
+        settings: mixed,
+        faults: |none| Faults { crashes: 2, ..none },
+        demands: nothing,
+    },
+    Family {
+        name: "nodes return",
+        settings: mixed,
+        faults: |none| Faults { crashes: 2, returns: true, ..none.lossy() },
+        demands: nothing,
+    },
+    Family {
+        name: "nodes pause",
+        settings: mixed,
+        faults: |none| Faults { pauses: 2, pause: Duration::from_millis(60), ..none },
+        demands: |verdict, _, _| assert_eq!(verdict.lost, 0, "nothing is taken from the slow"),
+    },
+    Family {
+        name: "partitions",
+        settings: mixed,
+        faults: |none| Faults { partitions: 2, ..none },
+        demands: nothing,
+    },
+    Family {
+        name: "all of these, clocks drift",
+        settings: mixed,
+        faults: |none| Faults {
+            crashes: 1,
+            pauses: 1,
+            partitions: 1,
+            returns: true,
+            drift_ppm: 100_000,
+            ..none.lossy().doubtful()
+        },
+        demands: nothing,
+    },
+];
+
+/// Runs trials of all lock systems in all families, and prints a line for each.
+///
+/// # Panics
+/// If something does not hold.
+pub fn run(choices: &[Choice], ground: Ground, families: &[Family]) {
+    for choice in choices {
+        for family in families {
+            let settings = (family.settings)(settings());
+            let faults = (family.faults)(Faults::none());
+            check(*choice, ground, family, family.name, &settings, &faults);
+            if let Some(first_word) = nearly_used_up(*choice) {
+                let settings = Settings { first_word, ..settings };
+                let name = format!("{}, counters used up", family.name);
+                check(*choice, ground, family, &name, &settings, &faults);
+            }
+        }
+    }
+}
+
+fn check(
+    choice: Choice,
+    ground: Ground,
+    family: &Family,
+    name: &str,
+    settings: &Settings,
+    faults: &Faults,
+) {
+    let (verdict, promises) = trial(choice, ground, settings, faults);
+    let Choice { kind, recovery, .. } = choice;
+    println!("{kind} {recovery:?} | {name} | {ground:?} | {verdict}");
+    assert!(verdict.violations.is_empty(), "{choice:?}, {name}, {ground:?}: {verdict}");
+    (family.demands)(&verdict, promises, ground);
+}
+
+/// A free lock whose counters are nearly used up, for systems that have any.
+fn nearly_used_up(choice: Choice) -> Option<u64> {
+    if !matches!(choice.kind, Kind::Dslr) {
+        return None;
+    }
+    let fields = match choice.recovery {
+        Recovery::Paper => TicketFields::PAPER,
+        Recovery::Fenced => TicketFields::WITH_RESETS,
+    };
+    let count = fields.limit() - 3;
+    let tickets = Tickets { n_x: count, n_s: count, max_x: count, max_s: count };
+    Some(fields.with(tickets, 0))
+}
