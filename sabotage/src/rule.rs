@@ -13,7 +13,7 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// All rules: the paper's own, then by hazard.
+            /// All rules: the paper's own, then by hazard; then those of lock systems.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// Name on the command line: the variant's, in small letters and hyphens.
@@ -22,7 +22,7 @@ macro_rules! rules {
             }
 
             /// Hazard that the rule closes, H1 to H24 of DESIGN §7, or the section of the paper
-            /// that states the rule.
+            /// that the rule is about.
             pub const fn hazard(self) -> &'static str {
                 match self { $(Self::$variant => $hazard,)* }
             }
@@ -403,6 +403,26 @@ rules! {
     "A commit is visible on its first primary, also if another copy becomes the primary"
     FormerPrimariesAreWritten "former-primaries-are-written" "H23"
     "a commit that ends by another placement than it began by leaves out the primary of before"
+
+    "A lock is freed by a reset when each of its users has answered or is settled"
+    ResetsQuiesce "resets-quiesce" "H4"
+    "a lock is freed as soon as it is marked"
+
+    "A node is fenced before its locks are reset"
+    LostHoldersAreFenced "lost-holders-are-fenced" "H2"
+    "a node that is expelled can still reach the memory"
+
+    "An atomic without an answer is doubted until a reset is over of which its user was told"
+    DoubtsAreReset "doubts-are-reset" "H22"
+    "an atomic without an answer is posted again"
+
+    "A waiter that gives up takes its turn and releases at once"
+    GhostsTakeTheirTurns "ghosts-take-their-turns" "DSLR §4.5"
+    "a waiter that gives up is forgotten"
+
+    "A reader's ticket is skipped by writers only"
+    ReadersIgnoreSiblings "readers-ignore-siblings" "DSLR §4.6"
+    "a reader's ticket fails when a later reader has left"
 }
 
 #[cfg(test)]
@@ -424,7 +444,8 @@ mod tests {
             let hazard = rule.hazard();
             let number = hazard.strip_prefix('H').and_then(|number| number.parse::<u32>().ok());
             let known = number.is_some_and(|number| (1..=24).contains(&number));
-            assert!(known || hazard.starts_with("LOTUS §"), "{rule:?}: {hazard}");
+            let cites = ["LOTUS §", "DSLR §"].iter().any(|paper| hazard.starts_with(paper));
+            assert!(known || cites, "{rule:?}: {hazard}");
         }
     }
 

@@ -4,11 +4,12 @@
 //! A [`Scenario`] is data: a cluster, a workload, and its faults. [`run::run`] runs one with the
 //! production crates on the `sim` fabric, from one seed, and judges the result. Scenarios are
 //! generated from a seed ([`swarm`]) or named after the hazards that they provoke ([`named`]). A
-//! [`campaign`] runs many; [`shrink`] makes a failing one short.
+//! [`campaign`] runs many; [`shrink`] makes a failing one short. [`locks`] has trials of lock systems
+//! without an engine.
 //!
 //! # Floors
-//! `campaigns`, `drive`, `properties`, `scenario`, `verdict`: each folder imports only from those
-//! behind it.
+//! `campaigns`, `locks`, `drive`, `properties`, `scenario`, `verdict`: each folder imports only
+//! from those behind it.
 //!
 //! # What it is not
 //! A model of the protocol. The engine checks its memory (audit and inspections), the workloads
@@ -22,6 +23,7 @@
 
 mod campaigns;
 mod drive;
+pub mod locks;
 pub mod properties;
 pub mod scenario;
 pub mod verdict;

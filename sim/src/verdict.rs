@@ -16,6 +16,9 @@ pub const LANES_END: &str = "lanes end with whoever has opened them";
 /// Property that workloads check as they read.
 pub const READS: &str = "transactions see what they must";
 
+/// Properties of lock systems, in trials without an engine.
+pub const LOCKS: &str = "locks exclude, and are free in the end";
+
 /// A property that does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, TaskId};
 use lotus_fabric::ids::RemoteAddr;
+use lotus_sabotage::{Rule, broken};
 
 use super::run::{Run, Turn};
 use crate::contract::{LockSystem, NotHeld};
@@ -53,6 +54,9 @@ impl<S: LockSystem> Ghosts<S> {
 /// Drives a use on for which nobody waits any more.
 pub(super) fn linger<S: LockSystem>(mut run: Run<S>, acquires: bool) {
     let core = Rc::clone(&run.core);
+    if acquires && broken(Rule::GhostsTakeTheirTurns) {
+        return core.free(run.slot, run.at);
+    }
     let executor = core.lane.executor().clone();
     let ghost = acquires.then(|| {
         run.is_ghost = true;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
 use lotus_fabric::rpc::Patience;
+use lotus_sabotage::{Rule, broken};
 
 use super::wire::{self, Message};
 use super::{Core, Expelled};
@@ -123,7 +124,7 @@ impl<S: LockSystem> Reset<S> {
         let lanes = |member: Member| (0..member.lanes).map(move |lane| (member, LaneId(lane)));
         let mut asked: Vec<_> = members.into_iter().flat_map(lanes).collect();
         let request = wire::encode(Message::Finish, self.at);
-        while !asked.is_empty() {
+        while !asked.is_empty() && !broken(Rule::ResetsQuiesce) {
             let calls: Vec<_> = asked
                 .into_iter()
                 .map(|(member, lane)| {

@@ -11,6 +11,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{Batch, Posted};
 use lotus_fabric::verbs::{Buffer, VerbError};
+use lotus_sabotage::{Rule, broken};
 
 use super::Core;
 use super::wire::Message;
@@ -301,7 +302,9 @@ impl<S: LockSystem> Run<S> {
             }
             Step::Doubt => {
                 self.doing = Doing::Doubting(self.quiet());
-                self.core.want_reset(Message::Doubted, self.at);
+                if !broken(Rule::DoubtsAreReset) {
+                    self.core.want_reset(Message::Doubted, self.at);
+                }
                 if !self.is_ghost && !self.is_leaving {
                     return Some(Turn::Stopped(NotHeld::Unavailable));
                 }
@@ -418,7 +421,8 @@ impl<S: LockSystem> Run<S> {
                 let slot = slots.get(self.slot);
                 (slot.told, slot.resets)
             };
-            if resets != before && told.is_none() {
+            let is_over = resets != before && told.is_none();
+            if is_over || broken(Rule::DoubtsAreReset) {
                 if self.is_leaving {
                     return Some(self.end(Ok(())));
                 }

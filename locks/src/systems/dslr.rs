@@ -22,6 +22,7 @@
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
+use lotus_sabotage::{Rule, broken};
 
 use crate::contract::{
     Event, LockSystem, NotHeld, Pacing, Promises, Recovery, Request, Step, Verb, View,
@@ -205,7 +206,8 @@ impl Dslr {
         let asked_before = of.at != At::Asking;
         of.at = At::Waiting;
         if self.recovery == Recovery::Paper {
-            if asked_before && now.has_skipped(ticket, of.mode) {
+            let passed = now.n_s > ticket.max_s && broken(Rule::ReadersIgnoreSiblings);
+            if asked_before && (now.has_skipped(ticket, of.mode) || passed) {
                 return Step::Gone(Err(NotHeld::Reset));
             }
             of.see(now, view.now);

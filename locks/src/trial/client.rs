@@ -104,6 +104,7 @@ impl<S: LockSystem> Seat<S> {
                     now.late = now.late.max(executor.now().since(deadline));
                 }
                 report.set(now);
+                self.expect(lock, matches!(why, NotHeld::TimedOut | NotHeld::Conflict), why);
                 return Err(why);
             }
         };
@@ -112,7 +113,14 @@ impl<S: LockSystem> Seat<S> {
         let mut now = report.get();
         now.lost += u64::from(released == Err(NotHeld::Reset));
         report.set(now);
-        released
+        released.inspect_err(|why| self.expect(lock, false, *why))
+    }
+
+    /// Judges an error, where nothing but the request may be its reason.
+    fn expect(&self, lock: u64, is_expected: bool, why: NotHeld) {
+        if self.settings.is_calm && !is_expected {
+            self.referee.violate(format!("lock {lock}, without any fault: {why}"));
+        }
     }
 
     /// Uses what a lock protects.

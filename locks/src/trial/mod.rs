@@ -49,7 +49,7 @@ const WORDS: u64 = 16;
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
 /// Time that the audit waits for a lock. Longer than any reset takes.
-const AUDIT: Duration = Duration::from_secs(1);
+const AUDIT: Duration = Duration::from_millis(500);
 
 /// Shape of a trial.
 #[derive(Clone, Debug)]
@@ -83,6 +83,9 @@ pub struct Settings {
     pub think: Duration,
     /// The largest number of lease terms.
     pub terms: u16,
+    /// Whether no fault happens, so that nothing but the request itself may be the reason why it
+    /// fails.
+    pub is_calm: bool,
     /// Words with which the locks begin, for counters that are about to be used up.
     pub first_word: u64,
 }
@@ -106,6 +109,7 @@ impl Settings {
             hold: Duration::from_micros(5),
             think: Duration::from_micros(5),
             terms: 1,
+            is_calm: false,
             first_word: 0,
         }
     }

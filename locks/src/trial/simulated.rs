@@ -7,6 +7,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{
     Config, Fault, Limits, MAX_CLOCK_PPM, MemoryFate, Profile, Rates, SimMachines, World,
 };
+use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -14,12 +15,12 @@ use super::{Make, Settings, Trial, TrialError, Verdict};
 use crate::contract::LockSystem;
 
 /// Virtual time after which a trial counts as stuck.
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_millis(800);
 /// Stream of the world's randomness from which faults are drawn.
 const STREAM: u64 = u64::MAX;
 
 /// Faults of a trial.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Faults {
     /// Rates of random faults of messages and verbs.
     pub rates: Rates,
@@ -203,7 +204,7 @@ fn strike<S: LockSystem>(
         Happening::Isolate(node) => inject(machines, Fault::Isolate { node }),
         Happening::Rejoin(node) => inject(machines, Fault::Rejoin { node }),
         Happening::Expel(node) => {
-            if fences {
+            if fences && !broken(Rule::LostHoldersAreFenced) {
                 machines.fabric().fence(trial.memory(), node, trial.next_epoch())?;
             }
             trial.expel(node);

@@ -141,8 +141,9 @@ pub const FAULTY: &[Family] = &[
 pub fn run(choices: &[Choice], ground: Ground, families: &[Family]) {
     for choice in choices {
         for family in families {
-            let settings = (family.settings)(settings());
             let faults = (family.faults)(Faults::none());
+            let is_calm = faults == Faults::none();
+            let settings = Settings { is_calm, ..(family.settings)(settings()) };
             check(*choice, ground, family, family.name, &settings, &faults);
             if let Some(first_word) = nearly_used_up(*choice) {
                 let settings = Settings { first_word, ..settings };
@@ -153,6 +154,7 @@ pub fn run(choices: &[Choice], ground: Ground, families: &[Family]) {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
 fn check(
     choice: Choice,
     ground: Ground,

@@ -22,9 +22,12 @@ use lotus_fabric::env::Env;
 use lotus_sabotage::{Rule, break_rule};
 
 use crate::campaigns::named;
+use lotus_locks::Recovery;
+
 use crate::drive::run::{Budget, run};
+use crate::locks;
 use crate::scenario::format::ScenarioError;
-use crate::verdict::Violation;
+use crate::verdict::{LOCKS, Violation};
 
 mod table;
 
@@ -85,11 +88,11 @@ pub fn hunt(rule: Rule, seeds: Range<u64>) -> Result<Row, ScenarioError> {
     for seed in seeds {
         for scenario in hunted.scenarios {
             runs += 1;
-            let outcome = {
+            let violations = {
                 let _broken = break_rule(rule);
-                run(&find(scenario), seed, BUDGET, None)?
+                violations(scenario, seed)?
             };
-            for violation in outcome.violations {
+            for violation in violations {
                 if hunted.is_meant(&violation.property) {
                     let verdict = Verdict::Caught { scenario, seed, violation };
                     return Ok(Row { rule, runs, verdict });
@@ -150,7 +153,7 @@ pub fn control(
     workers: usize,
 ) -> Result<Vec<FalseAlarm>, ScenarioError> {
     let alarms = side_by_side(runs, workers, |(scenario, seed)| {
-        let violations = run(&find(scenario), *seed, BUDGET, None)?.violations;
+        let violations = violations(scenario, *seed)?;
         let alarm = FalseAlarm { scenario, seed: *seed, violations };
         Ok((!alarm.violations.is_empty()).then_some(alarm))
     })?;
@@ -178,6 +181,18 @@ fn side_by_side<I: Sync, T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-fn find(scenario: &str) -> crate::Scenario {
-    named::find(scenario).expect("the table names scenarios that exist")
+/// What a run of a scenario violates, of the engine or of a lock system.
+fn violations(scenario: &str, seed: u64) -> Result<Vec<Violation>, ScenarioError> {
+    if let Some(locks) = locks::find(scenario) {
+        let recovery = match locks.published_only {
+            true => Recovery::Paper,
+            false => Recovery::Fenced,
+        };
+        let verdict = locks.scenario(recovery).run(seed);
+        let verdict = verdict.unwrap_or_else(|error| panic!("{scenario}: {error}"));
+        let violation = |detail| Violation { property: LOCKS.to_owned(), detail };
+        return Ok(verdict.violations.into_iter().map(violation).collect());
+    }
+    let scenario = named::find(scenario).expect("the table names scenarios that exist");
+    Ok(run(&scenario, seed, BUDGET, None)?.violations)
 }

@@ -15,7 +15,7 @@ use crate::properties::progress::{PROGRESS, WAITS};
 use crate::properties::returns::RETURNED;
 use crate::scenario::bins::{COUNTED as INSERTED, WITHIN_LIMIT};
 use crate::scenario::pairs::{AT_MOST_ONE, COUNTED};
-use crate::verdict::{ENDS, NO_PANIC, READS};
+use crate::verdict::{ENDS, LOCKS, NO_PANIC, READS};
 
 /// One rule of the table.
 pub(super) struct Hunted {
@@ -304,18 +304,27 @@ const TABLE: &[Hunted] = &[
         &["h23-memory-node-made-anew", "h23-filled-beside-writers"],
         &[REPLICATED, BACKED, LOGGED, RECORDED],
     ),
+    hunted(Rule::ResetsQuiesce, &["cas-rw-resets", "dslr-resets"], &[Property(LOCKS)]),
+    hunted(Rule::LostHoldersAreFenced, &["cas-rw-resets", "dslr-resets"], &[Property(LOCKS)]),
+    hunted(Rule::DoubtsAreReset, &["cas-rw-lost-answer"], &[Property(LOCKS)]),
+    hunted(Rule::GhostsTakeTheirTurns, &["dslr-impatient"], &[Property(LOCKS)]),
+    hunted(Rule::ReadersIgnoreSiblings, &["dslr-siblings"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::campaigns::named;
+    use crate::locks;
 
     #[test]
     fn every_rule_has_one_row_in_order_and_its_scenarios_exist() {
         assert!(TABLE.iter().map(|row| row.rule).eq(Rule::ALL.iter().copied()));
         for row in TABLE {
-            let exist = row.scenarios.iter().all(|name| named::find(name).is_some());
+            let exist = row
+                .scenarios
+                .iter()
+                .all(|name| named::find(name).is_some() || locks::find(name).is_some());
             assert!(exist && !row.scenarios.is_empty(), "{:?}", row.rule);
             assert!(!row.meant.is_empty(), "{:?}", row.rule);
         }

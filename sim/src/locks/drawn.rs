@@ -1,0 +1,92 @@
+//! Scenarios drawn from a seed.
+
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_locks::systems::{Choice, Kind, Release};
+use lotus_locks::trial::{Faults, Settings};
+use lotus_locks::{Recovery, word::TicketFields, word::Tickets};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::LockScenario;
+
+/// Stream of the randomness that draws scenarios.
+const STREAM: u64 = 0x10C5;
+
+/// The scenario of a seed, of this lock system or of any.
+pub fn drawn(seed: u64, kind: Option<Kind>) -> LockScenario {
+    let rng = &mut Env::real(seed).rng(STREAM);
+    let any = Kind::ALL[rng.random_range(0..Kind::ALL.len())];
+    let choice = Choice {
+        kind: kind.unwrap_or(any),
+        recovery: Recovery::Fenced,
+        backs_off: rng.random(),
+        release: if rng.random() { Release::Add } else { Release::Swap },
+    };
+    LockScenario { choice, settings: settings(choice, rng), faults: faults(rng) }
+}
+
+/// A share of requests: often none.
+fn share(most: f64, rng: &mut SmallRng) -> f64 {
+    if rng.random() { rng.random_range(0.0..most) } else { 0.0 }
+}
+
+fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
+    let nodes = rng.random_range(2..=5);
+    let most = Duration::from_micros(rng.random_range(1..30));
+    let terms = rng.random_range(1..=4);
+    Settings {
+        lanes: rng.random_range(1..=2),
+        clients: rng.random_range(1..=6),
+        locks: rng.random_range(1..=3),
+        shared: rng.random(),
+        rounds: rng.random_range(10..60),
+        refusing: share(0.3, rng),
+        hurried: share(0.3, rng),
+        dropped: share(0.3, rng),
+        hurry: most * 2,
+        hold: most,
+        think: Duration::from_micros(rng.random_range(1..30)),
+        terms,
+        first_word: if rng.random_bool(0.3) { nearly_used_up(choice, 8) } else { 0 },
+        // The last one only audits.
+        ..Settings::small(NodeId(0), (1..=nodes + 1).map(NodeId).collect())
+    }
+}
+
+/// A free lock whose counters have `left` until they are used up; zero for systems without.
+pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
+    match choice.kind {
+        Kind::Cas | Kind::CasRw => 0,
+        Kind::Dslr | Kind::DslrPlus => {
+            let fields = match choice.recovery {
+                Recovery::Paper => TicketFields::PAPER,
+                Recovery::Fenced => TicketFields::WITH_RESETS,
+            };
+            let count = fields.limit() - left;
+            let tickets = Tickets { n_x: count, n_s: count, max_x: count, max_s: count };
+            fields.with(tickets, 0)
+        }
+    }
+}
+
+fn faults(rng: &mut SmallRng) -> Faults {
+    let mut faults = Faults::none();
+    if rng.random() {
+        faults = faults.lossy();
+    }
+    if rng.random() {
+        faults = faults.doubtful();
+    }
+    Faults {
+        crashes: rng.random_range(0..=2),
+        pauses: rng.random_range(0..=2),
+        pause: Duration::from_micros(rng.random_range(100..5000)),
+        partitions: rng.random_range(0..=1),
+        returns: rng.random(),
+        drift_ppm: if rng.random() { 100_000 } else { 0 },
+        ..faults
+    }
+}

@@ -1,0 +1,62 @@
+//! Lock systems on virtual time, without an engine: trials with faults, drawn from a seed or named
+//! after the hole of a published system that they show.
+
+mod drawn;
+mod named;
+
+use std::sync::Arc;
+
+use lotus_fabric::sim::Profile;
+use lotus_locks::systems::{Choice, Visitor};
+use lotus_locks::trial::{Faults, Settings, TrialError, Verdict, simulate};
+use lotus_locks::{LockSystem, Recovery};
+
+pub use drawn::drawn;
+pub use named::{Named, all, find};
+
+/// Profile of the simulated cards.
+const PROFILE: &str = "cx3-56g";
+
+/// A trial of a lock system with its faults.
+#[derive(Clone, Debug)]
+pub struct LockScenario {
+    /// The lock system.
+    pub choice: Choice,
+    /// Load.
+    pub settings: Settings,
+    /// Faults.
+    pub faults: Faults,
+}
+
+impl LockScenario {
+    /// The same with locks as published, or fenced.
+    #[must_use]
+    pub fn with(mut self, recovery: Recovery) -> Self {
+        self.choice.recovery = recovery;
+        self.faults.fences = recovery == Recovery::Fenced;
+        self
+    }
+
+    /// Runs the scenario with a seed.
+    ///
+    /// # Errors
+    /// [`TrialError`], if its settings make no sense.
+    pub fn run(&self, seed: u64) -> Result<Verdict, TrialError> {
+        self.choice.visit(Seeded { scenario: self, seed })
+    }
+}
+
+struct Seeded<'a> {
+    scenario: &'a LockScenario,
+    seed: u64,
+}
+
+impl Visitor for Seeded<'_> {
+    type Output = Result<Verdict, TrialError>;
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
+        let LockScenario { settings, faults, .. } = self.scenario;
+        let profile = Profile::named(PROFILE).expect("it is built in");
+        simulate(self.seed, profile, settings, faults, &(Arc::new(make) as Arc<_>))
+    }
+}

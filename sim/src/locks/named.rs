@@ -1,0 +1,219 @@
+//! Scenarios that show the holes of published systems, one each. With fenced locks, nothing happens
+//! in them.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::NodeId;
+use lotus_locks::Recovery;
+use lotus_locks::systems::{Choice, Kind};
+use lotus_locks::trial::{Faults, Settings};
+
+use super::LockScenario;
+use super::drawn::nearly_used_up;
+
+/// A scenario by its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    /// Name, as on the command line.
+    pub name: &'static str,
+    /// What it shows.
+    pub shows: &'static str,
+    /// Whether locks as published fail in it.
+    pub published_fail: bool,
+    /// Whether only locks as published do what it shows.
+    pub published_only: bool,
+    kind: Kind,
+    /// Requests left until the counters are used up.
+    left: Option<u32>,
+    settings: fn(Settings) -> Settings,
+    faults: fn(Faults) -> Faults,
+}
+
+impl Named {
+    /// The scenario, with locks as published or fenced.
+    pub fn scenario(&self, recovery: Recovery) -> LockScenario {
+        let choice = Choice { recovery, ..Choice::of(self.kind) };
+        let small = Settings::small(NodeId(0), (1..=4).map(NodeId).collect());
+        let settings = Settings {
+            first_word: self.left.map_or(0, |left| nearly_used_up(choice, left)),
+            ..(self.settings)(small)
+        };
+        let faults = (self.faults)(Faults::none());
+        LockScenario { choice, settings, faults }.with(recovery)
+    }
+}
+
+/// A scenario with these names.
+pub fn find(name: &str) -> Option<&'static Named> {
+    NAMED.iter().find(|named| named.name == name)
+}
+
+/// All of them.
+pub const fn all() -> &'static [Named] {
+    NAMED
+}
+
+const fn same(settings: Settings) -> Settings {
+    settings
+}
+
+fn one_dies(none: Faults) -> Faults {
+    Faults { crashes: 1, ..none }
+}
+
+fn answers_are_lost(none: Faults) -> Faults {
+    none.doubtful()
+}
+
+const NAMED: &[Named] = &[
+    Named {
+        name: "cas-dead-holder",
+        shows: "the word names a holder that is dead, and nobody takes the lock from it",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Cas,
+        left: None,
+        settings: same,
+        faults: one_dies,
+    },
+    Named {
+        name: "cas-lost-answer",
+        shows: "an acquisition whose answer was lost leaves a lock that nobody knows of",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Cas,
+        left: None,
+        settings: same,
+        faults: answers_are_lost,
+    },
+    Named {
+        name: "cas-rw-dead-reader",
+        shows: "readers are counted and have no names: a dead one is counted for ever",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::CasRw,
+        left: None,
+        settings: |small| Settings { shared: 0.8, ..small },
+        faults: one_dies,
+    },
+    Named {
+        name: "cas-rw-lost-answer",
+        shows: "a fetch-and-add without an answer was counted, or was not",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::CasRw,
+        left: None,
+        settings: same,
+        faults: answers_are_lost,
+    },
+    Named {
+        name: "dslr-slow-holder",
+        shows: "a lease ends while its holder pauses; the holder goes on beside the next one (H2)",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Dslr,
+        left: None,
+        settings: |small| Settings { shared: 0.2, ..small },
+        faults: |none| Faults {
+            pauses: 2,
+            pause: Duration::from_millis(60),
+            expelled: 0.0,
+            ..none
+        },
+    },
+    Named {
+        name: "dslr-dead-resetter",
+        shows: "the counters are used up, and the one who was to set them back is dead",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::DslrPlus,
+        left: Some(8),
+        settings: |small| Settings { terms: 3, ..small },
+        faults: one_dies,
+    },
+    Named {
+        name: "dslr-lost-answer",
+        shows: "a ticket whose answer was lost belongs to nobody, and is waited for",
+        // The lease passes it by, after twenty milliseconds.
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Dslr,
+        left: None,
+        settings: same,
+        faults: answers_are_lost,
+    },
+    Named {
+        name: "dslr-siblings",
+        shows: "a reader leaves before an earlier one: Algorithm 2 fails the earlier one's ticket",
+        published_fail: false,
+        published_only: true,
+        kind: Kind::Dslr,
+        left: None,
+        settings: |small| Settings { locks: 1, shared: 0.7, clients: 4, is_calm: true, ..small },
+        faults: |none| none,
+    },
+    Named {
+        name: "dslr-impatient",
+        shows: "waiters give up: they stay in the queue, take their turns, and hold nothing",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Dslr,
+        left: None,
+        settings: |small| Settings { locks: 1, shared: 0.3, hurried: 0.5, is_calm: true, ..small },
+        faults: |none| none,
+    },
+    Named {
+        name: "cas-rw-resets",
+        shows: "locks are reset while nodes hold them, wait for them, die, pause and return",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::CasRw,
+        left: None,
+        settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
+        faults: |none| Faults { crashes: 1, pauses: 1, returns: true, ..none.doubtful().lossy() },
+    },
+    Named {
+        name: "dslr-resets",
+        shows: "the same with tickets",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Dslr,
+        left: None,
+        settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
+        faults: |none| Faults { crashes: 1, pauses: 1, returns: true, ..none.doubtful().lossy() },
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds that are tried at most.
+    const SEEDS: u64 = 12;
+
+    #[test]
+    fn fenced_locks_stand_what_published_ones_do_not() {
+        for named in all() {
+            let fails = |recovery, seed| {
+                let verdict = named.scenario(recovery).run(seed).expect("it can be run");
+                (!verdict.violations.is_empty()).then_some(verdict)
+            };
+            for seed in 0..3 {
+                let fenced = fails(Recovery::Fenced, seed);
+                assert!(fenced.is_none(), "{} seed {seed}: {}", named.name, fenced.unwrap());
+            }
+            if named.published_fail {
+                let noticed = (0..SEEDS).any(|seed| fails(Recovery::Paper, seed).is_some());
+                assert!(noticed, "{} shows nothing", named.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_differ() {
+        for named in all() {
+            assert_eq!(all().iter().filter(|other| other.name == named.name).count(), 1);
+            assert_eq!(find(named.name).map(|found| found.name), Some(named.name));
+        }
+    }
+}
