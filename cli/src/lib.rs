@@ -48,7 +48,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
-use args::{Cli, Command};
+use args::{BenchArgs, BenchTask, Cli, Command};
 use show::Verdict;
 
 const UNSOUND: u8 = 1;
@@ -61,7 +61,11 @@ pub fn main() -> ExitCode {
         Err(error) => return answer(&error),
     };
     let result = match &cli.command {
-        Command::Bench(args) => bench::run(args).map_err(|error| error.to_string()),
+        Command::Bench(task) => match &**task {
+            BenchTask::Load(workload) => bench::run(&BenchArgs { workload: workload.clone() }),
+            BenchTask::Locks(args) => bench::locks::run(args),
+        }
+        .map_err(|error| error.to_string()),
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
         Command::Sim(args) => sim::run(args).map_err(|error| error.to_string()),
         Command::Figures(args) => figures::run(args).map_err(|error| error.to_string()),

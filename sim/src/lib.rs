@@ -4,8 +4,8 @@
 //! A [`Scenario`] is data: a cluster, a workload, and its faults. [`run::run`] runs one with the
 //! production crates on the `sim` fabric, from one seed, and judges the result. Scenarios are
 //! generated from a seed ([`swarm`]) or named after the hazards that they provoke ([`named`]). A
-//! [`campaign`] runs many; [`shrink`] makes a failing one short. [`locks`] has trials of lock systems
-//! without an engine.
+//! [`campaign`] runs many; [`shrink`] makes a failing one short. [`locks`] has trials of lock
+//! systems without an engine.
 //!
 //! # Floors
 //! `campaigns`, `locks`, `drive`, `properties`, `scenario`, `verdict`: each folder imports only

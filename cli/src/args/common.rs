@@ -184,7 +184,8 @@ const OF_RUNNING_CLUSTERS: &[&str] = &[
     "hot-accounts",
 ];
 
-const FABRICS: &[(&str, Fabric)] = &[
+/// Fabrics by their names.
+pub const FABRICS: &[(&str, Fabric)] = &[
     ("local", Fabric::Local),
     ("shm", Fabric::Shm),
     ("tcp", Fabric::Tcp),

@@ -6,6 +6,7 @@
 #[cfg(feature = "tcp")]
 mod cluster;
 pub mod common;
+mod locks;
 #[cfg(feature = "tcp")]
 mod rows;
 mod values;
@@ -21,6 +22,8 @@ pub use cluster::ClusterMatrixArgs;
 #[cfg(feature = "tcp")]
 pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
 pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
+pub use locks::LocksArgs;
+use lotus_locks::systems::Kind;
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
 #[cfg(feature = "tcp")]
@@ -49,8 +52,10 @@ impl Cli {
         let workload = matches.subcommand().and_then(|(_, bench)| bench.subcommand());
         let given = workload.map(|(_, flags)| given(flags)).unwrap_or_default();
         let mut cli = Self::from_arg_matches_mut(&mut matches)?;
-        if let Command::Bench(args) = &mut cli.command {
-            args.common_mut().given = given;
+        if let Command::Bench(task) = &mut cli.command
+            && let BenchTask::Load(workload) = &mut **task
+        {
+            workload.common_mut().given = given;
         }
         Ok(cli)
     }
@@ -69,8 +74,8 @@ fn given(flags: &ArgMatches) -> Vec<String> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Runs a workload and reports throughput, latency, verbs and an audit of the data.
-    #[command(arg_required_else_help = true)]
-    Bench(Box<BenchArgs>),
+    #[command(subcommand, arg_required_else_help = true)]
+    Bench(Box<BenchTask>),
     /// Judges a history: can the isolation levels that were asked for account for all reads?
     #[command(arg_required_else_help = true)]
     Check(CheckArgs),
@@ -173,6 +178,8 @@ pub enum SimTask {
     Replay(SimReplayArgs),
     /// Reduces the failing scenario of a seed to a short one, and prints it.
     Shrink(SimReplayArgs),
+    /// Runs lock systems under faults, without an engine: one trial for each seed.
+    Locks(SimLocksArgs),
     /// Lists the named scenarios.
     List,
     /// Breaks every rule of the protocol in turn, and shows which check notices.
@@ -244,6 +251,34 @@ pub struct SimRunArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct SimLocksArgs {
+    /// Number of seeds.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub seeds: u64,
+    /// The first seed.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=u64::from(u32::MAX)))]
+    pub from: u64,
+    /// One lock system alone [default: each seed's own].
+    #[arg(long, value_name = "NAME", conflicts_with = "scenario")]
+    pub lock: Option<Kind>,
+    /// A named scenario, each of them in turn (all), or a list of them (list) [default: one of each
+    /// seed's own].
+    #[arg(long, value_name = "NAME|all|list")]
+    pub scenario: Option<String>,
+    /// Locks as published, which fail in many scenarios.
+    #[arg(long)]
+    pub as_published: bool,
+    /// Threads [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub workers: Option<usize>,
+    /// Writes the summary as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub struct SimReplayArgs {
     /// The seed.
     #[arg(long, value_name = "SEED")]
@@ -276,6 +311,16 @@ pub struct CheckArgs {
     pub json: Option<PathBuf>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one, and clap does not flatten boxes")]
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchTask {
+    #[command(flatten)]
+    Load(WorkloadArgs),
+    /// A lock system alone, without transactions: acquire, a few verbs, release.
+    Locks(LocksArgs),
+}
+
+/// A benchmark of transactions.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -299,23 +344,35 @@ pub enum WorkloadArgs {
 impl BenchArgs {
     /// The flags that every workload has.
     pub fn common_mut(&mut self) -> &mut CommonArgs {
-        match &mut self.workload {
-            WorkloadArgs::Kvs(args) => &mut args.common,
-            WorkloadArgs::Smallbank(args) => &mut args.common,
-            WorkloadArgs::Tatp(args) => &mut args.common,
-            WorkloadArgs::Tpcc(args) => &mut args.common,
-            WorkloadArgs::Ycsb(args) => &mut args.common,
+        self.workload.common_mut()
+    }
+
+    /// The flags that every workload has.
+    pub fn common(&self) -> &CommonArgs {
+        self.workload.common()
+    }
+}
+
+impl WorkloadArgs {
+    /// The flags that every workload has.
+    pub fn common_mut(&mut self) -> &mut CommonArgs {
+        match self {
+            Self::Kvs(args) => &mut args.common,
+            Self::Smallbank(args) => &mut args.common,
+            Self::Tatp(args) => &mut args.common,
+            Self::Tpcc(args) => &mut args.common,
+            Self::Ycsb(args) => &mut args.common,
         }
     }
 
     /// The flags that every workload has.
     pub fn common(&self) -> &CommonArgs {
-        match &self.workload {
-            WorkloadArgs::Kvs(args) => &args.common,
-            WorkloadArgs::Smallbank(args) => &args.common,
-            WorkloadArgs::Tatp(args) => &args.common,
-            WorkloadArgs::Tpcc(args) => &args.common,
-            WorkloadArgs::Ycsb(args) => &args.common,
+        match self {
+            Self::Kvs(args) => &args.common,
+            Self::Smallbank(args) => &args.common,
+            Self::Tatp(args) => &args.common,
+            Self::Tpcc(args) => &args.common,
+            Self::Ycsb(args) => &args.common,
         }
     }
 }
@@ -331,7 +388,8 @@ mod tests {
             let words = format!("lotus bench smallbank --cluster c.toml {flags}");
             let matches = Cli::command().try_get_matches_from(words.split_whitespace());
             let cli = Cli::of(matches.expect("the flags are known")).expect("they are sound");
-            let Command::Bench(bench) = cli.command else { panic!("another command") };
+            let Command::Bench(task) = cli.command else { panic!("another command") };
+            let BenchTask::Load(bench) = *task else { panic!("another benchmark") };
             bench.common().check()
         };
         assert_eq!(bench("--secs 1 --through-client 8 --hot-accounts 9 --json -"), Ok(()));
@@ -349,8 +407,10 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_design() {
         let cli = Cli::try_parse_from(["lotus", "bench", "smallbank"]).expect("defaults suffice");
-        let Command::Bench(bench) = cli.command else { panic!("another command: {cli:?}") };
-        let WorkloadArgs::Smallbank(args) = bench.workload else { panic!("another workload") };
+        let Command::Bench(task) = cli.command else { panic!("another command: {cli:?}") };
+        let BenchTask::Load(WorkloadArgs::Smallbank(args)) = *task else {
+            panic!("another workload")
+        };
         assert_eq!(args.common.check(), Ok(()));
         let options = args.common.options();
         let cluster = options.cluster;

@@ -199,7 +199,7 @@ fn rdma_machines(
 /// Threads of this process that reach its memory nodes, threads as well, over loopback. They demand
 /// a key that only this process has: other users of the machine reach the ports, too.
 #[cfg(feature = "tcp")]
-fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
+pub(super) fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
     let key = lotus_security::Key::random().map_err(|error| refused(&error))?;
     let security = lotus_security::Security::SharedKey(key);
     let config = tcp::Config { security, ..tcp::Config::loopback(nodes) };
@@ -209,7 +209,7 @@ fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError
 }
 
 /// A built-in profile, or one from a file.
-fn profile(name: &str) -> Result<Profile, DeployError> {
+pub(super) fn profile(name: &str) -> Result<Profile, DeployError> {
     if Profile::names().any(|known| known == name) || !Path::new(name).exists() {
         return Profile::named(name).map_err(|error| refused(&error));
     }
@@ -218,6 +218,7 @@ fn profile(name: &str) -> Result<Profile, DeployError> {
     Profile::parse(name, &text).map_err(|error| refused(&error))
 }
 
-fn refused(error: &dyn Display) -> DeployError {
+/// A refusal with the sentence of an error.
+pub(super) fn refused(error: &dyn Display) -> DeployError {
     DeployError::Refused(error.to_string())
 }

@@ -3,7 +3,8 @@
 //!
 //! * `deploy`: the cluster that a benchmark runs on; `memory_nodes`: memory nodes as processes of
 //!   their own, and `lotus host`;
-//! * `drive`: load on a cluster that runs already.
+//! * `drive`: load on a cluster that runs already;
+//! * `locks`: load on a lock system alone.
 //!
 //! Everything that can be refused is refused before the run, output paths included, so that a
 //! typing error does not cost a run.
@@ -11,6 +12,7 @@
 mod deploy;
 #[cfg(feature = "tcp")]
 mod drive;
+pub mod locks;
 pub mod memory_nodes;
 
 use std::io::{self, Write};

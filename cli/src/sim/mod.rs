@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::grouped;
 use lotus_fabric::env::Env;
+use lotus_locks::trial::TrialError;
 use lotus_sim::campaign::{Summary, campaign};
 use lotus_sim::run::{Budget, run as run_once};
 use lotus_sim::shrink::shrink;
@@ -21,6 +22,7 @@ use serde_json::json;
 use crate::args::{ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
 use crate::show::{Verdict, screen};
 
+mod locks;
 #[cfg(feature = "fault-points")]
 mod matrix;
 #[cfg(feature = "sabotage")]
@@ -41,6 +43,14 @@ pub enum Failure {
     /// There is neither a scenario nor a file of that name. Ask `lotus sim list`.
     #[error("there is no scenario {0}, and no such file; `lotus sim list` names them")]
     Unknown(String),
+    /// There is no scenario of lock systems of that name. Ask for the list.
+    #[error(
+        "there is no scenario {0} of lock systems; `lotus sim locks --scenario list` names them"
+    )]
+    UnknownOfLocks(String),
+    /// A trial of locks cannot be run.
+    #[error(transparent)]
+    Locks(#[from] TrialError),
     /// The system refuses to read the file, and says why.
     #[error("cannot read {0}: {1}")]
     Unreadable(String, io::Error),
@@ -75,6 +85,7 @@ pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
         SimTask::Run(args) => run_campaign(args),
         SimTask::Replay(args) => replay(args),
         SimTask::Shrink(args) => make_short(args),
+        SimTask::Locks(args) => locks::run(args),
         SimTask::List => list(),
         #[cfg(feature = "sabotage")]
         SimTask::Sabotage(args) => sabotage::run(args),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 6] = [
+const FLOORS: [(&str, &[&str]); 7] = [
     ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
     (
         "engine",
@@ -31,10 +31,11 @@ const FLOORS: [(&str, &[&str]); 6] = [
             "api",
         ],
     ),
-    ("sim", &["campaigns", "drive", "properties", "scenario", "verdict"]),
+    ("locks", &["trial", "client", "systems", "contract", "reset", "word"]),
+    ("sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
     (
         "benchmarks",
-        &["end_to_end", "reports", "drive", "engines", "workloads", "judge", "contract"],
+        &["end_to_end", "reports", "locks", "drive", "engines", "workloads", "judge", "contract"],
     ),
     (
         "cli",

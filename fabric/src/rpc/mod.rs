@@ -12,7 +12,8 @@
 //! outcome is unknown.
 //!
 //! # Wire format (little-endian, 16 bytes before the payload)
-//! version:8, kind:8 (0 request, 1 reply, 2 notice), service:8, zero:8, fragment:16, fragments:16, id:64.
+//! version:8, kind:8 (0 request, 1 reply, 2 notice), service:8, zero:8, fragment:16, fragments:16,
+//! id:64.
 //! Bytes that do not parse are dropped and counted. The codec is in `wire`.
 
 #[cfg(fuzzing)]

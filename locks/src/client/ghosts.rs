@@ -115,8 +115,8 @@ impl<S: LockSystem> Drop for Adoption<S> {
 }
 
 impl<S: LockSystem> Ghost<S> {
-    /// Waits for the ghost's turn, and takes it over; or for its end, if it wants less. `None` if it
-    /// has ended without either.
+    /// Waits for the ghost's turn, and takes it over; or for its end, if it wants less. `None` if
+    /// it has ended without a lock for the caller.
     pub(super) async fn take_over(
         self: Rc<Self>,
         executor: &Handle,

@@ -10,11 +10,11 @@ use crate::word::Claimant;
 /// A membership that all nodes of this process share. Clones are the same one.
 #[derive(Clone, Default)]
 pub struct Roster {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RosterState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct RosterState {
     epoch: u32,
     last_loss: u32,
     members: Vec<Member>,
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Roster {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RosterState> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

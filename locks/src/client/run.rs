@@ -413,7 +413,8 @@ impl<S: LockSystem> Run<S> {
     /// Waits until a reset is over of which this use was told, after an atomic without an answer.
     async fn doubt(&mut self, before: u32) -> Option<Turn> {
         loop {
-            if self.core.is_expelled.get() {
+            // A node that was expelled is told of nothing, and learns it from the memory node.
+            if self.core.read_head(self.at).await == Err(NotHeld::Expelled) {
                 return Some(self.end(Err(NotHeld::Expelled)));
             }
             let (told, resets) = {
@@ -435,7 +436,10 @@ impl<S: LockSystem> Run<S> {
             if told.is_none() {
                 self.core.want_reset(Message::Doubted, self.at);
             }
-            self.wait(self.core.lane.executor().now().after(DOUBT)).await;
+            let now = self.core.lane.executor().now();
+            // The node that has told it may be lost.
+            self.look_for_losses(now);
+            self.wait(now.after(DOUBT)).await;
         }
     }
 }

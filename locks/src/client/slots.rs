@@ -7,7 +7,7 @@ use crate::contract::Waiter;
 
 /// A slot, which gives its request a name and tells it of resets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct UseSlot {
     /// The lock; `None` if the slot is free.
     pub(super) at: Option<RemoteAddr>,
     /// Task that waits for something else than a verb, if one does.
@@ -20,19 +20,19 @@ pub(super) struct Slot {
     pub(super) resets: u32,
 }
 
-const FREE: Slot = Slot { at: None, task: None, is_quiet: false, told: None, resets: 0 };
+const FREE: UseSlot = UseSlot { at: None, task: None, is_quiet: false, told: None, resets: 0 };
 
 /// The slots of a lane.
 #[derive(Default)]
 pub(super) struct Slots {
-    slots: Vec<Slot>,
+    slots: Vec<UseSlot>,
     free: Vec<u16>,
 }
 
 impl Slots {
     /// Takes a slot for a request; `None` if there is none.
     pub(super) fn take(&mut self, at: RemoteAddr) -> Option<u16> {
-        let taken = Slot { at: Some(at), ..FREE };
+        let taken = UseSlot { at: Some(at), ..FREE };
         if let Some(slot) = self.free.pop() {
             self.slots[usize::from(slot)] = taken;
             return Some(slot);
@@ -51,12 +51,12 @@ impl Slots {
         self.free.push(slot);
     }
 
-    pub(super) fn get(&mut self, slot: u16) -> &mut Slot {
+    pub(super) fn get(&mut self, slot: u16) -> &mut UseSlot {
         &mut self.slots[usize::from(slot)]
     }
 
     /// The slots of requests for a lock.
-    pub(super) fn of(&mut self, at: RemoteAddr) -> impl Iterator<Item = &mut Slot> {
+    pub(super) fn of(&mut self, at: RemoteAddr) -> impl Iterator<Item = &mut UseSlot> {
         self.slots.iter_mut().filter(move |slot| slot.at == Some(at))
     }
 

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The word is 0 when the lock is free. Reading is exclusive like writing. The word names its
-//! holder, so a lock is taken from a node that is lost without a reset, and a verb without an answer
-//! is no riddle: the word says whether it took effect.
+//! holder, so a lock is taken from a node that is lost without a reset, and after a verb without an
+//! answer the word says whether it took effect.
 
 use crate::contract::{
     Event, LockSystem, NotHeld, Pacing, Promises, Recovery, Request, Step, Verb, View, Waiter,

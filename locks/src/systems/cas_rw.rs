@@ -1,8 +1,8 @@
 //! `cas-rw`: readers and writers that retry, "retry on fail" in DSLR §6.1, CASLock in DecLock §6.1.
 //! The word is [`CasRwWord`].
 //!
-//! A writer swaps the free word for its own name. A reader counts itself, and polls while there is a
-//! writer. Nobody is in a queue, so any number may pass someone who waits.
+//! A writer swaps the free word for its own name. A reader counts itself, and polls while there is
+//! a writer. There is no queue, so any number may pass a request that waits.
 
 use crate::contract::{
     Event, LockSystem, NotHeld, Pacing, Promises, Recovery, Request, Step, Verb, View,

@@ -1,7 +1,7 @@
 //! `dslr` and `dslr+`: tickets in four counters of one word, by fetch-and-add (DSLR §4).
 //!
-//! The word is of [`TicketFields`]. Locks are granted in the order of the tickets, readers together.
-//! A waiter reads the word from time to time; the systems differ in how often.
+//! The word is of [`TicketFields`]. Locks are granted in the order of the tickets, readers
+//! together. A waiter reads the word from time to time; the systems differ in how often.
 //!
 //! # Counters that are used up
 //! The one whose ticket reaches the limit sets the counters back when it releases. Whoever comes
@@ -194,6 +194,10 @@ impl Dslr {
     fn look(&self, of: &mut DslrUse, found: u64, view: &mut View<'_>) -> Step {
         let (fields, now) = (self.fields(), self.fields().of(found));
         let ticket = fields.of(of.ticket);
+        let is_later = of.at != At::Asking && now.n_s > ticket.max_s;
+        if is_later && broken(Rule::ReadersIgnoreSiblings) {
+            return Step::Gone(Err(NotHeld::Reset));
+        }
         if now.serves(ticket, of.mode) {
             view.backoff.succeeded();
             of.at = At::Held;
@@ -206,8 +210,7 @@ impl Dslr {
         let asked_before = of.at != At::Asking;
         of.at = At::Waiting;
         if self.recovery == Recovery::Paper {
-            let passed = now.n_s > ticket.max_s && broken(Rule::ReadersIgnoreSiblings);
-            if asked_before && (now.has_skipped(ticket, of.mode) || passed) {
+            if asked_before && now.has_skipped(ticket, of.mode) {
                 return Step::Gone(Err(NotHeld::Reset));
             }
             of.see(now, view.now);

@@ -14,7 +14,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::verbs::VerbError;
 use rand::Rng;
 
-use super::{Referee, Report, Settings, words_of};
+use super::{LaneReport, Referee, Settings, words_of};
 use crate::client::{Client, Hold, Limits, Wait};
 use crate::contract::{LockSpace, LockSystem, Member, NotHeld};
 use crate::word::Mode;
@@ -30,11 +30,11 @@ pub(super) struct Seat<S: LockSystem> {
 }
 
 /// Runs the clients of a lane to their ends.
-pub(super) async fn run<S: LockSystem>(seat: Seat<S>) -> Report {
+pub(super) async fn run<S: LockSystem>(seat: Seat<S>) -> LaneReport {
     let executor = seat.lane.executor().clone();
     let clients = seat.settings.clients;
     let seat = Rc::new(seat);
-    let report = Rc::new(Cell::new(Report::default()));
+    let report = Rc::new(Cell::new(LaneReport::default()));
     let running = Rc::new(Cell::new(clients));
     for client in 0..clients {
         let (seat, report, running) = (Rc::clone(&seat), Rc::clone(&report), Rc::clone(&running));
@@ -59,7 +59,7 @@ pub(super) async fn run<S: LockSystem>(seat: Seat<S>) -> Report {
         executor.sleep(Duration::from_micros(50)).await;
     }
     seat.client.quiet().await;
-    Report { counts: seat.client.counts(), ..report.get() }
+    LaneReport { counts: seat.client.counts(), ..report.get() }
 }
 
 /// A random time up to `most`.
@@ -68,7 +68,7 @@ fn up_to(most: Duration, rng: &mut SmallRng) -> Duration {
 }
 
 impl<S: LockSystem> Seat<S> {
-    async fn round(&self, rng: &mut SmallRng, report: &Cell<Report>) -> Result<(), NotHeld> {
+    async fn round(&self, rng: &mut SmallRng, report: &Cell<LaneReport>) -> Result<(), NotHeld> {
         let settings = &self.settings;
         let executor = self.lane.executor();
         executor.sleep(up_to(settings.think, rng)).await;
@@ -250,17 +250,19 @@ impl<S: LockSystem> Seat<S> {
         let released = self.client.release(hold).done().await;
         released.map_err(|why| why.to_string())?;
         self.client.quiet().await;
-        let [head, claim] = loop {
-            match self.read(object).await {
-                Some(words) => break words,
-                None if executor.now() < until => self.settle(object.node()).await,
-                None => return Err("it cannot be read".to_owned()),
+        loop {
+            let words = self.read(object).await;
+            if let Some([head, claim]) = words {
+                // Another node may be about to end its claim.
+                let is_claimed = crate::word::Claim::of(claim).by().is_some();
+                if self.client.system().is_free(head) && !is_claimed {
+                    return Ok(());
+                }
             }
-        };
-        let is_claimed = crate::word::Claim::of(claim).by().is_some();
-        if self.client.system().is_free(head) && !is_claimed {
-            return Ok(());
+            if executor.now() >= until {
+                return Err(format!("it is {words:x?}"));
+            }
+            self.settle(object.node()).await;
         }
-        Err(format!("head {head:#x}, claim {claim:#x}"))
     }
 }

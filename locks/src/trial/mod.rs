@@ -2,9 +2,9 @@
 //!
 //! # What it is
 //! The load and the judges of the conformance suite, of simulated campaigns, and of benchmarks'
-//! audits. A client that holds a lock to write reads two words beside it, writes the first, then the
-//! second; one that reads compares them. So two holders at once show in the words, also where no
-//! judge in this process can see them.
+//! audits. A client that holds a lock to write reads two words beside it, writes the first, then
+//! the second; one that reads compares them. So two holders at once show in the words, also where
+//! no judge in this process can see them.
 //!
 //! # What it is not
 //! It injects no faults itself: the caller stops, pauses and expels nodes while the trial runs, as
@@ -135,7 +135,7 @@ pub enum TrialError {
 
 /// What became of a trial.
 #[derive(Clone, Debug, Default)]
-pub struct Verdict {
+pub struct Judgement {
     /// What must not have been.
     pub violations: Vec<String>,
     /// Counts of all lanes that lived to the end.
@@ -152,7 +152,19 @@ pub struct Verdict {
     pub lost: u64,
 }
 
-impl fmt::Display for Verdict {
+impl std::ops::AddAssign for Judgement {
+    fn add_assign(&mut self, other: Self) {
+        self.violations.extend(other.violations);
+        self.counts += other.counts;
+        self.entered += other.entered;
+        self.refused += other.refused;
+        self.lost += other.lost;
+        self.together = self.together.max(other.together);
+        self.late = self.late.max(other.late);
+    }
+}
+
+impl fmt::Display for Judgement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { retries, ghosts, resets, .. } = self.counts;
         let (entered, refused) = (self.entered, self.refused);
@@ -166,7 +178,7 @@ impl fmt::Display for Verdict {
 
 /// What one lane reports.
 #[derive(Clone, Copy, Debug, Default)]
-struct Report {
+struct LaneReport {
     counts: Counts,
     refused: u64,
     lost: u64,
@@ -182,8 +194,8 @@ pub struct Trial<M: Machines> {
     members: Vec<Member>,
     /// Cores whose reports are awaited, by the life of their node.
     cores: Vec<(Claimant, M::Core)>,
-    reports: Receiver<(Claimant, Report)>,
-    sender: Sender<(Claimant, Report)>,
+    reports: Receiver<(Claimant, LaneReport)>,
+    sender: Sender<(Claimant, LaneReport)>,
     is_over: Arc<AtomicBool>,
     make: Arc<dyn std::any::Any + Send + Sync>,
 }
@@ -351,29 +363,31 @@ impl<M: Machines> Trial<M> {
     ///
     /// # Errors
     /// [`TrialError`].
-    pub fn finish<S: LockSystem>(mut self, machines: &M) -> Result<Verdict, TrialError> {
-        let mut verdict = Verdict::default();
-        let mut awaited = self.cores.len();
-        while awaited > 0 {
-            let Some((member, report)) = machines.wait(&self.reports) else {
-                self.referee.violate("the clients do not end".to_owned());
+    pub fn finish<S: LockSystem>(mut self, machines: &M) -> Result<Judgement, TrialError> {
+        let mut verdict = Judgement::default();
+        let mut awaited: Vec<Claimant> = self.cores.iter().map(|(life, _)| *life).collect();
+        while !awaited.is_empty() {
+            let Some((life, report)) = machines.wait(&self.reports) else {
+                self.referee.violate(format!("the clients do not end: {awaited:?}"));
                 break;
             };
             // A node that has crashed may have reported before.
-            awaited -= usize::from(self.cores.iter().any(|(of, _)| *of == member));
+            if let Some(index) = awaited.iter().position(|other| *other == life) {
+                awaited.swap_remove(index);
+            }
             verdict.counts += report.counts;
             verdict.refused += report.refused;
             verdict.lost += report.lost;
             verdict.late = verdict.late.max(report.late);
         }
-        if awaited == 0 {
+        if awaited.is_empty() {
             let make = Arc::clone(&self.make);
             let make = make.downcast_ref::<Make<S>>().expect("it is of the system that began");
             self.run_aside(machines, make, async |seat| client::audit(&seat, AUDIT).await)?;
         }
         self.is_over.store(true, Ordering::Release);
         for (member, core) in self.cores.drain(..) {
-            if awaited == 0 && !machines.join(core) {
+            if awaited.is_empty() && !machines.join(core) {
                 self.referee.violate(format!("a client of {member:?} panicked"));
             }
         }

@@ -9,11 +9,11 @@ use crate::word::{Claimant, Mode};
 /// One judge for all clients of a trial.
 #[derive(Debug, Default)]
 pub struct Referee {
-    state: Mutex<State>,
+    state: Mutex<RefereeState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RefereeState {
     locks: Vec<Lock>,
     /// Lives of nodes that were expelled: what they believe does not count.
     out: BTreeSet<(u8, u32)>,
@@ -43,11 +43,14 @@ const fn key(life: Claimant) -> (u8, u32) {
 impl Referee {
     /// A judge of `locks` locks.
     pub fn new(locks: u64) -> Self {
-        let state = State { locks: vec![Lock::default(); locks as usize], ..State::default() };
+        let state = RefereeState {
+            locks: vec![Lock::default(); locks as usize],
+            ..RefereeState::default()
+        };
         Self { state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RefereeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +144,7 @@ impl Referee {
     }
 }
 
-impl State {
+impl RefereeState {
     fn violate(&mut self, what: String) {
         if self.violations.len() < MAX_VIOLATIONS {
             self.violations.push(what);

@@ -11,11 +11,11 @@ use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Make, Settings, Trial, TrialError, Verdict};
+use super::{Judgement, Make, Settings, Trial, TrialError};
 use crate::contract::LockSystem;
 
 /// Virtual time after which a trial counts as stuck.
-const LIMIT: Duration = Duration::from_millis(800);
+const LIMIT: Duration = Duration::from_secs(1);
 /// Stream of the world's randomness from which faults are drawn.
 const STREAM: u64 = u64::MAX;
 
@@ -30,7 +30,7 @@ pub struct Faults {
     pub pauses: u32,
     /// The longest of them.
     pub pause: Duration,
-    /// Number of compute nodes that are cut off from all others for a while, and expelled meanwhile.
+    /// Number of compute nodes that are cut off for a while, and expelled meanwhile.
     pub partitions: u32,
     /// Time within which those begin.
     pub span: Duration,
@@ -151,7 +151,7 @@ pub fn simulate<S: LockSystem>(
     settings: &Settings,
     faults: &Faults,
     make: &Make<S>,
-) -> Result<Verdict, TrialError> {
+) -> Result<Judgement, TrialError> {
     let highest = settings.nodes.iter().chain([&settings.memory]).map(|node| node.0).max();
     let config = Config {
         rates: faults.rates.clone(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lotus_locks::systems::{Choice, Kind};
-use lotus_locks::trial::{Faults, Settings, Verdict};
+use lotus_locks::trial::{Faults, Judgement, Settings};
 use lotus_locks::word::{TicketFields, Tickets};
 use lotus_locks::{Promises, Recovery};
 
@@ -15,10 +15,10 @@ pub struct Family {
     settings: fn(Settings) -> Settings,
     faults: fn(Faults) -> Faults,
     /// What else is demanded.
-    demands: fn(&Verdict, Promises, Ground),
+    demands: fn(&Judgement, Promises, Ground),
 }
 
-const fn nothing(_: &Verdict, _: Promises, _: Ground) {}
+const fn nothing(_: &Judgement, _: Promises, _: Ground) {}
 
 /// Families that need no faults.
 pub const CALM: &[Family] = &[

@@ -9,7 +9,7 @@ use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::sim::Profile;
 use lotus_fabric::tcp::{Config, TcpFabric};
 use lotus_locks::systems::{Choice, Visitor};
-use lotus_locks::trial::{Faults, Settings, Trial, Verdict, simulate};
+use lotus_locks::trial::{Faults, Judgement, Settings, Trial, simulate};
 use lotus_locks::{LockSystem, Promises};
 
 const MEMORY: NodeId = NodeId(0);
@@ -50,7 +50,7 @@ pub struct Asked<'a> {
 
 impl Visitor for Asked<'_> {
     /// What came of it, and what the system promises.
-    type Output = (Verdict, Promises);
+    type Output = (Judgement, Promises);
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
         let promises = make().promises();
@@ -64,11 +64,14 @@ impl Visitor for Asked<'_> {
                 run(&Threads::over(fabric, env), self.settings, &make)
             }
             Ground::Sim(seeds) => {
-                let mut all = Verdict::default();
+                let mut all = Judgement::default();
                 for seed in 0..seeds {
                     let profile = Profile::named("cx3-56g").expect("built in");
                     let verdict = simulate(seed, profile, self.settings, self.faults, &make);
-                    add(&mut all, seed, verdict.expect("a valid trial"));
+                    let mut verdict = verdict.expect("a valid trial");
+                    let numbered = |what| format!("seed {seed}: {what}");
+                    verdict.violations = verdict.violations.into_iter().map(numbered).collect();
+                    all += verdict;
                 }
                 all
             }
@@ -81,19 +84,9 @@ fn run<S: LockSystem, M: Machines>(
     machines: &M,
     settings: &Settings,
     make: &Arc<dyn Fn() -> S + Send + Sync>,
-) -> Verdict {
+) -> Judgement {
     let trial = Trial::start(machines, settings.clone(), Arc::clone(make)).expect("a valid trial");
     trial.finish::<S>(machines).expect("an audit")
-}
-
-fn add(all: &mut Verdict, seed: u64, one: Verdict) {
-    all.counts += one.counts;
-    all.entered += one.entered;
-    all.refused += one.refused;
-    all.lost += one.lost;
-    all.together = all.together.max(one.together);
-    all.late = all.late.max(one.late);
-    all.violations.extend(one.violations.into_iter().map(|what| format!("seed {seed}: {what}")));
 }
 
 /// Runs a trial of a lock system.
@@ -102,6 +95,6 @@ pub fn trial(
     ground: Ground,
     settings: &Settings,
     faults: &Faults,
-) -> (Verdict, Promises) {
+) -> (Judgement, Promises) {
     choice.visit(Asked { ground, settings, faults })
 }

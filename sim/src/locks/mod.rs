@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lotus_fabric::sim::Profile;
 use lotus_locks::systems::{Choice, Visitor};
-use lotus_locks::trial::{Faults, Settings, TrialError, Verdict, simulate};
+use lotus_locks::trial::{Faults, Judgement, Settings, TrialError, simulate};
 use lotus_locks::{LockSystem, Recovery};
 
 pub use drawn::drawn;
@@ -41,7 +41,7 @@ impl LockScenario {
     ///
     /// # Errors
     /// [`TrialError`], if its settings make no sense.
-    pub fn run(&self, seed: u64) -> Result<Verdict, TrialError> {
+    pub fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
         self.choice.visit(Seeded { scenario: self, seed })
     }
 }
@@ -52,7 +52,7 @@ struct Seeded<'a> {
 }
 
 impl Visitor for Seeded<'_> {
-    type Output = Result<Verdict, TrialError>;
+    type Output = Result<Judgement, TrialError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
         let LockScenario { settings, faults, .. } = self.scenario;

@@ -149,8 +149,9 @@ const NAMED: &[Named] = &[
         published_only: true,
         kind: Kind::Dslr,
         left: None,
-        settings: |small| Settings { locks: 1, shared: 0.7, clients: 4, is_calm: true, ..small },
-        faults: |none| none,
+        settings: |small| Settings { locks: 1, shared: 0.8, clients: 6, is_calm: true, ..small },
+        // A reader that stands still before its turn finds later ones gone.
+        faults: |none| Faults { pauses: 2, pause: Duration::from_millis(1), expelled: 0.0, ..none },
     },
     Named {
         name: "dslr-impatient",

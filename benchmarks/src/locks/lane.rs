@@ -1,0 +1,233 @@
+//! What each lane of a load on locks does: its clients, and the audit.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lotus_fabric::counters::VerbCounters;
+use lotus_fabric::env::{Nanos, SmallRng};
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::transport::Fabric;
+use lotus_locks::{
+    Client, Counts, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait,
+};
+use rand::Rng;
+
+use super::{LockTally, OBJECT, Shared};
+
+/// Service by which lanes tell one another of resets.
+const SERVICE: Service = Service(0);
+/// Locks that the audit reads in one batch.
+const AUDITED: u64 = 256;
+/// Findings that are told one by one.
+const MAX_FINDINGS: usize = 10;
+
+/// A lane.
+pub(super) struct Seat<S: LockSystem, F> {
+    lane: Lane,
+    client: Client<S>,
+    shared: Arc<Shared<F>>,
+}
+
+impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
+    pub(super) fn open(
+        executor: &mut Executor,
+        fabric: &dyn Fabric,
+        member: Member,
+        lane: u16,
+        roster: Roster,
+        shared: Arc<Shared<F>>,
+    ) -> Self {
+        let at = Endpoint { node: member.node, lane: LaneId(lane) };
+        let waker = executor.handle().waker();
+        let transport = fabric
+            .open_lane(at, Epoch(member.life.incarnation()), waker)
+            .unwrap_or_else(|error| panic!("no lane at {at:?}: {error}"));
+        let lane = Lane::new(at, executor.handle().clone(), transport);
+        executor.add_driver(lane.driver());
+        let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
+        let client = Client::new((shared.make)(), Rpc::new(lane.clone()), identity);
+        Self { lane, client, shared }
+    }
+
+    pub(super) fn client(&self) -> Client<S> {
+        self.client.clone()
+    }
+
+    /// Runs the lane's clients until the time is over.
+    pub(super) async fn run(self) -> LockTally {
+        let executor = self.lane.executor().clone();
+        let load = &self.shared.load;
+        let warm = self.shared.begins.after(Duration::from_secs_f64(load.warmup));
+        let end = warm.after(Duration::from_secs_f64(load.secs));
+        let clients = load.coroutines;
+        let seat = Rc::new(self);
+        let tally = Rc::new(RefCell::new(LockTally::default()));
+        let running = Rc::new(Cell::new(clients));
+        executor.sleep_until(seat.shared.begins).await;
+        for number in 0..clients {
+            let (seat, tally) = (Rc::clone(&seat), Rc::clone(&tally));
+            let running = Rc::clone(&running);
+            executor.spawn(async move {
+                let at = seat.lane.at();
+                let stream = [at.node.0, at.lane.0, number].into_iter();
+                let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
+                let mut rng = seat.lane.executor().env().rng(stream);
+                while seat.lane.executor().now() < end {
+                    if seat.operate(&mut rng, warm, &tally).await.is_err() {
+                        break;
+                    }
+                }
+                running.set(running.get() - 1);
+            });
+        }
+        executor.sleep_until(warm).await;
+        let before = (seat.client.counts(), seat.lane.counters());
+        executor.sleep_until(end).await;
+        let after = (seat.client.counts(), seat.lane.counters());
+        while running.get() > 0 {
+            executor.sleep(Duration::from_micros(20)).await;
+        }
+        seat.client.quiet().await;
+        let mut tally = tally.take();
+        tally.counts = counts_since(after.0, before.0);
+        tally.verbs = verbs_since(&after.1, &before.1);
+        tally
+    }
+
+    /// Takes one lock, uses what it protects, and releases it.
+    async fn operate(
+        &self,
+        rng: &mut SmallRng,
+        warm: Nanos,
+        tally: &RefCell<LockTally>,
+    ) -> Result<(), NotHeld> {
+        let (shared, load) = (&*self.shared, &self.shared.load);
+        let executor = self.lane.executor();
+        let lock = shared.chooser.draw(rng);
+        let reads = load.read_ratio > 0.0 && rng.random_bool(load.read_ratio);
+        let wanted = if reads { Mode::Shared } else { Mode::Exclusive };
+        let began = executor.now();
+        let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
+        let limits = Limits { wait: Wait::Until(until), terms: 1 };
+        let hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
+            Ok(hold) => hold,
+            Err(NotHeld::TimedOut | NotHeld::Reset) => {
+                tally.borrow_mut().refused += u64::from(began >= warm);
+                return Ok(());
+            }
+            Err(why) => return Err(why),
+        };
+        let held = executor.now();
+        let mode = hold.mode();
+        if let Some(ledger) = &shared.ledger {
+            ledger.enter(lock, mode);
+        }
+        self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
+        if let Some(ledger) = &shared.ledger {
+            ledger.leave(lock, mode);
+        }
+        let released = self.client.release(hold).done().await;
+        if began >= warm {
+            let tally = &mut *tally.borrow_mut();
+            tally.operations += 1;
+            tally.acquire_ns.saturating_record(held.since(began).as_nanos() as u64);
+            let whole = executor.now().since(began);
+            tally.operation_ns.saturating_record(whole.as_nanos() as u64);
+        }
+        match released {
+            Err(NotHeld::Reset) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn use_lock(&self, lock: u64, data: RemoteAddr, wanted: Mode) {
+        let load = &self.shared.load;
+        // Without verbs inside, nothing shows which writer was the last.
+        let writes = wanted == Mode::Exclusive && load.section > 0;
+        let value = self.shared.ledger.as_ref().filter(|_| writes).map(|ledger| {
+            let written = &ledger.written[lock as usize];
+            // Only the holder counts.
+            let value = written.load(Ordering::Relaxed) + 1;
+            written.store(value, Ordering::Relaxed);
+            value
+        });
+        for _ in 0..load.section {
+            let mut batch = self.lane.batch();
+            match wanted {
+                Mode::Shared => _ = batch.read(data, load.object_bytes as usize),
+                Mode::Exclusive => {
+                    let buffer = batch.stage(load.object_bytes as usize);
+                    batch.words_mut(buffer).fill(value.unwrap_or(1));
+                    batch.write(data, buffer);
+                }
+            }
+            if let Err(error) = batch.post().await {
+                panic!("a verb beside lock {lock} failed: {error}");
+            }
+        }
+    }
+
+    /// Looks at every lock, and at what it protects.
+    pub(super) async fn audit(self) -> Vec<String> {
+        let (shared, mut findings) = (&*self.shared, Vec::new());
+        let mut wrong = 0_u64;
+        for first in (0..shared.load.count).step_by(AUDITED as usize) {
+            let locks = first..shared.load.count.min(first + AUDITED);
+            let mut batch = self.lane.batch();
+            let buffers: Vec<_> = locks
+                .map(|lock| (lock, batch.read(shared.space.object(lock), OBJECT as usize + 8)))
+                .collect();
+            let done = batch.post().await;
+            let done = done.unwrap_or_else(|error| panic!("the locks cannot be read: {error}"));
+            for (lock, buffer) in buffers {
+                let [head, claim, value] = *done.words(buffer) else { unreachable!("three words") };
+                let written = shared.ledger.as_ref().map(|ledger| &ledger.written[lock as usize]);
+                let written = written.map_or(value, |written| written.load(Ordering::Relaxed));
+                let is_free = self.client.system().is_free(head);
+                if is_free && value == written {
+                    continue;
+                }
+                wrong += 1;
+                if findings.len() < MAX_FINDINGS {
+                    let found = format!("lock {lock}: {head:#x}, {claim:#x}");
+                    findings.push(format!("{found}; {value} was written, {written} should be"));
+                }
+            }
+        }
+        if wrong > MAX_FINDINGS as u64 {
+            findings.push(format!("and {} more", wrong - MAX_FINDINGS as u64));
+        }
+        findings
+    }
+}
+
+fn counts_since(after: Counts, before: Counts) -> Counts {
+    Counts {
+        acquired: after.acquired - before.acquired,
+        waited: after.waited - before.waited,
+        retries: after.retries - before.retries,
+        timed_out: after.timed_out - before.timed_out,
+        ghosts: after.ghosts - before.ghosts,
+        barred: after.barred - before.barred,
+        resets: after.resets - before.resets,
+    }
+}
+
+fn verbs_since(after: &VerbCounters, before: &VerbCounters) -> VerbCounters {
+    VerbCounters {
+        reads: after.reads - before.reads,
+        writes: after.writes - before.writes,
+        compare_and_swaps: after.compare_and_swaps - before.compare_and_swaps,
+        fetch_and_adds: after.fetch_and_adds - before.fetch_and_adds,
+        doorbells: after.doorbells - before.doorbells,
+        messages: after.messages - before.messages,
+        verb_bytes: after.verb_bytes - before.verb_bytes,
+        message_bytes: after.message_bytes - before.message_bytes,
+    }
+}

@@ -1,0 +1,323 @@
+//! Load on a lock system alone: clients draw locks by popularity, hold each for some verbs, and
+//! release it.
+//!
+//! # The audit
+//! Every client notes in a word of this process that it holds a lock, so that two holders meet
+//! there. A writer writes the number of writers so far beside the lock, counted in this process
+//! under the lock; in the end the two numbers are equal, unless a write was lost, or came too late.
+//! And every lock is free.
+//!
+//! `lane`: what each lane does.
+
+mod lane;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use lotus_fabric::counters::VerbCounters;
+use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
+use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::region::Rights;
+use lotus_fabric::sim::Report;
+use lotus_locks::systems::{Choice, Visitor};
+use lotus_locks::{Counts, LockSpace, LockSystem, Member, Mode, Roster};
+
+use crate::contract::deployment::DeployError;
+use crate::workloads::zipf::KeyChooser;
+use lane::Seat;
+
+/// The memory node.
+const MEMORY: NodeId = NodeId(0);
+const REGION: RegionId = RegionId(0);
+/// Bytes of a lock object, whichever the system.
+const OBJECT: u64 = 16;
+/// Longest latency that is told from longer ones, in nanoseconds.
+const MAX_LATENCY_NS: u64 = 60_000_000_000;
+/// Time until the end of a run for lanes to start.
+const START: Duration = Duration::from_millis(20);
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct LockLoad {
+    /// The lock system.
+    pub choice: Choice,
+    /// Number of locks.
+    pub count: u64,
+    /// Skew of their popularity; 0 is uniform.
+    pub zipf: f64,
+    /// Share of requests that read.
+    pub read_ratio: f64,
+    /// Verbs while a lock is held: READs of a reader, WRITEs of a writer.
+    pub section: u32,
+    /// Bytes of each of them.
+    pub object_bytes: u64,
+    /// Time after which a request is given up; `None` for never.
+    pub patience: Option<Duration>,
+    /// Compute nodes.
+    pub cns: u16,
+    /// Lanes of each compute node.
+    pub threads: u16,
+    /// Clients of each lane.
+    pub coroutines: u16,
+    /// Time before requests count, in seconds.
+    pub warmup: f64,
+    /// Time in which they count, in seconds.
+    pub secs: f64,
+    /// Whether the run is judged.
+    pub audit: bool,
+}
+
+impl LockLoad {
+    /// Number of nodes that the machines must have: the memory node, the compute nodes, and one
+    /// that audits.
+    pub const fn nodes(&self) -> u16 {
+        self.cns + 2
+    }
+
+    /// Refuses options that make no sense together.
+    ///
+    /// # Errors
+    /// A sentence that says which.
+    pub fn check(&self) -> Result<(), String> {
+        let clients = u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines);
+        match self.choice.capacity() {
+            Some(most) if clients > most => Err(format!(
+                "{clients} clients are more than a lock of {} can count: at most {most}",
+                self.choice.kind
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn stride(&self) -> u64 {
+        OBJECT + self.object_bytes
+    }
+}
+
+/// Latencies in nanoseconds.
+pub type Latencies = Histogram<u64>;
+
+/// What one lane, or all of them, have done.
+#[derive(Clone, Debug)]
+pub struct LockTally {
+    /// Locks held and released in the time that counts.
+    pub operations: u64,
+    /// Requests given up at their deadlines.
+    pub refused: u64,
+    /// Time from the request to the lock, in nanoseconds.
+    pub acquire_ns: Latencies,
+    /// Time from the request to the end of the release, in nanoseconds.
+    pub operation_ns: Latencies,
+    /// Counts of the lock system in the time that counts.
+    pub counts: Counts,
+    /// Verbs and messages in the time that counts.
+    pub verbs: VerbCounters,
+}
+
+impl Default for LockTally {
+    fn default() -> Self {
+        let histogram = || {
+            let made = Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3);
+            made.expect("the bounds are sound constants")
+        };
+        Self {
+            operations: 0,
+            refused: 0,
+            acquire_ns: histogram(),
+            operation_ns: histogram(),
+            counts: Counts::default(),
+            verbs: VerbCounters::default(),
+        }
+    }
+}
+
+impl std::ops::AddAssign for LockTally {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.refused += other.refused;
+        let adds = "histograms of the same bounds add up";
+        self.acquire_ns.add(other.acquire_ns).expect(adds);
+        self.operation_ns.add(other.operation_ns).expect(adds);
+        self.counts += other.counts;
+        self.verbs += &other.verbs;
+    }
+}
+
+/// Results of a run.
+#[derive(Debug, Default)]
+pub struct LockOutcome {
+    /// What all lanes have done.
+    pub tally: LockTally,
+    /// What the audit has found, if there was one; empty if all is well.
+    pub findings: Option<Vec<String>>,
+    /// Utilisation of NICs, links and cores, in simulation.
+    pub utilisation: Option<Report>,
+}
+
+/// What the clients of all lanes share: for the audit, what is held, and what was written.
+struct Ledger {
+    /// For each lock, readers that hold it, and [`WRITER`] for each writer.
+    held: Vec<AtomicU32>,
+    /// For each lock, writers that have held it.
+    written: Vec<AtomicU64>,
+    /// Locks that two have held who must not.
+    clashes: AtomicU64,
+}
+
+const WRITER: u32 = 1 << 16;
+
+impl Ledger {
+    fn new(locks: u64) -> Self {
+        Self {
+            held: (0..locks).map(|_| AtomicU32::new(0)).collect(),
+            written: (0..locks).map(|_| AtomicU64::new(0)).collect(),
+            clashes: AtomicU64::new(0),
+        }
+    }
+
+    const fn weight(mode: Mode) -> u32 {
+        match mode {
+            Mode::Shared => 1,
+            Mode::Exclusive => WRITER,
+        }
+    }
+
+    fn enter(&self, lock: u64, mode: Mode) {
+        let before = self.held[lock as usize].fetch_add(Self::weight(mode), Ordering::AcqRel);
+        let clashes = match mode {
+            Mode::Shared => before >= WRITER,
+            Mode::Exclusive => before > 0,
+        };
+        self.clashes.fetch_add(u64::from(clashes), Ordering::Relaxed);
+    }
+
+    fn leave(&self, lock: u64, mode: Mode) {
+        self.held[lock as usize].fetch_sub(Self::weight(mode), Ordering::AcqRel);
+    }
+}
+
+/// Runs the load.
+///
+/// # Errors
+/// [`DeployError`] if the machines refuse, or a lane breaks.
+pub fn run<M: Machines>(machines: &M, load: &LockLoad) -> Result<LockOutcome, DeployError> {
+    load.choice.visit(Run { machines, load })
+}
+
+struct Run<'a, M> {
+    machines: &'a M,
+    load: &'a LockLoad,
+}
+
+fn refused(error: impl std::fmt::Display) -> DeployError {
+    DeployError::Refused(error.to_string())
+}
+
+impl<M: Machines> Visitor for Run<'_, M> {
+    type Output = Result<LockOutcome, DeployError>;
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
+        let Self { machines, load } = self;
+        let base = RemoteAddr::new(MEMORY, REGION, 0);
+        let space = LockSpace::new(base, OBJECT, load.stride(), load.count).map_err(refused)?;
+        let bytes = space.bytes().next_multiple_of(4096);
+        machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
+        let roster = Roster::default();
+        let shared = Arc::new(Shared {
+            load: load.clone(),
+            space,
+            chooser: KeyChooser::new(load.count, load.zipf),
+            ledger: load.audit.then(|| Ledger::new(load.count)),
+            begins: machines.outside().now().after(START),
+            make,
+        });
+        let (sender, reports) = async_channel::unbounded();
+        let (stop, stopped) = async_channel::bounded::<()>(1);
+        // All are members before the first of them uses a lock.
+        let members: Option<Vec<Member>> =
+            (1..=load.cns).map(|node| roster.join(NodeId(node), load.threads)).collect();
+        let members = members.ok_or_else(|| refused("locks name fewer compute nodes"))?;
+        let mut cores = Vec::new();
+        for member in members {
+            for lane in 0..load.threads {
+                let (shared, roster) = (Arc::clone(&shared), roster.clone());
+                let (sender, stopped) = (sender.clone(), stopped.clone());
+                let fabric = machines.fabric();
+                let program: Program = Box::new(move |executor| {
+                    let seat = Seat::open(executor, &*fabric, member, lane, roster, shared);
+                    Box::pin(async move {
+                        let client = seat.client();
+                        // Received by nobody if another lane broke.
+                        let _ = sender.send(seat.run().await).await;
+                        // Its answers to resets are needed until all have ended.
+                        let _ = stopped.recv().await;
+                        drop(client);
+                    })
+                });
+                let name = format!("locks-{}-{lane}", member.node.0);
+                cores.push(machines.start(member.node, &name, program).map_err(refused)?);
+            }
+        }
+        drop(sender);
+        let mut outcome = LockOutcome::default();
+        for _ in &cores {
+            let Some(tally) = machines.wait(&reports) else { break };
+            outcome.tally += tally;
+        }
+        outcome.utilisation = machines.utilisation();
+        drop(stop);
+        let ended =
+            cores.into_iter().map(|core| machines.join(core)).fold(true, |all, one| all & one);
+        if !ended {
+            return Err(DeployError::Failed("a lane broke".to_owned()));
+        }
+        if load.audit {
+            outcome.findings = Some(audit(machines, &roster, &shared)?);
+        }
+        Ok(outcome)
+    }
+}
+
+/// Looks at every lock when nothing runs.
+fn audit<M: Machines, F, S>(
+    machines: &M,
+    roster: &Roster,
+    shared: &Arc<Shared<F>>,
+) -> Result<Vec<String>, DeployError>
+where
+    F: Fn() -> S + Send + Sync + 'static,
+    S: LockSystem,
+{
+    let node = NodeId(shared.load.cns + 1);
+    let member = roster.join(node, 1).ok_or_else(|| refused("locks name fewer nodes"))?;
+    let (sender, found) = async_channel::bounded(1);
+    let (roster, seats, fabric) = (roster.clone(), Arc::clone(shared), machines.fabric());
+    let program: Program = Box::new(move |executor| {
+        let seat = Seat::open(executor, &*fabric, member, 0, roster, seats);
+        Box::pin(async move {
+            // It is awaited.
+            let _ = sender.send(seat.audit().await).await;
+        })
+    });
+    let core = machines.start(node, "audit", program).map_err(refused)?;
+    let found = machines.wait(&found);
+    machines.join(core);
+    let mut found = found.ok_or_else(|| DeployError::Failed("the audit broke".to_owned()))?;
+    let clashes = shared.ledger.as_ref().map_or(0, |ledger| ledger.clashes.load(Ordering::Relaxed));
+    if clashes > 0 {
+        found.push(format!("{clashes} times two held a lock who must not"));
+    }
+    Ok(found)
+}
+
+/// What all lanes share.
+struct Shared<F> {
+    load: LockLoad,
+    space: LockSpace,
+    chooser: KeyChooser,
+    ledger: Option<Ledger>,
+    begins: lotus_fabric::env::Nanos,
+    make: F,
+}

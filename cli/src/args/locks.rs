@@ -1,0 +1,89 @@
+//! Flags of `lotus bench locks`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lotus_benchmarks::config::Fabric;
+use lotus_benchmarks::zipf::KeyChooser;
+use lotus_locks::systems::Kind;
+
+use super::common::FABRICS;
+use super::values::{count, one_of, positive_secs, ratio, secs, skew};
+
+#[derive(Clone, Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct LocksArgs {
+    /// Lock system: cas, cas-rw, dslr, dslr+.
+    #[arg(long, value_name = "NAME", default_value = "dslr")]
+    pub lock: Kind,
+    /// Locks as published: without resets, and without fencing.
+    #[arg(long)]
+    pub as_published: bool,
+    /// Truncated exponential back-off, for cas and cas-rw.
+    #[arg(long)]
+    pub backoff: bool,
+    /// Writers of cas-rw release by compare-and-swap.
+    #[arg(long)]
+    pub release_by_swap: bool,
+    /// Locks.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=KeyChooser::MAX_KEYS))]
+    pub count: u64,
+    /// Skew of the locks' popularity; 0 is uniform.
+    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = skew)]
+    pub zipf: f64,
+    /// Share of requests that read.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = ratio)]
+    pub read_ratio: f64,
+    /// Verbs while a lock is held: READs of a reader, WRITEs of a writer.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub critical_section: u32,
+    /// Bytes of each of them; a multiple of 8.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = object_bytes)]
+    pub object_bytes: u64,
+    /// Time after which a request is given up, in microseconds [default: never].
+    #[arg(long, value_name = "N")]
+    pub patience_us: Option<u64>,
+    /// Fabric that connects the nodes: local, tcp or sim.
+    #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
+    pub fabric: Fabric,
+    /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file
+    /// [default: cx3-56g].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub profile: Option<String>,
+    /// Compute nodes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count(64))]
+    pub cns: usize,
+    /// Lanes of each compute node.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(64))]
+    pub threads: usize,
+    /// Clients of each lane.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(256))]
+    pub coroutines: usize,
+    /// Time in which requests count, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive_secs)]
+    pub secs: f64,
+    /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
+    #[arg(long, value_name = "SECONDS", value_parser = secs)]
+    pub warmup: Option<f64>,
+    /// Seed of all randomness.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Makes no audit: that nobody held two, that no update was lost, that all locks are free.
+    #[arg(long)]
+    pub no_audit: bool,
+    /// Writes the result as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Bytes of a verb: whole words, and no more than one verb moves.
+fn object_bytes(text: &str) -> Result<u64, String> {
+    const MOST: u64 = 16 << 10;
+    let bytes: u64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match bytes.is_multiple_of(8) && (8..=MOST).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("a multiple of 8, from 8 to {MOST}")),
+    }
+}

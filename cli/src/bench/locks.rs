@@ -1,0 +1,182 @@
+//! `lotus bench locks`: load on a lock system alone, without transactions.
+
+use std::fmt::Write as _;
+
+use lotus_benchmarks::config::Fabric;
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::locks::{self, Latencies, LockLoad, LockOutcome};
+use lotus_benchmarks::report::grouped;
+use lotus_fabric::machines::Threads;
+use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
+use lotus_locks::Recovery;
+use lotus_locks::systems::{Choice, Release};
+use serde_json::json;
+
+use super::{Failure, deploy};
+use crate::args::LocksArgs;
+use crate::show::outputs::Outputs;
+use crate::show::{Verdict, screen};
+
+/// Runs the load and shows what came of it.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
+    let load = load(args);
+    load.check().map_err(Failure::Arguments)?;
+    if args.profile.is_some() && args.fabric != Fabric::Sim {
+        return Err(Failure::Arguments("only the simulated fabric has a profile".to_owned()));
+    }
+    let outputs = Outputs::check(args.json.as_deref(), None)?;
+    let outcome = on_machines(args, &load).map_err(|error| Failure::Bench(error.into()))?;
+    if let Some(output) = &outputs.json {
+        screen::write_json(output, &as_json(args, &load, &outcome))?;
+    }
+    screen::show(&text(args, &load, &outcome), &[&outputs.json])?;
+    let is_sound = outcome.findings.as_ref().is_none_or(Vec::is_empty);
+    Ok(if is_sound { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn load(args: &LocksArgs) -> LockLoad {
+    let recovery = if args.as_published { Recovery::Paper } else { Recovery::Fenced };
+    let release = if args.release_by_swap { Release::Swap } else { Release::Add };
+    LockLoad {
+        choice: Choice { kind: args.lock, recovery, backs_off: args.backoff, release },
+        count: args.count,
+        zipf: args.zipf,
+        read_ratio: args.read_ratio,
+        section: args.critical_section,
+        object_bytes: args.object_bytes,
+        patience: args.patience_us.map(std::time::Duration::from_micros),
+        cns: args.cns as u16,
+        threads: args.threads as u16,
+        coroutines: args.coroutines as u16,
+        warmup: args.warmup.unwrap_or((args.secs / 10.0).min(1.0)),
+        secs: args.secs,
+        audit: !args.no_audit,
+    }
+}
+
+fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, DeployError> {
+    match args.fabric {
+        Fabric::Local => locks::run(&Threads::new(load.nodes(), args.seed), load),
+        Fabric::Sim => {
+            let profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
+            let interleaving = Interleaving::PerBatch;
+            let config = Config { interleaving, ..Config::new(args.seed, load.nodes(), profile) };
+            let world = World::new(config).map_err(|error| deploy::refused(&error))?;
+            locks::run(&SimMachines::new(world), load)
+        }
+        #[cfg(feature = "tcp")]
+        Fabric::Tcp => locks::run(&deploy::tcp_machines(load.nodes(), args.seed)?, load),
+        other => {
+            let why = format!("locks alone run on local, tcp and sim, not on {}", other.name());
+            Err(DeployError::Refused(why))
+        }
+    }
+}
+
+fn rate(count: u64, secs: f64) -> u64 {
+    (count as f64 / secs) as u64
+}
+
+fn per(count: u64, operations: u64) -> f64 {
+    count as f64 / operations.max(1) as f64
+}
+
+fn micros(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
+    let tally = &outcome.tally;
+    let operations = tally.operations;
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| _ = writeln!(text, "{name:<22}{value}");
+    let clients = args.cns * args.threads * args.coroutines;
+    line("lock", format!("{} on {}, {clients} clients", load.choice.kind, args.fabric.name()));
+    line("operations a second", grouped(rate(operations, load.secs)));
+    for (name, histogram) in [("acquire", &tally.acquire_ns), ("operation", &tally.operation_ns)] {
+        let at = |quantile| micros(histogram.value_at_quantile(quantile));
+        let values = format!("{:.1} p50, {:.1} p99, {:.1} p99.9", at(0.5), at(0.99), at(0.999));
+        line(&format!("{name}, µs"), values);
+    }
+    let verbs = &tally.verbs;
+    let of = |count| per(count, operations);
+    line(
+        "an operation",
+        format!(
+            "{:.2} READ, {:.2} WRITE, {:.2} CAS, {:.2} FAA, {:.3} messages",
+            of(verbs.reads),
+            of(verbs.writes),
+            of(verbs.compare_and_swaps),
+            of(verbs.fetch_and_adds),
+            of(verbs.messages)
+        ),
+    );
+    line("retries", format!("{:.3} an operation", of(tally.counts.retries)));
+    let waited = 100.0 * of(tally.counts.waited);
+    line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
+    line("resets, ghosts", format!("{}, {}", tally.counts.resets, grouped(tally.counts.ghosts)));
+    if let Some(report) = &outcome.utilisation {
+        line("busiest", busiest(report));
+    }
+    match &outcome.findings {
+        None => line("audit", "not made".to_owned()),
+        Some(findings) if findings.is_empty() => {
+            line("audit", "passed: nobody held two, no update lost, all locks free".to_owned());
+        }
+        Some(findings) => {
+            findings.iter().for_each(|finding| line("AUDIT FAILED", finding.clone()));
+        }
+    }
+    text
+}
+
+fn busiest(report: &lotus_fabric::sim::Report) -> String {
+    report.bound().map_or_else(
+        || "nothing".to_owned(),
+        |found| format!("{:?}: {:.0} %", found.resource, 100.0 * found.busy),
+    )
+}
+
+/// Mean and quantiles of latencies, in microseconds.
+fn latency(histogram: &Latencies) -> serde_json::Value {
+    let at = |quantile| micros(histogram.value_at_quantile(quantile));
+    json!({
+        "mean_us": histogram.mean() / 1000.0,
+        "p50_us": at(0.5),
+        "p99_us": at(0.99),
+        "p999_us": at(0.999),
+    })
+}
+
+fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_json::Value {
+    let tally = &outcome.tally;
+    let verbs = &tally.verbs;
+    json!({
+        "lock": load.choice.kind.name(),
+        "fabric": args.fabric.name(),
+        "as_published": args.as_published,
+        "locks": load.count,
+        "zipf": load.zipf,
+        "read_ratio": load.read_ratio,
+        "clients": args.cns * args.threads * args.coroutines,
+        "secs": load.secs,
+        "operations": tally.operations,
+        "operations_per_s": tally.operations as f64 / load.secs,
+        "given_up": tally.refused,
+        "acquire": latency(&tally.acquire_ns),
+        "operation": latency(&tally.operation_ns),
+        "reads": verbs.reads,
+        "writes": verbs.writes,
+        "compare_and_swaps": verbs.compare_and_swaps,
+        "fetch_and_adds": verbs.fetch_and_adds,
+        "messages": verbs.messages,
+        "retries": tally.counts.retries,
+        "waited": tally.counts.waited,
+        "resets": tally.counts.resets,
+        "ghosts": tally.counts.ghosts,
+        "audit": outcome.findings,
+    })
+}
