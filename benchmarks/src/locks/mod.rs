@@ -321,3 +321,26 @@ struct Shared<F> {
     begins: lotus_fabric::env::Nanos,
     make: F,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_holders_who_must_not_are_seen() {
+        use Mode::{Exclusive, Shared};
+        for (first, second, clashes) in
+            [(Shared, Shared, 0), (Shared, Exclusive, 1), (Exclusive, Shared, 1)]
+        {
+            let ledger = Ledger::new(2);
+            ledger.enter(1, first);
+            ledger.enter(1, second);
+            ledger.enter(0, Exclusive);
+            assert_eq!(ledger.clashes.load(Ordering::Relaxed), clashes, "{first:?}, {second:?}");
+            ledger.leave(1, first);
+            ledger.leave(1, second);
+            ledger.enter(1, Exclusive);
+            assert_eq!(ledger.clashes.load(Ordering::Relaxed), clashes);
+        }
+    }
+}

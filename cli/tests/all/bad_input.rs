@@ -100,6 +100,26 @@ fn nonsense_flags_are_named_in_one_sentence() {
 }
 
 #[test]
+fn nonsense_about_lock_systems_is_named_in_one_sentence() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+"),
+        (&["--count", "0"], "--count"),
+        (&["--object-bytes", "12"], "a multiple of 8"),
+        (&["--fabric", "shm"], "locks alone run on local, tcp and sim, not on shm"),
+        (&["--profile", "cx3-56g"], "only the simulated fabric has a profile"),
+        (&["--fabric", "sim", "--profile", "cx9"], "cx9"),
+        (
+            &["--cns", "64", "--threads", "2", "--coroutines", "256"],
+            "32768 clients are more than a lock of dslr can count: at most 16384",
+        ),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("locks", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+}
+
+#[test]
 #[cfg(not(feature = "rdma"))]
 fn a_build_without_rdma_names_the_feature() {
     let sentence = refusal(&bench("smallbank", &["--fabric", "rdma"]));

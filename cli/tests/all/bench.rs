@@ -54,6 +54,31 @@ fn every_choice_of_the_engine_passes_its_audit() {
     }
 }
 
+/// Lock systems alone, on each fabric that they run on.
+#[test]
+fn lock_systems_pass_their_audit() {
+    let json = scratch("locks.json");
+    let few = ["--count", "50", "--coroutines", "4", "--json", json.to_str().expect("UTF-8")];
+    let cases: &[&[&str]] = &[
+        &["--lock", "cas", "--backoff"],
+        &["--lock", "cas-rw", "--release-by-swap", "--read-ratio", "0.9"],
+        &["--lock", "dslr", "--patience-us", "30"],
+        &["--lock", "dslr+", "--as-published"],
+        &["--lock", "dslr", "--fabric", "sim", "--zipf", "0", "--critical-section", "2"],
+        #[cfg(feature = "tcp")]
+        &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
+    ];
+    for flags in cases {
+        let text = bench(&[&["locks"], *flags, &few].concat());
+        assert!(text.contains("audit                 passed"), "{flags:?}: {text}");
+        let report: Value =
+            serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+        assert!(report["operations"].as_u64() > Some(0), "{report}");
+        assert_eq!(report["audit"], Value::Array(Vec::new()));
+        assert!(report["acquire"]["p50_us"].as_f64() <= report["operation"]["p50_us"].as_f64());
+    }
+}
+
 /// Memory nodes that are reached over sockets, locks by messages between compute nodes.
 #[cfg(feature = "tcp")]
 #[test]

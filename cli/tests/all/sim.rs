@@ -178,3 +178,20 @@ fn a_benchmark_on_virtual_time_says_what_bounded_it_and_repeats() {
     }
     assert!(results[0] == results[1], "two runs of one seed differ");
 }
+
+#[test]
+fn lock_systems_are_tried_and_holes_of_published_ones_are_shown() {
+    let (code, text, _) = run(&["sim", "locks", "--seeds", "12"]);
+    assert_eq!((code, text.lines().last()), (0, Some("no violation")), "{text}");
+    let (code, text, _) = run(&["sim", "locks", "--scenario", "list"]);
+    assert!(code == 0 && text.contains("dslr-slow-holder"), "{text}");
+    let hole = ["sim", "locks", "--scenario", "cas-dead-holder", "--seeds", "12"];
+    assert_eq!(run(&hole).0, 0);
+    let (code, text, _) = run(&[&hole[..], &["--as-published"]].concat());
+    assert_eq!(code, 1, "{text}");
+    // What it names to run a trial again fails again.
+    let again = text.lines().find_map(|line| line.strip_prefix("lotus ")).expect("a command");
+    assert_eq!(run(&again.split(' ').collect::<Vec<_>>()).0, 1, "{again}");
+    let (code, _, why) = run(&["sim", "locks", "--scenario", "nix"]);
+    assert!(code == 2 && why.contains("no scenario nix"), "{why}");
+}

@@ -32,7 +32,8 @@ pub struct Named {
 impl Named {
     /// The scenario, with locks as published or fenced.
     pub fn scenario(&self, recovery: Recovery) -> LockScenario {
-        let choice = Choice { recovery, ..Choice::of(self.kind) };
+        // With back-off a lock that nobody releases costs little time to wait for.
+        let choice = Choice { recovery, backs_off: true, ..Choice::of(self.kind) };
         let small = Settings::small(NodeId(0), (1..=4).map(NodeId).collect());
         let settings = Settings {
             first_word: self.left.map_or(0, |left| nearly_used_up(choice, left)),
