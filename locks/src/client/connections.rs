@@ -31,9 +31,11 @@ impl Connections {
     /// Number of the connection to a node that a verb posted now uses.
     pub(super) fn current(&self, node: NodeId) -> u64 {
         let connections = self.by_node.borrow();
-        connections
-            .get(&node)
-            .map_or(0, |connection| connection.made + u64::from(connection.is_being_made))
+        if connections.is_empty() {
+            return 0;
+        }
+        let found = connections.get(&node);
+        found.map_or(0, |connection| connection.made + u64::from(connection.is_being_made))
     }
 
     /// Returns once no verb posted on connection `used` can take effect any more, and verbs to the

@@ -43,7 +43,7 @@ pub(super) struct Run<S: LockSystem> {
     /// Number of verbs posted by the acquisition.
     verbs: u64,
     has_waited: bool,
-    /// Time of the next question whether a node was lost.
+    /// Time of the next question whether a node was lost; zero until the use waits.
     next_look: Nanos,
 }
 
@@ -106,7 +106,6 @@ impl<S: LockSystem> Run<S> {
             return;
         }
         let step = self.step(Event::Begin);
-        self.next_look = self.posted.0.after(STALL);
         self.doing = match step {
             Step::Post(verb) => Doing::InBatch(self.add(batch, verb)),
             step => Doing::Next(step),
@@ -227,21 +226,21 @@ impl<S: LockSystem> Run<S> {
     fn step(&mut self, event: Event) -> Step {
         let core = &*self.core;
         let mut view = View {
-            now: core.lane.executor().now(),
+            clock: &|| core.lane.executor().now(),
             posted: self.posted.0,
             rng: &mut core.rng.borrow_mut(),
             backoff: &mut core.backoff.borrow_mut(),
             is_settled: &|life| core.peers.is_settled(life),
         };
-        if event == Event::Begin {
-            self.posted.0 = view.now;
-        }
         core.system.step(&mut self.state, event, &mut view)
     }
 
     fn add(&mut self, batch: &mut Batch, verb: Verb) -> Buffer {
-        let executor = self.core.lane.executor();
-        self.posted = (executor.now(), self.core.connections.current(self.at.node()));
+        let core = &self.core;
+        self.posted.1 = core.connections.current(self.at.node());
+        if core.system.has_leases() {
+            self.posted.0 = core.lane.executor().now();
+        }
         if !self.is_leaving {
             self.verbs += 1;
         }
@@ -360,10 +359,14 @@ impl<S: LockSystem> Run<S> {
 
     /// Asks now and then for a reset, if a node was lost that this use may wait for.
     fn look_for_losses(&mut self, now: Nanos) {
-        if now >= self.next_look {
-            self.next_look = now.after(STALL);
+        if now < self.next_look {
+            return;
+        }
+        // The first look is for the time of the next.
+        if self.next_look != Nanos(0) {
             self.core.want_reset(Message::Stalled, self.at);
         }
+        self.next_look = now.after(STALL);
     }
 
     async fn pause(&mut self, due: Nanos, until: Nanos) -> Option<Turn> {

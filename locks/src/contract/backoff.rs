@@ -74,6 +74,11 @@ impl Backoff {
         Self { pacing, bound: pacing.least, tries: 0, failures: 0, judged: Nanos(0) }
     }
 
+    /// Whether it never pauses.
+    pub const fn is_none(&self) -> bool {
+        self.pacing.most.is_zero()
+    }
+
     /// The present bound.
     pub const fn bound(&self) -> Duration {
         self.bound
@@ -89,7 +94,7 @@ impl Backoff {
     pub fn failed(&mut self, failures: u32, now: Nanos, rng: &mut SmallRng) -> Duration {
         self.tries = self.tries.saturating_add(1);
         self.failures = self.failures.saturating_add(1);
-        if self.pacing.most.is_zero() {
+        if self.is_none() {
             return Duration::ZERO;
         }
         if now.since(self.judged) >= Pacing::PERIOD {

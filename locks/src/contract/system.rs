@@ -114,9 +114,9 @@ pub enum Step {
 
 /// What a step may look at.
 pub struct View<'a> {
-    /// The time.
-    pub now: Nanos,
-    /// Time at which the last verb was posted.
+    /// The clock. It costs more than a step.
+    pub clock: &'a dyn Fn() -> Nanos,
+    /// Time at which the last verb was posted, for systems with leases.
     pub posted: Nanos,
     /// Randomness.
     pub rng: &'a mut SmallRng,
@@ -124,6 +124,19 @@ pub struct View<'a> {
     pub backoff: &'a mut Backoff,
     /// See [`super::Peers::is_settled`].
     pub is_settled: &'a dyn Fn(Claimant) -> bool,
+}
+
+impl View<'_> {
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        (self.clock)()
+    }
+
+    /// Time until the next try of a request that has failed `failures` times.
+    pub fn back_off(&mut self, failures: u32) -> Duration {
+        let now = if self.backoff.is_none() { Nanos(0) } else { self.now() };
+        self.backoff.failed(failures, now, self.rng)
+    }
 }
 
 /// What users may rely on; the conformance suite demands it.
@@ -208,6 +221,11 @@ pub trait LockSystem: 'static {
 
     /// The next step of a use after an event.
     fn step(&self, of: &mut Self::Use, event: Event, view: &mut View<'_>) -> Step;
+
+    /// Whether locks are leased, so that the times of verbs matter.
+    fn has_leases(&self) -> bool {
+        false
+    }
 
     /// Time until which a use that holds its lock may rely on it.
     fn holds_until(&self, _of: &Self::Use) -> Nanos {

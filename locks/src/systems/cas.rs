@@ -109,7 +109,7 @@ impl LockSystem for Cas {
                 }
                 of.failures += 1;
                 of.at = At::Pausing;
-                Step::Pause(view.backoff.failed(of.failures, view.now, view.rng))
+                Step::Pause(view.back_off(of.failures))
             }
             (At::Learning, Event::Found(found)) if found == of.tag => {
                 of.at = At::Held;

@@ -73,7 +73,7 @@ impl CasRwUse {
         if self.at == At::Asking {
             self.at = At::Pausing;
         }
-        Step::Pause(view.backoff.failed(self.failures, view.now, view.rng))
+        Step::Pause(view.back_off(self.failures))
     }
 
     fn hold(&mut self, view: &mut View<'_>) -> Step {

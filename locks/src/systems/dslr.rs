@@ -94,7 +94,7 @@ pub struct DslrUse {
     drains: bool,
     /// Number of looks in vain, or of tickets taken back.
     failures: u32,
-    /// Counters of served tickets, as last seen, and the time since when they are so.
+    /// Counters of served tickets, as last seen, and the time since when they are so; for leases.
     seen: Option<(u32, u32)>,
     since: Nanos,
     /// End of the lease.
@@ -134,12 +134,12 @@ impl Dslr {
         let (fields, limit) = (self.fields(), self.capacity());
         let ticket = fields.of(found);
         if ticket.is_full(limit) {
-            of.see(ticket, view.now);
+            self.see(of, ticket, view);
             return self.take_back(of, found + fields.asking(of.mode, of.count));
         }
         (of.ticket, of.failures) = (found, 0);
         of.drains = ticket.given(of.mode) + u32::from(of.count) >= limit;
-        of.see(ticket, view.now);
+        self.see(of, ticket, view);
         self.look(of, found, view)
     }
 
@@ -174,7 +174,7 @@ impl Dslr {
             let is_gone = !fields.of(found).is_full(self.capacity());
             return if is_gone { self.go_away(of, view) } else { self.take_back(of, found) };
         }
-        if view.now.since(of.since) > self.patience(1) {
+        if view.now().since(of.since) > self.patience(1) {
             let word = found - fields.asking(of.mode, of.count);
             return self.clear(of, word, false);
         }
@@ -213,8 +213,8 @@ impl Dslr {
             if asked_before && now.has_skipped(ticket, of.mode) {
                 return Step::Gone(Err(NotHeld::Reset));
             }
-            of.see(now, view.now);
-            if view.now.since(of.since) > self.patience(now.ahead(ticket)) {
+            self.see(of, now, view);
+            if view.now().since(of.since) > self.patience(now.ahead(ticket)) {
                 of.at = At::Skipping(found);
                 return Step::Post(Verb::Swap { expected: found, new: self.past(of, found) });
             }
@@ -222,7 +222,7 @@ impl Dslr {
         of.failures += 1;
         Step::Pause(match self.polling {
             Polling::Proportional(unit) => unit * now.ahead(ticket),
-            Polling::Backoff(_) => view.backoff.failed(of.failures, view.now, view.rng),
+            Polling::Backoff(_) => view.back_off(of.failures),
         })
     }
 
@@ -268,6 +268,14 @@ impl Dslr {
         }
     }
 
+    /// Notes counters of served tickets, and since when they are so.
+    fn see(&self, of: &mut DslrUse, tickets: Tickets, view: &View<'_>) {
+        let seen = Some((tickets.n_x, tickets.n_s));
+        if self.recovery == Recovery::Paper && seen != of.seen {
+            (of.seen, of.since) = (seen, view.now());
+        }
+    }
+
     /// Time without a change after which those ahead count as lost: twice their leases.
     fn patience(&self, ahead: u32) -> Duration {
         self.term * (2 * ahead.max(1))
@@ -283,7 +291,7 @@ impl Dslr {
     }
 
     fn leave(&self, of: &mut DslrUse, view: &mut View<'_>) -> Step {
-        if view.now >= of.until && !of.drains {
+        if of.until != Nanos::NEVER && view.now() >= of.until && !of.drains {
             return Step::Gone(Err(NotHeld::Reset));
         }
         of.at = At::Leaving;
@@ -317,16 +325,6 @@ impl Dslr {
         let expected = fields.with(served, of.ticket);
         of.at = At::Draining(expected);
         Step::Post(Verb::Swap { expected, new: fields.with(Tickets::default(), of.ticket) })
-    }
-}
-
-impl DslrUse {
-    /// Notes counters of served tickets, and since when they are so.
-    fn see(&mut self, tickets: Tickets, now: Nanos) {
-        let seen = Some((tickets.n_x, tickets.n_s));
-        if seen != self.seen {
-            (self.seen, self.since) = (seen, now);
-        }
     }
 }
 
@@ -407,6 +405,10 @@ impl LockSystem for Dslr {
             At::Skipping(_) | At::Clearing(..) | At::Undoing(_) => self.forced(of, found, view),
             At::Away | At::Held => unreachable!("no verb is under way: {of:?}"),
         }
+    }
+
+    fn has_leases(&self) -> bool {
+        self.recovery == Recovery::Paper
     }
 
     fn holds_until(&self, of: &DslrUse) -> Nanos {
