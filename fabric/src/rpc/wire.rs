@@ -199,7 +199,7 @@ mod tests {
         let spoil: [(&str, Spoil); 8] = [
             ("shorter than a header", |bytes| bytes.truncate(HEADER_BYTES - 1)),
             ("another version", |bytes| bytes[0] = 2),
-            ("no such kind", |bytes| bytes[1] = 2),
+            ("no such kind", |bytes| bytes[1] = 3),
             ("not zero", |bytes| bytes[3] = 1),
             ("fragment out of range", |bytes| bytes[4] = 2),
             ("no fragments", |bytes| bytes[6] = 0),

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::exec::{Handle, TaskId};
+use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_sabotage::{Rule, broken};
 
+use super::Core;
 use super::run::{Run, Turn};
 use crate::contract::{LockSystem, NotHeld};
 use crate::word::Mode;
@@ -24,7 +25,7 @@ pub(super) struct Ghost<S: LockSystem> {
     is_adopted: Cell<bool>,
     has_ended: Cell<bool>,
     /// The use, once it holds the lock for the one who has adopted it.
-    held: RefCell<Option<Run<S>>>,
+    held: RefCell<Option<Box<Run<S>>>>,
     waiting: RefCell<Vec<TaskId>>,
 }
 
@@ -52,8 +53,7 @@ impl<S: LockSystem> Ghosts<S> {
 }
 
 /// Drives a use on for which nobody waits any more.
-pub(super) fn linger<S: LockSystem>(mut run: Run<S>, acquires: bool) {
-    let core = Rc::clone(&run.core);
+pub(super) fn linger<S: LockSystem>(core: Rc<Core<S>>, mut run: Box<Run<S>>, acquires: bool) {
     if acquires && broken(Rule::GhostsTakeTheirTurns) {
         return core.free(run.slot, run.at);
     }
@@ -76,14 +76,14 @@ pub(super) fn linger<S: LockSystem>(mut run: Run<S>, acquires: bool) {
     executor.spawn(async move {
         let mut pause = UNREACHABLE.0;
         loop {
-            let turn = match run.drive(Nanos(0)).await {
+            let turn = match run.drive(&core, Nanos(0)).await {
                 Turn::Held if ghost.as_ref().is_some_and(|ghost| ghost.is_adopted.get()) => break,
                 Turn::Stopped(NotHeld::Unavailable) => {
                     timer.sleep(pause).await;
                     pause = (pause * 2).min(UNREACHABLE.1);
                     None
                 }
-                Turn::Held | Turn::Stopped(_) => run.leave(),
+                Turn::Held | Turn::Stopped(_) => run.leave(&core),
                 gone @ Turn::Gone(_) => Some(gone),
             };
             if let Some(Turn::Gone(_)) = turn {
@@ -101,15 +101,18 @@ pub(super) fn linger<S: LockSystem>(mut run: Run<S>, acquires: bool) {
 }
 
 /// Holds on to a ghost while its one waits, and lets go when dropped.
-struct Adoption<S: LockSystem>(Rc<Ghost<S>>);
+struct Adoption<S: LockSystem> {
+    core: Rc<Core<S>>,
+    ghost: Rc<Ghost<S>>,
+}
 
 impl<S: LockSystem> Drop for Adoption<S> {
     fn drop(&mut self) {
-        self.0.is_adopted.set(false);
-        if let Some(mut run) = self.0.held.take() {
+        self.ghost.is_adopted.set(false);
+        if let Some(mut run) = self.ghost.held.take() {
             run.is_ghost = false;
             // It was handed over, and nobody is there to take it.
-            linger(run, true);
+            linger(Rc::clone(&self.core), run, true);
         }
     }
 }
@@ -119,14 +122,15 @@ impl<S: LockSystem> Ghost<S> {
     /// it has ended without a lock for the caller.
     pub(super) async fn take_over(
         self: Rc<Self>,
-        executor: &Handle,
+        core: &Rc<Core<S>>,
         mode: Mode,
         until: Nanos,
-    ) -> Result<Option<Run<S>>, NotHeld> {
+    ) -> Result<Option<Box<Run<S>>>, NotHeld> {
+        let executor = core.lane.executor();
         let adopts = self.mode >= mode;
         let adoption = adopts.then(|| {
             self.is_adopted.set(true);
-            Adoption(Rc::clone(&self))
+            Adoption { core: Rc::clone(core), ghost: Rc::clone(&self) }
         });
         while !self.has_ended.get() {
             if executor.now() >= until {
@@ -142,7 +146,7 @@ impl<S: LockSystem> Ghost<S> {
         let held = adoption.and_then(|_| self.held.take());
         Ok(held.map(|mut run| {
             run.is_ghost = false;
-            run.core.counts.borrow_mut().acquired += 1;
+            core.counts.borrow_mut().acquired += 1;
             run
         }))
     }

@@ -103,7 +103,12 @@ struct Core<S: LockSystem> {
     /// Locks that this lane resets.
     resetting: RefCell<BTreeSet<RemoteAddr>>,
     is_expelled: Cell<bool>,
+    /// Runs that have ended, for others to use.
+    spare: RefCell<Spare<S>>,
 }
+
+/// Boxed, because runs would be copied from hand to hand otherwise.
+type Spare<S> = Vec<Box<Run<S>>>;
 
 /// Error: this node has been expelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,6 +205,7 @@ impl<S: LockSystem> Client<S> {
             told: RefCell::default(),
             resetting: RefCell::default(),
             is_expelled: Cell::new(false),
+            spare: RefCell::default(),
         };
         let client = Self { core: Rc::new(core) };
         client.listen();
@@ -265,7 +271,7 @@ impl<S: LockSystem> Client<S> {
         let ghost = self.core.ghosts.find(at);
         let run = match ghost {
             Some(_) => None,
-            None => Some(Guard::new(self.start(batch, at, mode, terms)?, true)),
+            None => Some(self.start(batch, at, mode, terms)?),
         };
         Ok(Begun { run, ghost, at, mode, terms })
     }
@@ -276,7 +282,7 @@ impl<S: LockSystem> Client<S> {
         at: RemoteAddr,
         mode: Mode,
         terms: u16,
-    ) -> Result<Run<S>, NotHeld> {
+    ) -> Result<Guard<S>, NotHeld> {
         let core = &self.core;
         if core.is_expelled.get() {
             return Err(NotHeld::Expelled);
@@ -285,9 +291,21 @@ impl<S: LockSystem> Client<S> {
         let who = Waiter::new(core.me.life.node(), core.lane.at().lane.0, slot);
         let terms = terms.max(1);
         let state = core.system.start(Request { mode, who, life: core.me.life, terms });
-        let mut run = Run::new(Rc::clone(core), at, slot, state, mode);
-        run.begin(batch);
-        Ok(run)
+        let run = Run::new(at, slot, state, mode);
+        let spare = core.spare.borrow_mut().pop();
+        let mut run = match spare {
+            Some(mut spare) => {
+                *spare = run;
+                spare
+            }
+            None => Box::new(run),
+        };
+        run.begin(core, batch);
+        Ok(self.guard(run, true))
+    }
+
+    fn guard(&self, run: Box<Run<S>>, acquires: bool) -> Guard<S> {
+        Guard { core: Rc::clone(&self.core), run: Some(run), acquires }
     }
 
     /// Ends an acquisition, with the result of the batch that has its first verb.
@@ -305,7 +323,8 @@ impl<S: LockSystem> Client<S> {
         let mut begun = begun;
         if let Some(guard) = &mut begun.run {
             let done = result.as_ref().ok();
-            guard.run().answered(done.map(|done| |buffer| done.words(buffer)[0]));
+            let words = done.map(|done| |buffer| done.words(buffer)[0]);
+            guard.run.as_mut().expect(TAKEN).answered(&self.core, words);
         }
         self.go_on(begun, wait).await
     }
@@ -319,31 +338,29 @@ impl<S: LockSystem> Client<S> {
             (Wait::No, NotHeld::TimedOut) => NotHeld::Conflict,
             (_, why) => why,
         };
-        let executor = self.core.lane.executor();
         while let Some(ghost) = begun.ghost.take() {
-            let taken = ghost.take_over(executor, begun.mode, until).await;
+            let taken = ghost.take_over(&self.core, begun.mode, until).await;
             begun.run = match taken.map_err(|why| self.count_refusal(refused(why)))? {
-                Some(run) => Some(Guard::new(run, true)),
+                Some(run) => Some(self.guard(run, true)),
                 None => {
                     begun.ghost = self.core.ghosts.find(begun.at);
-                    match begun.ghost {
-                        Some(_) => None,
-                        None => {
-                            let mut batch = self.core.lane.batch();
-                            let Begun { at, mode, terms, .. } = begun;
-                            let mut run = self.start(&mut batch, at, mode, terms)?;
-                            run.posted(batch.post());
-                            Some(Guard::new(run, true))
-                        }
+                    if begun.ghost.is_some() {
+                        continue;
                     }
+                    let mut batch = self.core.lane.batch();
+                    let mut guard = self.start(&mut batch, begun.at, begun.mode, begun.terms)?;
+                    guard.posted(batch);
+                    Some(guard)
                 }
             };
         }
         let mut guard = begun.run.expect("without a ghost there is a run");
-        match guard.run().drive(until).await {
-            Turn::Held => Ok(Hold { guard: Guard::new(guard.take(), false) }),
+        match guard.drive(until).await {
+            Turn::Held => {
+                guard.acquires = false;
+                Ok(Hold { guard })
+            }
             Turn::Gone(result) => {
-                drop(guard.take());
                 Err(result.expect_err("an acquisition does not end well without being held"))
             }
             Turn::Stopped(why) => Err(self.count_refusal(refused(why))),
@@ -370,7 +387,7 @@ impl<S: LockSystem> Client<S> {
         let mut batch = self.core.lane.batch();
         let mut begun = self.begin(&mut batch, at, mode, limits.terms)?;
         if let Some(guard) = &mut begun.run {
-            guard.run().posted(batch.post());
+            guard.posted(batch);
         }
         self.go_on(begun, limits.wait).await
     }
@@ -380,17 +397,16 @@ impl<S: LockSystem> Client<S> {
     /// locks are fenced.
     pub fn is_valid(&self, hold: &Hold<S>) -> bool {
         let now = self.core.lane.executor().now();
-        !self.core.is_expelled.get() && now < hold.guard.get().holds_until()
+        !self.core.is_expelled.get() && now < hold.guard.get().holds_until(&self.core)
     }
 
     /// Releases a lock: its first verb is posted behind everything that this lane has posted
     /// before. The rest goes on in the background, also if what is returned is dropped.
     pub fn release(&self, mut hold: Hold<S>) -> Releasing<S> {
-        let mut run = hold.guard.take();
-        match run.leave() {
+        match hold.guard.leave() {
             Some(Turn::Gone(result)) => Releasing { guard: Err(result) },
             Some(_) => unreachable!("it is being released"),
-            None => Releasing { guard: Ok(Guard::new(run, false)) },
+            None => Releasing { guard: Ok(hold.guard) },
         }
     }
 }
@@ -443,11 +459,8 @@ impl<S: LockSystem> Releasing<S> {
             Ok(guard) => guard,
             Err(result) => return result,
         };
-        match guard.run().drive(Nanos::NEVER).await {
-            Turn::Gone(result) => {
-                drop(guard.take());
-                result
-            }
+        match guard.drive(Nanos::NEVER).await {
+            Turn::Gone(result) => result,
             Turn::Stopped(why) => Err(why),
             Turn::Held => unreachable!("it is being released"),
         }
@@ -456,33 +469,48 @@ impl<S: LockSystem> Releasing<S> {
 
 /// A run that goes on in the background when it is dropped.
 struct Guard<S: LockSystem> {
-    run: Option<Run<S>>,
+    core: Rc<Core<S>>,
+    /// `None` once it has ended, or was left behind.
+    run: Option<Box<Run<S>>>,
     /// Whether it acquires, so that it has to be given up.
     acquires: bool,
 }
 
+const TAKEN: &str = "a run is taken last";
+
 impl<S: LockSystem> Guard<S> {
-    const fn new(run: Run<S>, acquires: bool) -> Self {
-        Self { run: Some(run), acquires }
-    }
-
     fn get(&self) -> &Run<S> {
-        self.run.as_ref().expect("it is taken last")
+        self.run.as_ref().expect(TAKEN)
     }
 
-    fn run(&mut self) -> &mut Run<S> {
-        self.run.as_mut().expect("it is taken last")
+    /// Posts the batch that has the first verb, and nothing else.
+    fn posted(&mut self, batch: Batch) {
+        self.run.as_mut().expect(TAKEN).posted(batch.post());
     }
 
-    fn take(&mut self) -> Run<S> {
-        self.run.take().expect("it is taken once")
+    async fn drive(&mut self, until: Nanos) -> Turn {
+        let turn = self.run.as_mut().expect(TAKEN).drive(&self.core, until).await;
+        self.keep_if_gone(&turn);
+        turn
+    }
+
+    fn leave(&mut self) -> Option<Turn> {
+        let turn = self.run.as_mut().expect(TAKEN).leave(&self.core);
+        turn.inspect(|turn| self.keep_if_gone(turn))
+    }
+
+    /// Keeps the run for another use, once it has ended.
+    fn keep_if_gone(&mut self, turn: &Turn) {
+        if let Turn::Gone(_) = turn {
+            self.core.spare.borrow_mut().extend(self.run.take());
+        }
     }
 }
 
 impl<S: LockSystem> Drop for Guard<S> {
     fn drop(&mut self) {
         if let Some(run) = self.run.take() {
-            ghosts::linger(run, self.acquires);
+            ghosts::linger(Rc::clone(&self.core), run, self.acquires);
         }
     }
 }

@@ -28,7 +28,6 @@ const BARRED: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 
 /// A use of a lock.
 pub(super) struct Run<S: LockSystem> {
-    pub(super) core: Rc<Core<S>>,
     pub(super) at: RemoteAddr,
     pub(super) mode: Mode,
     pub(super) slot: u16,
@@ -76,15 +75,8 @@ pub(super) enum Turn {
 
 impl<S: LockSystem> Run<S> {
     /// A use whose first verb is to be added to a batch.
-    pub(super) fn new(
-        core: Rc<Core<S>>,
-        at: RemoteAddr,
-        slot: u16,
-        state: S::Use,
-        mode: Mode,
-    ) -> Self {
+    pub(super) fn new(at: RemoteAddr, slot: u16, state: S::Use, mode: Mode) -> Self {
         Self {
-            core,
             at,
             mode,
             slot,
@@ -100,14 +92,14 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Begins, and adds the first verb to `batch`.
-    pub(super) fn begin(&mut self, batch: &mut Batch) {
-        if self.core.is_told(self.at) {
+    pub(super) fn begin(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) {
+        if core.is_told(self.at) {
             self.doing = Doing::Next(Step::Barred);
             return;
         }
-        let step = self.step(Event::Begin);
+        let step = self.step(core, Event::Begin);
         self.doing = match step {
-            Step::Post(verb) => Doing::InBatch(self.add(batch, verb)),
+            Step::Post(verb) => Doing::InBatch(self.add(core, batch, verb)),
             step => Doing::Next(step),
         };
     }
@@ -120,11 +112,15 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Takes the answer of the first verb from its batch, which is complete.
-    pub(super) fn answered(&mut self, words: Option<impl FnOnce(Buffer) -> u64>) {
+    pub(super) fn answered(
+        &mut self,
+        core: &Rc<Core<S>>,
+        words: Option<impl FnOnce(Buffer) -> u64>,
+    ) {
         if let Doing::InBatch(buffer) = self.doing {
             self.doing = match words {
                 Some(words) => {
-                    let step = self.step(Event::Found(words(buffer)));
+                    let step = self.step(core, Event::Found(words(buffer)));
                     Doing::Next(step)
                 }
                 None => Doing::Mending,
@@ -136,39 +132,39 @@ impl<S: LockSystem> Run<S> {
     ///
     /// # Panics
     /// If a verb is under way.
-    pub(super) fn leave(&mut self) -> Option<Turn> {
+    pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
         assert!(matches!(self.doing, Doing::Held | Doing::Pausing(_) | Doing::Next(_)));
         self.is_leaving = true;
-        let step = self.step(Event::Leave);
-        self.carry_out(step, Nanos::NEVER)
+        let step = self.step(core, Event::Leave);
+        self.carry_out(core, step, Nanos::NEVER)
     }
 
     /// Whether the run is at a point at which it may stop, at time `until` or later: its caller
     /// will not wait, or nobody waits and nothing of it is in a queue.
-    fn may_stop(&self, now: Nanos, until: Nanos) -> bool {
-        let gives_up = !self.is_ghost || self.core.system.can_leave(&self.state);
+    fn may_stop(&self, core: &Core<S>, now: Nanos, until: Nanos) -> bool {
+        let gives_up = !self.is_ghost || core.system.can_leave(&self.state);
         !self.is_leaving && now >= until && gives_up
     }
 
     /// Whether the deadline of the one who waits is over, so that nothing more is posted for it.
-    fn is_late(&self, until: Nanos) -> bool {
+    fn is_late(&self, core: &Core<S>, until: Nanos) -> bool {
         let has_deadline = until != Nanos(0) && until != Nanos::NEVER;
-        has_deadline && self.verbs > 0 && self.core.lane.executor().now() >= until
+        has_deadline && self.verbs > 0 && core.lane.executor().now() >= until
     }
 
     /// Time until which a holder may rely on the lock.
-    pub(super) fn holds_until(&self) -> Nanos {
-        self.core.system.holds_until(&self.state)
+    pub(super) fn holds_until(&self, core: &Core<S>) -> Nanos {
+        core.system.holds_until(&self.state)
     }
 
     /// Goes on until the lock is held, or the use has ended; or, at `until` or later, until the
     /// acquisition would wait.
-    pub(super) async fn drive(&mut self, until: Nanos) -> Turn {
+    pub(super) async fn drive(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Turn {
         loop {
             let event = match &mut self.doing {
                 Doing::Next(step) => {
                     let step = *step;
-                    match self.carry_out(step, until) {
+                    match self.carry_out(core, step, until) {
                         Some(turn) => return turn,
                         None => continue,
                     }
@@ -182,7 +178,7 @@ impl<S: LockSystem> Run<S> {
                 },
                 Doing::InBatch(_) => {
                     // A READ behind the verb: when it is answered, so is the verb.
-                    let mut batch = self.core.lane.batch();
+                    let mut batch = core.lane.batch();
                     batch.read(self.at, 8);
                     match batch.post().await {
                         Ok(_) => Event::Lost,
@@ -192,39 +188,38 @@ impl<S: LockSystem> Run<S> {
                         }
                     }
                 }
-                Doing::Mending => match self.core.mend(self.at.node(), self.posted.1).await {
+                Doing::Mending => match core.mend(self.at.node(), self.posted.1).await {
                     Ok(()) => Event::Lost,
-                    Err(VerbError::Revoked) => return self.end(Err(NotHeld::Expelled)),
+                    Err(VerbError::Revoked) => return self.end(core, Err(NotHeld::Expelled)),
                     Err(_) => return Turn::Stopped(NotHeld::Unavailable),
                 },
                 Doing::Pausing(due) => {
                     let due = *due;
-                    if let Some(turn) = self.pause(due, until).await {
+                    if let Some(turn) = self.pause(core, due, until).await {
                         return turn;
                     }
                     continue;
                 }
                 Doing::Held => return Turn::Held,
-                Doing::Barred(..) => match self.barred(until).await {
+                Doing::Barred(..) => match self.barred(core, until).await {
                     Some(turn) => return turn,
                     None => Event::Begin,
                 },
                 Doing::Doubting(before) => {
                     let before = *before;
-                    if let Some(turn) = self.doubt(before).await {
+                    if let Some(turn) = self.doubt(core, before).await {
                         return turn;
                     }
                     Event::Begin
                 }
                 Doing::Ended => unreachable!("it has ended"),
             };
-            let step = self.step(event);
+            let step = self.step(core, event);
             self.doing = Doing::Next(step);
         }
     }
 
-    fn step(&mut self, event: Event) -> Step {
-        let core = &*self.core;
+    fn step(&mut self, core: &Core<S>, event: Event) -> Step {
         let mut view = View {
             clock: &|| core.lane.executor().now(),
             posted: self.posted.0,
@@ -235,8 +230,7 @@ impl<S: LockSystem> Run<S> {
         core.system.step(&mut self.state, event, &mut view)
     }
 
-    fn add(&mut self, batch: &mut Batch, verb: Verb) -> Buffer {
-        let core = &self.core;
+    fn add(&mut self, core: &Core<S>, batch: &mut Batch, verb: Verb) -> Buffer {
         self.posted.1 = core.connections.current(self.at.node());
         if core.system.has_leases() {
             self.posted.0 = core.lane.executor().now();
@@ -251,36 +245,36 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    fn carry_out(&mut self, step: Step, until: Nanos) -> Option<Turn> {
+    fn carry_out(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
         // Told of a reset, it waits no more, and takes nothing back: the reset erases that.
         let step = match step {
-            Step::Post(_) | Step::Pause(_) if self.is_told() => match self.is_leaving {
+            Step::Post(_) | Step::Pause(_) if self.is_told(core) => match self.is_leaving {
                 true => Step::Gone(Ok(())),
                 false => Step::Barred,
             },
             step => step,
         };
         match step {
-            Step::Post(_) if self.is_late(until) => {
+            Step::Post(_) if self.is_late(core, until) => {
                 self.doing = Doing::Next(step);
                 return Some(Turn::Stopped(NotHeld::TimedOut));
             }
             Step::Post(verb) => {
-                let mut batch = self.core.lane.batch();
-                let buffer = self.add(&mut batch, verb);
+                let mut batch = core.lane.batch();
+                let buffer = self.add(core, &mut batch, verb);
                 self.doing = Doing::Verb(batch.post(), buffer);
             }
             Step::Pause(pause) => {
-                let now = self.core.lane.executor().now();
-                if self.may_stop(now, until) {
+                let now = core.lane.executor().now();
+                if self.may_stop(core, now, until) {
                     self.doing = Doing::Next(step);
                     return Some(Turn::Stopped(NotHeld::TimedOut));
                 }
                 self.has_waited |= !self.is_leaving;
-                self.look_for_losses(now);
+                self.look_for_losses(core, now);
                 self.doing = match pause.is_zero() {
                     true => {
-                        let step = self.step(Event::Paused);
+                        let step = self.step(core, Event::Paused);
                         Doing::Next(step)
                     }
                     false => Doing::Pausing(now.after(pause)),
@@ -288,27 +282,27 @@ impl<S: LockSystem> Run<S> {
             }
             Step::Held => {
                 self.doing = Doing::Held;
-                let counts = &mut *self.core.counts.borrow_mut();
+                let counts = &mut *core.counts.borrow_mut();
                 counts.acquired += u64::from(!self.is_ghost);
                 counts.waited += u64::from(self.has_waited);
                 counts.retries += self.verbs - 1;
                 return Some(Turn::Held);
             }
-            Step::Barred if self.is_ghost => return Some(self.end(Err(NotHeld::Reset))),
+            Step::Barred if self.is_ghost => return Some(self.end(core, Err(NotHeld::Reset))),
             Step::Barred => {
-                self.core.counts.borrow_mut().barred += 1;
-                self.doing = Doing::Barred(BARRED.0, self.quiet());
+                core.counts.borrow_mut().barred += 1;
+                self.doing = Doing::Barred(BARRED.0, self.quiet(core));
             }
             Step::Doubt => {
-                self.doing = Doing::Doubting(self.quiet());
+                self.doing = Doing::Doubting(self.quiet(core));
                 if !broken(Rule::DoubtsAreReset) {
-                    self.core.want_reset(Message::Doubted, self.at);
+                    core.want_reset(Message::Doubted, self.at);
                 }
                 if !self.is_ghost && !self.is_leaving {
                     return Some(Turn::Stopped(NotHeld::Unavailable));
                 }
             }
-            Step::Gone(result) => return Some(self.end(result)),
+            Step::Gone(result) => return Some(self.end(core, result)),
         }
         None
     }
@@ -319,33 +313,33 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Ends the use.
-    fn end(&mut self, result: Result<(), NotHeld>) -> Turn {
+    fn end(&mut self, core: &Core<S>, result: Result<(), NotHeld>) -> Turn {
         self.doing = Doing::Ended;
-        self.core.free(self.slot, self.at);
+        core.free(self.slot, self.at);
         Turn::Gone(result)
     }
 
-    fn is_told(&self) -> bool {
-        self.core.slots.borrow_mut().get(self.slot).told.is_some()
+    fn is_told(&self, core: &Core<S>) -> bool {
+        core.slots.borrow_mut().get(self.slot).told.is_some()
     }
 
     /// Notes that the use holds nothing, and that no verb of it is under way. Returns the number of
     /// resets that are over.
-    fn quiet(&self) -> u32 {
-        let mut slots = self.core.slots.borrow_mut();
+    fn quiet(&self, core: &Core<S>) -> u32 {
+        let mut slots = core.slots.borrow_mut();
         let slot = slots.get(self.slot);
         slot.is_quiet = true;
         let resets = slot.resets;
         drop(slots);
-        self.core.wake_answer(self.at);
+        core.wake_answer(self.at);
         resets
     }
 
     /// Waits until `due`, or until the use is told of a reset, or one is over.
-    async fn wait(&self, due: Nanos) {
-        let executor = self.core.lane.executor();
+    async fn wait(&self, core: &Core<S>, due: Nanos) {
+        let executor = core.lane.executor();
         let state = || {
-            let mut slots = self.core.slots.borrow_mut();
+            let mut slots = core.slots.borrow_mut();
             let slot = slots.get(self.slot);
             slot.task = Some(executor.current());
             (slot.told, slot.resets)
@@ -358,91 +352,91 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Asks now and then for a reset, if a node was lost that this use may wait for.
-    fn look_for_losses(&mut self, now: Nanos) {
+    fn look_for_losses(&mut self, core: &Rc<Core<S>>, now: Nanos) {
         if now < self.next_look {
             return;
         }
         // The first look is for the time of the next.
         if self.next_look != Nanos(0) {
-            self.core.want_reset(Message::Stalled, self.at);
+            core.want_reset(Message::Stalled, self.at);
         }
         self.next_look = now.after(STALL);
     }
 
-    async fn pause(&mut self, due: Nanos, until: Nanos) -> Option<Turn> {
-        let now = self.core.lane.executor().now();
-        if self.may_stop(now, until) {
+    async fn pause(&mut self, core: &Rc<Core<S>>, due: Nanos, until: Nanos) -> Option<Turn> {
+        let now = core.lane.executor().now();
+        if self.may_stop(core, now, until) {
             return Some(Turn::Stopped(NotHeld::TimedOut));
         }
         let stops = !self.is_leaving && !self.is_ghost;
-        self.wait(if stops { due.min(until) } else { due }).await;
-        if self.core.lane.executor().now() >= due || self.is_told() {
-            let step = self.step(Event::Paused);
+        self.wait(core, if stops { due.min(until) } else { due }).await;
+        if core.lane.executor().now() >= due || self.is_told(core) {
+            let step = self.step(core, Event::Paused);
             self.doing = Doing::Next(step);
         }
         None
     }
 
     /// Waits for the end of a reset.
-    async fn barred(&mut self, until: Nanos) -> Option<Turn> {
+    async fn barred(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
         if self.is_ghost {
-            return Some(self.end(Err(NotHeld::Reset)));
+            return Some(self.end(core, Err(NotHeld::Reset)));
         }
         loop {
             let Doing::Barred(pause, before) = self.doing else { unreachable!("it is barred") };
-            let now = self.core.lane.executor().now();
+            let now = core.lane.executor().now();
             if now >= until {
                 return Some(Turn::Stopped(NotHeld::Reset));
             }
-            self.look_for_losses(now);
-            self.wait(now.after(pause).min(until)).await;
+            self.look_for_losses(core, now);
+            self.wait(core, now.after(pause).min(until)).await;
             self.doing = Doing::Barred((pause * 2).min(BARRED.1), before);
-            match self.core.read_head(self.at).await {
+            match core.read_head(self.at).await {
                 Ok(head) => {
-                    let mut slots = self.core.slots.borrow_mut();
+                    let mut slots = core.slots.borrow_mut();
                     let slot = slots.get(self.slot);
-                    let is_over = slot.resets != before || !self.core.is_resetting(head);
+                    let is_over = slot.resets != before || !core.is_resetting(head);
                     if is_over && slot.told.is_none() {
                         slot.is_quiet = false;
                         return None;
                     }
                 }
-                Err(NotHeld::Expelled) => return Some(self.end(Err(NotHeld::Expelled))),
+                Err(NotHeld::Expelled) => return Some(self.end(core, Err(NotHeld::Expelled))),
                 Err(why) => return Some(Turn::Stopped(why)),
             }
         }
     }
 
     /// Waits until a reset is over of which this use was told, after an atomic without an answer.
-    async fn doubt(&mut self, before: u32) -> Option<Turn> {
+    async fn doubt(&mut self, core: &Rc<Core<S>>, before: u32) -> Option<Turn> {
         loop {
             // A node that was expelled is told of nothing, and learns it from the memory node.
-            if self.core.read_head(self.at).await == Err(NotHeld::Expelled) {
-                return Some(self.end(Err(NotHeld::Expelled)));
+            if core.read_head(self.at).await == Err(NotHeld::Expelled) {
+                return Some(self.end(core, Err(NotHeld::Expelled)));
             }
             let (told, resets) = {
-                let mut slots = self.core.slots.borrow_mut();
+                let mut slots = core.slots.borrow_mut();
                 let slot = slots.get(self.slot);
                 (slot.told, slot.resets)
             };
             let is_over = resets != before && told.is_none();
             if is_over || broken(Rule::DoubtsAreReset) {
                 if self.is_leaving {
-                    return Some(self.end(Ok(())));
+                    return Some(self.end(core, Ok(())));
                 }
                 if self.is_ghost {
-                    return Some(self.end(Err(NotHeld::Reset)));
+                    return Some(self.end(core, Err(NotHeld::Reset)));
                 }
-                self.core.slots.borrow_mut().get(self.slot).is_quiet = false;
+                core.slots.borrow_mut().get(self.slot).is_quiet = false;
                 return None;
             }
             if told.is_none() {
-                self.core.want_reset(Message::Doubted, self.at);
+                core.want_reset(Message::Doubted, self.at);
             }
-            let now = self.core.lane.executor().now();
+            let now = core.lane.executor().now();
             // The node that has told it may be lost.
-            self.look_for_losses(now);
-            self.wait(now.after(DOUBT)).await;
+            self.look_for_losses(core, now);
+            self.wait(core, now.after(DOUBT)).await;
         }
     }
 }
