@@ -414,7 +414,8 @@ impl<S: LockSystem> Client<S> {
 /// An acquisition whose first verb is in a batch.
 ///
 /// Dropped without [`Client::finish`], it is given up like a request at its deadline; in a system
-/// that counts its users, the lock then has to be reset, because the verb's answer is lost.
+/// that counts its users, the lock then has to be reset, because the verb's answer is lost. It must
+/// not be dropped before its batch, if that is posted afterwards.
 pub struct Begun<S: LockSystem> {
     run: Option<Guard<S>>,
     /// A ghost of the lane in whose place the request steps, or for whose end it waits.
