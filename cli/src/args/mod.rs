@@ -343,11 +343,6 @@ pub enum WorkloadArgs {
 
 impl BenchArgs {
     /// The flags that every workload has.
-    pub fn common_mut(&mut self) -> &mut CommonArgs {
-        self.workload.common_mut()
-    }
-
-    /// The flags that every workload has.
     pub fn common(&self) -> &CommonArgs {
         self.workload.common()
     }

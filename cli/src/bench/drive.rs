@@ -78,7 +78,7 @@ pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
         }
     }
     // Seed that the data was loaded with.
-    args.common_mut().seed = SEED;
+    args.workload.common_mut().seed = SEED;
     Ok(())
 }
 
