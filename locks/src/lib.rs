@@ -19,7 +19,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `trial` | load and judges, for tests, simulation and benchmarks |
+//! | `trial` | load and judges, for tests and simulation |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
 //! | `systems` | the lock systems |
 //! | `contract` | the trait of a lock system; names of requests, places of locks, membership |

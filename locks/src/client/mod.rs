@@ -217,14 +217,16 @@ impl<S: LockSystem> Client<S> {
         let core = Rc::downgrade(&self.core);
         let weak = core.clone();
         let request = move |responder, bytes: &[u8]| {
-            let Some((Message::Finish, at)) = wire::decode(bytes) else { return };
-            if let Some(core) = core.upgrade() {
+            let Some((Message::Finish, at, incarnation)) = wire::decode(bytes) else { return };
+            if let Some(core) = core.upgrade()
+                && core.me.life.incarnation() == incarnation
+            {
                 members::tell(&core, at, responder);
             }
         };
         rpc.serve(service, Box::new(request));
         let notice = move |_, bytes: &[u8]| {
-            let Some((why @ (Message::Stalled | Message::Doubted), at)) = wire::decode(bytes)
+            let Some((why @ (Message::Stalled | Message::Doubted), at, _)) = wire::decode(bytes)
             else {
                 return;
             };

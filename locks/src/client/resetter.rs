@@ -35,7 +35,11 @@ impl<S: LockSystem> Core<S> {
         if self.lane.at() == first {
             self.begin_reset(why, at);
         } else {
-            let told = self.rpc.tell(first, self.service, &wire::encode(why, at));
+            let told = self.rpc.tell(
+                first,
+                self.service,
+                &wire::encode(why, at, self.me.life.incarnation()),
+            );
             told.unwrap_or_else(|error| unreachable!("an address is short: {error}"));
         }
     }
@@ -123,12 +127,13 @@ impl<S: LockSystem> Reset<S> {
         let core = &*self.core;
         let lanes = |member: Member| (0..member.lanes).map(move |lane| (member, LaneId(lane)));
         let mut asked: Vec<_> = members.into_iter().flat_map(lanes).collect();
-        let request = wire::encode(Message::Finish, self.at);
         while !asked.is_empty() && !broken(Rule::ResetsQuiesce) {
             let calls: Vec<_> = asked
                 .into_iter()
                 .map(|(member, lane)| {
                     let to = Endpoint { node: member.node, lane };
+                    let life = member.life.incarnation();
+                    let request = wire::encode(Message::Finish, self.at, life);
                     (member, lane, core.rpc.call(to, core.service, &request, PATIENCE))
                 })
                 .collect();

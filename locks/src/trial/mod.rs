@@ -1,10 +1,10 @@
 //! Trials: clients take and release a few locks for a while, and judges watch them.
 //!
 //! # What it is
-//! The load and the judges of the conformance suite, of simulated campaigns, and of benchmarks'
-//! audits. A client that holds a lock to write reads two words beside it, writes the first, then
-//! the second; one that reads compares them. So two holders at once show in the words, also where
-//! no judge in this process can see them.
+//! The load and the judges of the conformance suite and of simulated campaigns. A client that
+//! holds a lock to write reads two words beside it, writes the first, then the second; one that
+//! reads compares them. So two holders at once show in the words, also where no judge in this
+//! process can see them.
 //!
 //! # What it is not
 //! It injects no faults itself: the caller stops, pauses and expels nodes while the trial runs, as
