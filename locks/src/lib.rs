@@ -35,7 +35,7 @@ pub mod systems;
 pub mod trial;
 pub mod word;
 
-pub use client::{Client, Hold, Identity, Limits, Releasing, Roster, Wait};
+pub use client::{Acquiring, Begun, Client, Hold, Identity, Limits, Releasing, Roster, Wait};
 pub use contract::{
     Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Pacing, Peers, PeersFuture,
     Promises, Recovery, Request, SpaceError, Step, Verb, View, Waiter,

@@ -23,6 +23,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, Options};
 use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::locks::{self, LockLoad};
 use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::smallbank::SmallBank;
@@ -30,7 +31,9 @@ use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
+use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+use lotus_locks::systems::Choice;
 
 use crate::counts::Counts;
 
@@ -43,9 +46,15 @@ const SIMULATED_SECS: [f64; 2] = [0.02, 0.12];
 const LOCAL_COMMITS: [u64; 2] = [5_000, 55_000];
 /// Seconds that no run takes.
 const NEVER_SECS: f64 = 1e6;
-const WORKLOADS: [&str; 6] = ["smallbank", "kvs", "tatp", "tpcc", "smallbank/local", "kvs/local"];
+const WORKLOADS: [&str; 8] =
+    ["smallbank", "kvs", "tatp", "tpcc", "smallbank/local", "kvs/local", "locks/cas", "locks/dslr"];
 /// End of the names of workloads that run on `local`.
 const LOCAL: &str = "/local";
+/// Start of the names of lock systems: a lock of `local` that nobody else wants is acquired and
+/// released.
+const LOCKS: &str = "locks/";
+/// Seconds of the shorter and of the longer run of a lock system.
+const LOCKS_SECS: [f64; 2] = [0.2, 1.2];
 /// Growth of a sum that a check accepts, of 1. Two runs differ by up to 0.004.
 const TOLERANCE: f64 = 0.03;
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/recorded.json");
@@ -163,6 +172,9 @@ fn measure(workload: &str, length: Length) -> Result<(Layers, u64), Error> {
 /// asks for by name.
 #[inline(never)]
 fn run(workload: &str, length: Length) -> Result<u64, Error> {
+    if let Some(system) = workload.strip_prefix(LOCKS) {
+        return run_locks(system, LOCKS_SECS[length as usize]);
+    }
     let progress = Progress::new(1, |_| ());
     let (name, fabric, secs, progress) = match workload.strip_suffix(LOCAL) {
         Some(name) => {
@@ -180,6 +192,27 @@ fn run(workload: &str, length: Length) -> Result<u64, Error> {
         "tpcc" => run_on_one(Tpcc::new(scale, Critical::Warehouse, SEED), &options, &progress),
         other => Err(format!("there is no workload {other:?}").into()),
     }
+}
+
+/// Runs a lock system on one lane of `local`, with a million locks. Returns the number of locks that
+/// were held.
+fn run_locks(system: &str, secs: f64) -> Result<u64, Error> {
+    let load = LockLoad {
+        choice: Choice::of(system.parse()?),
+        count: 1_000_000,
+        zipf: 0.99,
+        read_ratio: 0.5,
+        section: 0,
+        object_bytes: 8,
+        patience: None,
+        cns: 1,
+        threads: 1,
+        coroutines: 1,
+        warmup: 0.0,
+        secs,
+        audit: false,
+    };
+    Ok(locks::run(&Threads::new(load.nodes(), SEED), &load)?.tally.operations)
 }
 
 /// Runs a workload on one coordinator.

@@ -132,7 +132,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         if let Some(ledger) = &shared.ledger {
             ledger.leave(lock, mode);
         }
-        let released = self.client.release(hold).done().await;
+        let released = self.client.release(hold).await;
         if began >= warm {
             let tally = &mut *tally.borrow_mut();
             tally.operations += 1;

@@ -98,14 +98,19 @@ fn over<S: LockSystem>(core: &Core<S>, at: RemoteAddr) {
 
 impl<S: LockSystem> Core<S> {
     /// Whether this lane was told that the lock is being reset.
+    #[inline]
     pub(super) fn is_told(&self, at: RemoteAddr) -> bool {
         let told = self.told.borrow();
         !told.is_empty() && told.contains_key(&at)
     }
 
     /// Lets the answer to a reset be considered again, if there is one to be given.
+    #[inline]
     pub(super) fn wake_answer(&self, at: RemoteAddr) {
         let told = self.told.borrow();
+        if told.is_empty() {
+            return;
+        }
         let task = told.get(&at).and_then(|told| told.task);
         task.into_iter().for_each(|task| self.lane.executor().wake(task));
     }

@@ -1,5 +1,6 @@
 //! A lane's use of locks.
 //!
+//! * `futures`: what users hold and await.
 //! * `run`: one use of a lock, carried out; `slots`: the uses that a lane has outstanding.
 //! * `ghosts`: uses that nobody waits for any more.
 //! * `members`, `resetter`: the two parts in a reset; `wire`: their messages.
@@ -7,6 +8,7 @@
 //! * `roster`: a membership for benchmarks, tests and simulation.
 
 mod connections;
+mod futures;
 mod ghosts;
 mod members;
 mod resetter;
@@ -29,10 +31,12 @@ use lotus_fabric::verbs::VerbError;
 use crate::contract::{Backoff, Counts, LockSystem, Member, NotHeld, Peers, Request, Verb, Waiter};
 use crate::word::Mode;
 use connections::Connections;
+pub use futures::{Acquiring, Begun, Hold, Releasing};
+use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
 use members::Told;
 pub use roster::Roster;
-use run::{Run, Turn};
+use run::Run;
 use slots::Slots;
 use wire::Message;
 
@@ -56,6 +60,15 @@ pub enum Wait {
     No,
     /// The request waits, until this time.
     Until(Nanos),
+}
+
+impl Wait {
+    const fn until(self) -> Nanos {
+        match self {
+            Self::No => Nanos(0),
+            Self::Until(until) => until,
+        }
+    }
 }
 
 /// What a request asks for, beside the lock.
@@ -95,8 +108,7 @@ struct Core<S: LockSystem> {
     slots: RefCell<Slots>,
     connections: Rc<Connections>,
     ghosts: Ghosts<S>,
-    backoff: RefCell<Backoff>,
-    rng: RefCell<SmallRng>,
+    luck: RefCell<Luck>,
     counts: RefCell<Counts>,
     /// Locks that are being reset by another node, or this one, as far as this lane was told.
     told: RefCell<BTreeMap<RemoteAddr, Told>>,
@@ -105,6 +117,12 @@ struct Core<S: LockSystem> {
     is_expelled: Cell<bool>,
     /// Runs that have ended, for others to use.
     spare: RefCell<Spare<S>>,
+}
+
+/// What the waits of all requests of a lane have in common.
+struct Luck {
+    rng: SmallRng,
+    backoff: Backoff,
 }
 
 /// Boxed, because runs would be copied from hand to hand otherwise.
@@ -172,7 +190,19 @@ impl<S: LockSystem> Core<S> {
         self.system.head().is_some_and(|head| head.is_resetting(word))
     }
 
+    /// The reason for which a request is refused, counted.
+    #[cold]
+    fn refusal(&self, why: NotHeld, wait: Wait) -> NotHeld {
+        let why = match (wait, why) {
+            (Wait::No, NotHeld::TimedOut) => NotHeld::Conflict,
+            (_, why) => why,
+        };
+        self.counts.borrow_mut().timed_out += u64::from(why == NotHeld::TimedOut);
+        why
+    }
+
     /// Frees the slot of a use that has ended.
+    #[inline]
     fn free(&self, slot: u16, at: RemoteAddr) {
         self.slots.borrow_mut().free(slot);
         self.wake_answer(at);
@@ -190,9 +220,11 @@ impl<S: LockSystem> Client<S> {
         let Identity { member, peers, service } = identity;
         let stream = u64::from(lane.at().node.0) << 16 | u64::from(lane.at().lane.0);
         let core = Core {
-            backoff: RefCell::new(Backoff::new(system.pacing())),
+            luck: RefCell::new(Luck {
+                rng: lane.executor().env().rng(stream),
+                backoff: Backoff::new(system.pacing()),
+            }),
             system,
-            rng: RefCell::new(lane.executor().env().rng(stream)),
             lane,
             rpc,
             me: member,
@@ -270,14 +302,26 @@ impl<S: LockSystem> Client<S> {
         mode: Mode,
         terms: u16,
     ) -> Result<Begun<S>, NotHeld> {
-        let ghost = self.core.ghosts.find(at);
-        let run = match ghost {
-            Some(_) => None,
-            None => Some(self.start(batch, at, mode, terms)?),
-        };
-        Ok(Begun { run, ghost, at, mode, terms })
+        self.first(batch, at, mode, terms).map(Begun)
     }
 
+    #[inline]
+    fn first(
+        &self,
+        batch: &mut Batch,
+        at: RemoteAddr,
+        mode: Mode,
+        terms: u16,
+    ) -> Result<First<S>, NotHeld> {
+        match self.core.ghosts.find(at) {
+            None => self.start(batch, at, mode, terms).map(First::Run),
+            Some(ghost) => {
+                Ok(First::Ghost(Behind { client: self.clone(), ghost, at, mode, terms }))
+            }
+        }
+    }
+
+    #[inline]
     fn start(
         &self,
         batch: &mut Batch,
@@ -293,105 +337,35 @@ impl<S: LockSystem> Client<S> {
         let who = Waiter::new(core.me.life.node(), core.lane.at().lane.0, slot);
         let terms = terms.max(1);
         let state = core.system.start(Request { mode, who, life: core.me.life, terms });
-        let run = Run::new(at, slot, state, mode);
         let spare = core.spare.borrow_mut().pop();
         let mut run = match spare {
             Some(mut spare) => {
-                *spare = run;
+                spare.renew(at, slot, state, mode);
                 spare
             }
-            None => Box::new(run),
+            None => Box::new(Run::new(at, slot, state, mode)),
         };
         run.begin(core, batch);
-        Ok(self.guard(run, true))
-    }
-
-    fn guard(&self, run: Box<Run<S>>, acquires: bool) -> Guard<S> {
-        Guard { core: Rc::clone(&self.core), run: Some(run), acquires }
+        Ok(Guard::new(core, run))
     }
 
     /// Ends an acquisition, with the result of the batch that has its first verb.
-    ///
-    /// If this future is dropped, the request is given up as at its deadline.
-    ///
-    /// # Errors
-    /// [`NotHeld`].
-    pub async fn finish(
-        &self,
-        begun: Begun<S>,
-        result: &BatchResult,
-        wait: Wait,
-    ) -> Result<Hold<S>, NotHeld> {
-        let mut begun = begun;
-        if let Some(guard) = &mut begun.run {
-            let done = result.as_ref().ok();
-            let words = done.map(|done| |buffer| done.words(buffer)[0]);
-            guard.run.as_mut().expect(TAKEN).answered(&self.core, words);
-        }
-        self.go_on(begun, wait).await
+    pub fn finish(&self, begun: Begun<S>, result: &BatchResult, wait: Wait) -> Acquiring<S> {
+        let mut acquiring = Acquiring::new(Ok(begun.0), wait);
+        acquiring.answered(result);
+        acquiring
     }
 
-    async fn go_on(&self, mut begun: Begun<S>, wait: Wait) -> Result<Hold<S>, NotHeld> {
-        let until = match wait {
-            Wait::No => Nanos(0),
-            Wait::Until(until) => until,
-        };
-        let refused = |why| match (wait, why) {
-            (Wait::No, NotHeld::TimedOut) => NotHeld::Conflict,
-            (_, why) => why,
-        };
-        while let Some(ghost) = begun.ghost.take() {
-            let taken = ghost.take_over(&self.core, begun.mode, until).await;
-            begun.run = match taken.map_err(|why| self.count_refusal(refused(why)))? {
-                Some(run) => Some(self.guard(run, true)),
-                None => {
-                    begun.ghost = self.core.ghosts.find(begun.at);
-                    if begun.ghost.is_some() {
-                        continue;
-                    }
-                    let mut batch = self.core.lane.batch();
-                    let mut guard = self.start(&mut batch, begun.at, begun.mode, begun.terms)?;
-                    guard.posted(batch);
-                    Some(guard)
-                }
-            };
-        }
-        let mut guard = begun.run.expect("without a ghost there is a run");
-        match guard.drive(until).await {
-            Turn::Held => {
-                guard.acquires = false;
-                Ok(Hold { guard })
-            }
-            Turn::Gone(result) => {
-                Err(result.expect_err("an acquisition does not end well without being held"))
-            }
-            Turn::Stopped(why) => Err(self.count_refusal(refused(why))),
-        }
-    }
-
-    fn count_refusal(&self, why: NotHeld) -> NotHeld {
-        self.core.counts.borrow_mut().timed_out += u64::from(why == NotHeld::TimedOut);
-        why
-    }
-
-    /// Acquires a lock.
-    ///
-    /// If this future is dropped, the request is given up as at its deadline.
-    ///
-    /// # Errors
-    /// [`NotHeld`].
-    pub async fn acquire(
-        &self,
-        at: RemoteAddr,
-        mode: Mode,
-        limits: Limits,
-    ) -> Result<Hold<S>, NotHeld> {
+    /// Acquires a lock. The first verb is posted at once.
+    #[inline]
+    pub fn acquire(&self, at: RemoteAddr, mode: Mode, limits: Limits) -> Acquiring<S> {
+        let Limits { wait, terms } = limits;
         let mut batch = self.core.lane.batch();
-        let mut begun = self.begin(&mut batch, at, mode, limits.terms)?;
-        if let Some(guard) = &mut begun.run {
-            guard.posted(batch);
+        let mut first = self.first(&mut batch, at, mode, terms);
+        if let Ok(First::Run(guard)) = &mut first {
+            guard.post(batch);
         }
-        self.go_on(begun, limits.wait).await
+        Acquiring::new(first, wait)
     }
 
     /// Whether a holder may rely on its lock: the node has not been expelled, and the lease, if
@@ -399,121 +373,13 @@ impl<S: LockSystem> Client<S> {
     /// locks are fenced.
     pub fn is_valid(&self, hold: &Hold<S>) -> bool {
         let now = self.core.lane.executor().now();
-        !self.core.is_expelled.get() && now < hold.guard.get().holds_until(&self.core)
+        !self.core.is_expelled.get() && now < hold.holds_until()
     }
 
     /// Releases a lock: its first verb is posted behind everything that this lane has posted
     /// before. The rest goes on in the background, also if what is returned is dropped.
-    pub fn release(&self, mut hold: Hold<S>) -> Releasing<S> {
-        match hold.guard.leave() {
-            Some(Turn::Gone(result)) => Releasing { guard: Err(result) },
-            Some(_) => unreachable!("it is being released"),
-            None => Releasing { guard: Ok(hold.guard) },
-        }
-    }
-}
-
-/// An acquisition whose first verb is in a batch.
-///
-/// Dropped without [`Client::finish`], it is given up like a request at its deadline; in a system
-/// that counts its users, the lock then has to be reset, because the verb's answer is lost. It must
-/// not be dropped before its batch, if that is posted afterwards.
-pub struct Begun<S: LockSystem> {
-    run: Option<Guard<S>>,
-    /// A ghost of the lane in whose place the request steps, or for whose end it waits.
-    ghost: Option<Rc<ghosts::Ghost<S>>>,
-    at: RemoteAddr,
-    mode: Mode,
-    terms: u16,
-}
-
-/// A lock that is held. It is released when this is dropped.
-pub struct Hold<S: LockSystem> {
-    guard: Guard<S>,
-}
-
-impl<S: LockSystem> Hold<S> {
-    /// The lock.
-    pub fn at(&self) -> RemoteAddr {
-        self.guard.get().at
-    }
-
-    /// Mode in which it is held; stronger than asked for if an earlier request for that mode was
-    /// under way still.
-    pub fn mode(&self) -> Mode {
-        self.guard.get().mode
-    }
-}
-
-/// A release under way.
-#[must_use = "dropped, it goes on, and nobody learns whether the lock was lost before"]
-pub struct Releasing<S: LockSystem> {
-    guard: Result<Guard<S>, Result<(), NotHeld>>,
-}
-
-impl<S: LockSystem> Releasing<S> {
-    /// Waits for the end of the release.
-    ///
-    /// # Errors
-    /// [`NotHeld::Reset`] if the lock was taken away before, which it is only without fencing;
-    /// `Unavailable` or `Expelled` if it is not known.
-    pub async fn done(self) -> Result<(), NotHeld> {
-        let mut guard = match self.guard {
-            Ok(guard) => guard,
-            Err(result) => return result,
-        };
-        match guard.drive(Nanos::NEVER).await {
-            Turn::Gone(result) => result,
-            Turn::Stopped(why) => Err(why),
-            Turn::Held => unreachable!("it is being released"),
-        }
-    }
-}
-
-/// A run that goes on in the background when it is dropped.
-struct Guard<S: LockSystem> {
-    core: Rc<Core<S>>,
-    /// `None` once it has ended, or was left behind.
-    run: Option<Box<Run<S>>>,
-    /// Whether it acquires, so that it has to be given up.
-    acquires: bool,
-}
-
-const TAKEN: &str = "a run is taken last";
-
-impl<S: LockSystem> Guard<S> {
-    fn get(&self) -> &Run<S> {
-        self.run.as_ref().expect(TAKEN)
-    }
-
-    /// Posts the batch that has the first verb, and nothing else.
-    fn posted(&mut self, batch: Batch) {
-        self.run.as_mut().expect(TAKEN).posted(batch.post());
-    }
-
-    async fn drive(&mut self, until: Nanos) -> Turn {
-        let turn = self.run.as_mut().expect(TAKEN).drive(&self.core, until).await;
-        self.keep_if_gone(&turn);
-        turn
-    }
-
-    fn leave(&mut self) -> Option<Turn> {
-        let turn = self.run.as_mut().expect(TAKEN).leave(&self.core);
-        turn.inspect(|turn| self.keep_if_gone(turn))
-    }
-
-    /// Keeps the run for another use, once it has ended.
-    fn keep_if_gone(&mut self, turn: &Turn) {
-        if let Turn::Gone(_) = turn {
-            self.core.spare.borrow_mut().extend(self.run.take());
-        }
-    }
-}
-
-impl<S: LockSystem> Drop for Guard<S> {
-    fn drop(&mut self) {
-        if let Some(run) = self.run.take() {
-            ghosts::linger(Rc::clone(&self.core), run, self.acquires);
-        }
+    #[inline]
+    pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
+        hold.release()
     }
 }

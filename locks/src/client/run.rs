@@ -3,8 +3,14 @@
 //!
 //! All state of a use is in its [`Run`], also that of the step under way. So the future that drives
 //! it may be dropped anywhere, and the run driven on by another one.
+//!
+//! What happens often, verbs and pauses, is polled ([`Run::poll`]); what happens seldom, resets and
+//! lost connections, is for the async function [`Run::drive`].
 
+use std::future::Future as _;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
@@ -64,6 +70,7 @@ enum Doing {
 }
 
 /// End of a drive.
+#[derive(Clone, Copy)]
 pub(super) enum Turn {
     /// The lock is held.
     Held,
@@ -91,7 +98,16 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
+    /// Makes a run that has ended a new one, in its place: it would be copied otherwise.
+    #[inline]
+    pub(super) fn renew(&mut self, at: RemoteAddr, slot: u16, state: S::Use, mode: Mode) {
+        (self.at, self.slot, self.state, self.mode) = (at, slot, state, mode);
+        (self.is_leaving, self.is_ghost, self.has_waited) = (false, false, false);
+        (self.verbs, self.next_look) = (0, Nanos(0));
+    }
+
     /// Begins, and adds the first verb to `batch`.
+    #[inline]
     pub(super) fn begin(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) {
         if core.is_told(self.at) {
             self.doing = Doing::Next(Step::Barred);
@@ -105,6 +121,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Takes over the batch that has the first verb, and nothing else.
+    #[inline]
     pub(super) fn posted(&mut self, posted: Posted) {
         if let Doing::InBatch(buffer) = self.doing {
             self.doing = Doing::Verb(posted, buffer);
@@ -147,6 +164,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Whether the deadline of the one who waits is over, so that nothing more is posted for it.
+    #[inline]
     fn is_late(&self, core: &Core<S>, until: Nanos) -> bool {
         let has_deadline = until != Nanos(0) && until != Nanos::NEVER;
         has_deadline && self.verbs > 0 && core.lane.executor().now() >= until
@@ -161,75 +179,115 @@ impl<S: LockSystem> Run<S> {
     /// acquisition would wait.
     pub(super) async fn drive(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Turn {
         loop {
-            let event = match &mut self.doing {
-                Doing::Next(step) => {
-                    let step = *step;
-                    match self.carry_out(core, step, until) {
-                        Some(turn) => return turn,
-                        None => continue,
-                    }
-                }
-                Doing::Verb(posted, buffer) => match posted.await {
-                    Ok(done) => Event::Found(done.words(*buffer)[0]),
-                    Err(_) => {
-                        self.doing = Doing::Mending;
-                        continue;
-                    }
-                },
-                Doing::InBatch(_) => {
-                    // A READ behind the verb: when it is answered, so is the verb.
-                    let mut batch = core.lane.batch();
-                    batch.read(self.at, 8);
-                    match batch.post().await {
-                        Ok(_) => Event::Lost,
-                        Err(_) => {
-                            self.doing = Doing::Mending;
-                            continue;
-                        }
-                    }
-                }
-                Doing::Mending => match core.mend(self.at.node(), self.posted.1).await {
-                    Ok(()) => Event::Lost,
-                    Err(VerbError::Revoked) => return self.end(core, Err(NotHeld::Expelled)),
-                    Err(_) => return Turn::Stopped(NotHeld::Unavailable),
-                },
-                Doing::Pausing(due) => {
-                    let due = *due;
-                    if let Some(turn) = self.pause(core, due, until).await {
-                        return turn;
-                    }
-                    continue;
-                }
-                Doing::Held => return Turn::Held,
-                Doing::Barred(..) => match self.barred(core, until).await {
-                    Some(turn) => return turn,
-                    None => Event::Begin,
-                },
-                Doing::Doubting(before) => {
-                    let before = *before;
-                    if let Some(turn) = self.doubt(core, before).await {
-                        return turn;
-                    }
-                    Event::Begin
-                }
-                Doing::Ended => unreachable!("it has ended"),
-            };
-            let step = self.step(core, event);
-            self.doing = Doing::Next(step);
+            if let Some(turn) = std::future::poll_fn(|task| self.poll(core, until, task)).await {
+                return turn;
+            }
+            if let Some(turn) = self.rarely(core, until).await {
+                return turn;
+            }
         }
     }
 
+    /// [`Self::drive`], as long as verbs are answered and waits are pauses. Ready without a turn if
+    /// only that can go on.
+    #[inline(always)]
+    pub(super) fn poll(
+        &mut self,
+        core: &Rc<Core<S>>,
+        until: Nanos,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Turn>> {
+        loop {
+            let event = match &mut self.doing {
+                Doing::Verb(posted, buffer) => match ready!(Pin::new(posted).poll(task)) {
+                    Ok(done) => Event::Found(done.words(*buffer)[0]),
+                    Err(_) => {
+                        self.doing = Doing::Mending;
+                        return Poll::Ready(None);
+                    }
+                },
+                Doing::Pausing(due) => {
+                    let due = *due;
+                    match ready!(self.poll_pause(core, due, until)) {
+                        Some(turn) => return Poll::Ready(Some(turn)),
+                        None => Event::Paused,
+                    }
+                }
+                Doing::Next(step) => {
+                    let step = *step;
+                    match self.carry_out_rest(core, step, until) {
+                        Some(turn) => return Poll::Ready(Some(turn)),
+                        None => continue,
+                    }
+                }
+                Doing::Held => return Poll::Ready(Some(Turn::Held)),
+                _ => return Poll::Ready(None),
+            };
+            if let Some(turn) = self.happened(core, event, until) {
+                return Poll::Ready(Some(turn));
+            }
+        }
+    }
+
+    /// Takes the step that follows an event.
+    #[inline(never)]
+    fn happened(&mut self, core: &Rc<Core<S>>, event: Event, until: Nanos) -> Option<Turn> {
+        let step = self.step(core, event);
+        self.carry_out(core, step, until)
+    }
+
+    /// The part of [`Self::drive`] that is seldom needed: goes on until something is to be polled.
+    async fn rarely(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
+        let event = match self.doing {
+            Doing::InBatch(_) => {
+                // A READ behind the verb: when it is answered, so is the verb.
+                let mut batch = core.lane.batch();
+                batch.read(self.at, 8);
+                match batch.post().await {
+                    Ok(_) => Event::Lost,
+                    Err(_) => {
+                        self.doing = Doing::Mending;
+                        return None;
+                    }
+                }
+            }
+            Doing::Mending => match core.mend(self.at.node(), self.posted.1).await {
+                Ok(()) => Event::Lost,
+                Err(VerbError::Revoked) => {
+                    return Some(self.end(core, Err(NotHeld::Expelled)));
+                }
+                Err(_) => return Some(Turn::Stopped(NotHeld::Unavailable)),
+            },
+            Doing::Barred(..) => match self.barred(core, until).await {
+                Some(turn) => return Some(turn),
+                None => Event::Begin,
+            },
+            Doing::Doubting(before) => match self.doubt(core, before).await {
+                Some(turn) => return Some(turn),
+                None => Event::Begin,
+            },
+            Doing::Ended => unreachable!("it has ended"),
+            Doing::Next(_) | Doing::Verb(..) | Doing::Pausing(_) | Doing::Held => return None,
+        };
+        let step = self.step(core, event);
+        self.doing = Doing::Next(step);
+        None
+    }
+
+    #[inline(always)]
     fn step(&mut self, core: &Core<S>, event: Event) -> Step {
+        let luck = &mut *core.luck.borrow_mut();
         let mut view = View {
             clock: &|| core.lane.executor().now(),
             posted: self.posted.0,
-            rng: &mut core.rng.borrow_mut(),
-            backoff: &mut core.backoff.borrow_mut(),
+            rng: &mut luck.rng,
+            backoff: &mut luck.backoff,
             is_settled: &|life| core.peers.is_settled(life),
         };
         core.system.step(&mut self.state, event, &mut view)
     }
 
+    #[inline(always)]
     fn add(&mut self, core: &Core<S>, batch: &mut Batch, verb: Verb) -> Buffer {
         self.posted.1 = core.connections.current(self.at.node());
         if core.system.has_leases() {
@@ -245,7 +303,22 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
+    #[inline(always)]
     fn carry_out(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
+        match step {
+            Step::Post(verb) if !self.is_told(core) && !self.is_late(core, until) => {
+                self.post(core, verb);
+                None
+            }
+            Step::Held => Some(self.held(core)),
+            Step::Gone(result) => Some(self.end(core, result)),
+            step => self.carry_out_rest(core, step, until),
+        }
+    }
+
+    /// [`Self::carry_out`], for any step.
+    #[inline(never)]
+    fn carry_out_rest(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
         // Told of a reset, it waits no more, and takes nothing back: the reset erases that.
         let step = match step {
             Step::Post(_) | Step::Pause(_) if self.is_told(core) => match self.is_leaving {
@@ -259,11 +332,7 @@ impl<S: LockSystem> Run<S> {
                 self.doing = Doing::Next(step);
                 return Some(Turn::Stopped(NotHeld::TimedOut));
             }
-            Step::Post(verb) => {
-                let mut batch = core.lane.batch();
-                let buffer = self.add(core, &mut batch, verb);
-                self.doing = Doing::Verb(batch.post(), buffer);
-            }
+            Step::Post(verb) => self.post(core, verb),
             Step::Pause(pause) => {
                 let now = core.lane.executor().now();
                 if self.may_stop(core, now, until) {
@@ -280,14 +349,7 @@ impl<S: LockSystem> Run<S> {
                     false => Doing::Pausing(now.after(pause)),
                 };
             }
-            Step::Held => {
-                self.doing = Doing::Held;
-                let counts = &mut *core.counts.borrow_mut();
-                counts.acquired += u64::from(!self.is_ghost);
-                counts.waited += u64::from(self.has_waited);
-                counts.retries += self.verbs - 1;
-                return Some(Turn::Held);
-            }
+            Step::Held => return Some(self.held(core)),
             Step::Barred if self.is_ghost => return Some(self.end(core, Err(NotHeld::Reset))),
             Step::Barred => {
                 core.counts.borrow_mut().barred += 1;
@@ -307,20 +369,39 @@ impl<S: LockSystem> Run<S> {
         None
     }
 
+    #[inline(always)]
+    fn post(&mut self, core: &Rc<Core<S>>, verb: Verb) {
+        let mut batch = core.lane.batch();
+        let buffer = self.add(core, &mut batch, verb);
+        self.doing = Doing::Verb(batch.post(), buffer);
+    }
+
+    #[inline(always)]
+    fn held(&mut self, core: &Core<S>) -> Turn {
+        self.doing = Doing::Held;
+        let counts = &mut *core.counts.borrow_mut();
+        counts.acquired += u64::from(!self.is_ghost);
+        counts.waited += u64::from(self.has_waited);
+        counts.retries += self.verbs - 1;
+        Turn::Held
+    }
+
     /// Whether the lock is held.
     pub(super) fn is_held(&self) -> bool {
         matches!(self.doing, Doing::Held)
     }
 
     /// Ends the use.
+    #[inline(always)]
     fn end(&mut self, core: &Core<S>, result: Result<(), NotHeld>) -> Turn {
         self.doing = Doing::Ended;
         core.free(self.slot, self.at);
         Turn::Gone(result)
     }
 
+    #[inline]
     fn is_told(&self, core: &Core<S>) -> bool {
-        core.slots.borrow_mut().get(self.slot).told.is_some()
+        !core.told.borrow().is_empty() && core.slots.borrow_mut().get(self.slot).told.is_some()
     }
 
     /// Notes that the use holds nothing, and that no verb of it is under way. Returns the number of
@@ -363,18 +444,21 @@ impl<S: LockSystem> Run<S> {
         self.next_look = now.after(STALL);
     }
 
-    async fn pause(&mut self, core: &Rc<Core<S>>, due: Nanos, until: Nanos) -> Option<Turn> {
-        let now = core.lane.executor().now();
+    /// Ready once a pause until `due` is over, or there is a reset to know of; with a turn if the
+    /// acquisition is given up instead.
+    fn poll_pause(&mut self, core: &Rc<Core<S>>, due: Nanos, until: Nanos) -> Poll<Option<Turn>> {
+        let executor = core.lane.executor();
+        let now = executor.now();
         if self.may_stop(core, now, until) {
-            return Some(Turn::Stopped(NotHeld::TimedOut));
+            return Poll::Ready(Some(Turn::Stopped(NotHeld::TimedOut)));
+        }
+        if now >= due || self.is_told(core) {
+            return Poll::Ready(None);
         }
         let stops = !self.is_leaving && !self.is_ghost;
-        self.wait(core, if stops { due.min(until) } else { due }).await;
-        if core.lane.executor().now() >= due || self.is_told(core) {
-            let step = self.step(core, Event::Paused);
-            self.doing = Doing::Next(step);
-        }
-        None
+        core.slots.borrow_mut().get(self.slot).task = Some(executor.current());
+        executor.wake_at(if stops { due.min(until) } else { due }, executor.current());
+        Poll::Pending
     }
 
     /// Waits for the end of a reset.

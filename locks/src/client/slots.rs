@@ -31,6 +31,7 @@ pub(super) struct Slots {
 
 impl Slots {
     /// Takes a slot for a request; `None` if there is none.
+    #[inline]
     pub(super) fn take(&mut self, at: RemoteAddr) -> Option<u16> {
         let taken = UseSlot { at: Some(at), ..FREE };
         if let Some(slot) = self.free.pop() {
@@ -45,12 +46,14 @@ impl Slots {
         Some(slot)
     }
 
+    #[inline]
     pub(super) fn free(&mut self, slot: u16) {
         let freed = std::mem::replace(&mut self.slots[usize::from(slot)], FREE);
         assert!(freed.at.is_some(), "a slot is freed once");
         self.free.push(slot);
     }
 
+    #[inline]
     pub(super) fn get(&mut self, slot: u16) -> &mut UseSlot {
         &mut self.slots[usize::from(slot)]
     }

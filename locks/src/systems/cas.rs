@@ -89,10 +89,12 @@ impl LockSystem for Cas {
         head == 0
     }
 
+    #[inline]
     fn start(&self, request: Request) -> CasUse {
         CasUse { tag: tag(&request), failures: 0, at: At::Asking(0) }
     }
 
+    #[inline]
     fn step(&self, of: &mut CasUse, event: Event, view: &mut View<'_>) -> Step {
         let fenced = self.recovery == Recovery::Fenced;
         match (of.at, event) {

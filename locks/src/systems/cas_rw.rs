@@ -162,11 +162,13 @@ impl LockSystem for CasRw {
         CasRwWord::of(head).is_free()
     }
 
+    #[inline]
     fn start(&self, request: Request) -> CasRwUse {
         let (mode, owner) = (request.mode, request.who.raw());
         CasRwUse { mode, owner, generation: 0, failures: 0, at: At::Asking }
     }
 
+    #[inline]
     fn step(&self, of: &mut CasRwUse, event: Event, view: &mut View<'_>) -> Step {
         match (of.at, event) {
             (_, Event::Begin) | (At::Pausing, Event::Paused) => of.ask(),

@@ -124,21 +124,23 @@ enum At {
 }
 
 impl Dslr {
+    #[inline]
     fn ask(&self, of: &mut DslrUse) -> Step {
         of.at = At::Asking;
         Step::Post(Verb::Add(self.fields().asking(of.mode, of.count)))
     }
 
     /// What a request for a ticket has found.
+    #[inline(always)]
     fn asked(&self, of: &mut DslrUse, found: u64, view: &mut View<'_>) -> Step {
-        let (fields, limit) = (self.fields(), self.capacity());
+        let fields = self.fields();
         let ticket = fields.of(found);
-        if ticket.is_full(limit) {
+        if fields.is_full(found) {
             self.see(of, ticket, view);
             return self.take_back(of, found + fields.asking(of.mode, of.count));
         }
         (of.ticket, of.failures) = (found, 0);
-        of.drains = ticket.given(of.mode) + u32::from(of.count) >= limit;
+        of.drains = ticket.given(of.mode) + u32::from(of.count) >= fields.limit();
         self.see(of, ticket, view);
         self.look(of, found, view)
     }
@@ -171,7 +173,7 @@ impl Dslr {
         let fields = self.fields();
         if found != expected {
             // Set back meanwhile, the counters do not contain the ticket any more.
-            let is_gone = !fields.of(found).is_full(self.capacity());
+            let is_gone = !fields.is_full(found);
             return if is_gone { self.go_away(of, view) } else { self.take_back(of, found) };
         }
         if view.now().since(of.since) > self.patience(1) {
@@ -191,6 +193,7 @@ impl Dslr {
     }
 
     /// What a waiter sees.
+    #[inline(always)]
     fn look(&self, of: &mut DslrUse, found: u64, view: &mut View<'_>) -> Step {
         let (fields, now) = (self.fields(), self.fields().of(found));
         let ticket = fields.of(of.ticket);
@@ -244,7 +247,7 @@ impl Dslr {
         match of.at {
             At::Skipping(expected) if found == expected => {
                 let word = self.past(of, found);
-                match self.fields().of(word).is_full(self.capacity()) {
+                match self.fields().is_full(word) {
                     true => self.clear(of, word, true),
                     false => Step::Gone(Err(NotHeld::Reset)),
                 }
@@ -256,7 +259,7 @@ impl Dslr {
             At::Clearing(_, false) => self.go_away(of, view),
             At::Clearing(expected, true) => {
                 // Those who come meanwhile take back what they have added.
-                let full = self.fields().of(found).is_full(self.capacity());
+                let full = self.fields().is_full(found);
                 match found != expected && full {
                     true => self.clear(of, found, true),
                     false => Step::Gone(Err(NotHeld::Reset)),
@@ -290,6 +293,7 @@ impl Dslr {
         }
     }
 
+    #[inline]
     fn leave(&self, of: &mut DslrUse, view: &mut View<'_>) -> Step {
         if of.until != Nanos::NEVER && view.now() >= of.until && !of.drains {
             return Step::Gone(Err(NotHeld::Reset));
@@ -299,6 +303,7 @@ impl Dslr {
     }
 
     /// What a release has found.
+    #[inline(always)]
     fn left(&self, of: &mut DslrUse, found: u64) -> Step {
         let fields = self.fields();
         let (ticket, before) = (fields.of(of.ticket), fields.of(found));
@@ -364,6 +369,7 @@ impl LockSystem for Dslr {
         n_x == max_x && n_s == max_s && !is_resetting
     }
 
+    #[inline]
     fn start(&self, request: Request) -> DslrUse {
         DslrUse {
             mode: request.mode,
@@ -378,6 +384,7 @@ impl LockSystem for Dslr {
         }
     }
 
+    #[inline]
     fn step(&self, of: &mut DslrUse, event: Event, view: &mut View<'_>) -> Step {
         let found = match event {
             Event::Found(found) => found,

@@ -109,7 +109,7 @@ impl<S: LockSystem> Seat<S> {
             }
         };
         self.use_lock(lock, &hold, wanted, up_to(settings.hold, rng)).await;
-        let released = self.client.release(hold).done().await;
+        let released = self.client.release(hold).await;
         let mut now = report.get();
         now.lost += u64::from(released == Err(NotHeld::Reset));
         report.set(now);
@@ -247,7 +247,7 @@ impl<S: LockSystem> Seat<S> {
             }
         };
         self.use_lock(lock, &hold, Mode::Exclusive, Duration::ZERO).await;
-        let released = self.client.release(hold).done().await;
+        let released = self.client.release(hold).await;
         released.map_err(|why| why.to_string())?;
         self.client.quiet().await;
         loop {

@@ -19,6 +19,8 @@ pub struct TicketFields {
     bits: u32,
     /// Bits below the lowest counter.
     low: u32,
+    /// The highest bit of each counter.
+    tops: u64,
 }
 
 const HEAD: Head = Head { resetting: 1, generation_shift: 1, generation_bits: 3 };
@@ -38,9 +40,14 @@ pub struct Tickets {
 
 impl TicketFields {
     /// As published, in DSLR §4.4.
-    pub const PAPER: Self = Self { bits: 16, low: 0 };
+    pub const PAPER: Self = Self::new(16, 0);
     /// With room for a generation and a mark.
-    pub const WITH_RESETS: Self = Self { bits: 15, low: 4 };
+    pub const WITH_RESETS: Self = Self::new(15, 4);
+
+    const fn new(bits: u32, low: u32) -> Self {
+        let ones = 1 | 1 << bits | 1 << (2 * bits) | 1 << (3 * bits);
+        Self { bits, low, tops: ones << (low + bits - 1) }
+    }
 
     /// Fields of a reset; `None` as published.
     pub const fn head(self) -> Option<Head> {
@@ -51,6 +58,11 @@ impl TicketFields {
     /// number of tickets that may be outstanding.
     pub const fn limit(self) -> u32 {
         1 << (self.bits - 1)
+    }
+
+    /// Whether a counter of the word has reached [`Self::limit`], so that no ticket is given.
+    pub const fn is_full(self, word: u64) -> bool {
+        word & self.tops != 0
     }
 
     /// The counters of a word.
@@ -93,11 +105,6 @@ impl TicketFields {
 }
 
 impl Tickets {
-    /// Whether a counter has reached `limit`, so that no ticket is given.
-    pub const fn is_full(self, limit: u32) -> bool {
-        self.max_x >= limit || self.max_s >= limit || self.n_x >= limit || self.n_s >= limit
-    }
-
     /// Number of tickets of a mode that were given.
     pub const fn given(self, mode: Mode) -> u32 {
         match mode {

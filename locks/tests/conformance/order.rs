@@ -57,7 +57,7 @@ impl Visitor for InOrder {
                         // The first holds it until all have asked.
                         let waits = if number == 0 { 10 * CLIENTS as u64 } else { 1 };
                         clock.sleep(Duration::from_micros(waits)).await;
-                        client.release(hold).done().await.expect("nothing fails");
+                        client.release(hold).await.expect("nothing fails");
                     });
                     timer.sleep(Duration::from_micros(7)).await;
                 }

@@ -1,0 +1,324 @@
+//! What a lane's users hold and await: acquisitions, locks, releases.
+//!
+//! Each has a [`Guard`], which leaves the run behind when it is dropped. The futures are made by
+//! hand: the states of async functions, one in another, would cost more than what is to be done when
+//! an answer comes. What happens seldom is an async function all the same, in a box.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::lane::{Batch, BatchResult};
+
+use super::ghosts::{self, Ghost};
+use super::run::{Run, Turn};
+use super::{Core, Wait};
+use crate::contract::{LockSystem, NotHeld};
+use crate::word::Mode;
+
+/// A run that goes on in the background when it is dropped.
+pub(super) struct Guard<S: LockSystem> {
+    core: Rc<Core<S>>,
+    /// `None` once it has ended, or was left behind.
+    run: Option<Box<Run<S>>>,
+    /// Whether it acquires, so that it has to be given up.
+    acquires: bool,
+}
+
+const TAKEN: &str = "a run is taken last";
+
+impl<S: LockSystem> Guard<S> {
+    /// A guard of an acquisition.
+    #[inline]
+    pub(super) fn new(core: &Rc<Core<S>>, run: Box<Run<S>>) -> Self {
+        Self { core: Rc::clone(core), run: Some(run), acquires: true }
+    }
+
+    fn get(&self) -> &Run<S> {
+        self.run.as_ref().expect(TAKEN)
+    }
+
+    #[inline]
+    fn get_mut(&mut self) -> &mut Run<S> {
+        self.run.as_mut().expect(TAKEN)
+    }
+
+    /// Posts the batch that has the first verb, and nothing else.
+    #[inline]
+    pub(super) fn post(&mut self, batch: Batch) {
+        self.get_mut().posted(batch.post());
+    }
+
+    /// Keeps the run, which has ended, for another use.
+    #[inline]
+    fn keep_run(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.core.spare.borrow_mut().push(run);
+        }
+    }
+}
+
+impl<S: LockSystem> Drop for Guard<S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            ghosts::linger(Rc::clone(&self.core), run, self.acquires);
+        }
+    }
+}
+
+/// A guarded run that is driven on.
+struct Drive<S: LockSystem> {
+    /// `None` while `seldom` has it, or if there is none.
+    guard: Option<Guard<S>>,
+    /// See [`Run::poll`].
+    until: Nanos,
+    seldom: Option<Seldom<S>>,
+}
+
+/// What happens seldom. Returns the guarded run, and the end of its drive if this is it.
+type Seldom<S> = Pin<Box<dyn Future<Output = (Option<Guard<S>>, Option<Turn>)>>>;
+
+impl<S: LockSystem> Drive<S> {
+    #[inline]
+    fn new(guard: Guard<S>, until: Nanos) -> Self {
+        Self { guard: Some(guard), until, seldom: None }
+    }
+
+    #[inline(always)]
+    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Turn> {
+        loop {
+            if let Some(guard) = &mut self.guard {
+                let run = guard.run.as_mut().expect(TAKEN);
+                match ready!(run.poll(&guard.core, self.until, task)) {
+                    Some(turn) => return Poll::Ready(turn),
+                    None => self.go_on_seldom(),
+                }
+            }
+            if let Some(turn) = ready!(self.poll_seldom(task)) {
+                return Poll::Ready(turn);
+            }
+        }
+    }
+
+    #[cold]
+    fn go_on_seldom(&mut self) {
+        let until = self.until;
+        let Some(mut guard) = self.guard.take() else { return };
+        self.seldom = Some(Box::pin(async move {
+            let run = guard.run.as_mut().expect(TAKEN);
+            let turn = run.drive(&guard.core, until).await;
+            (Some(guard), Some(turn))
+        }));
+    }
+
+    #[cold]
+    fn poll_seldom(&mut self, task: &mut Context<'_>) -> Poll<Option<Turn>> {
+        let seldom = self.seldom.as_mut().expect("it has not ended");
+        let (guard, turn) = ready!(seldom.as_mut().poll(task));
+        (self.guard, self.seldom) = (guard, None);
+        Poll::Ready(turn)
+    }
+
+    /// Keeps the run, which has ended, for another use.
+    #[inline]
+    fn keep_run(&mut self) {
+        if let Some(guard) = &mut self.guard {
+            guard.keep_run();
+        }
+    }
+}
+
+/// An acquisition whose first verb is in a batch.
+///
+/// Dropped without [`Client::finish`], it is given up like a request at its deadline; in a system
+/// that counts its users, the lock then has to be reset, because the verb's answer is lost. It must
+/// not be dropped before its batch, if that is posted afterwards.
+///
+/// [`Client::finish`]: super::Client::finish
+pub struct Begun<S: LockSystem>(pub(super) First<S>);
+
+/// What an acquisition begins with.
+pub(super) enum First<S: LockSystem> {
+    Run(Guard<S>),
+    /// The lane has a ghost at the lock, in whose place the request steps, or for whose end it
+    /// waits.
+    Ghost(Behind<S>),
+}
+
+/// A request that comes after a ghost.
+pub(super) struct Behind<S: LockSystem> {
+    pub(super) client: super::Client<S>,
+    pub(super) ghost: Rc<Ghost<S>>,
+    pub(super) at: RemoteAddr,
+    pub(super) mode: Mode,
+    pub(super) terms: u16,
+}
+
+impl<S: LockSystem> Behind<S> {
+    /// Waits for the ghost: takes it over, or begins a request when it has ended.
+    async fn take_over(self, wait: Wait) -> Result<Guard<S>, NotHeld> {
+        let (client, core) = (&self.client, &self.client.core);
+        let mut ghost = self.ghost;
+        loop {
+            let taken = ghost.take_over(core, self.mode, wait.until()).await;
+            if let Some(run) = taken.map_err(|why| core.refusal(why, wait))? {
+                return Ok(Guard::new(core, run));
+            }
+            match core.ghosts.find(self.at) {
+                Some(next) => ghost = next,
+                None => break,
+            }
+        }
+        let mut batch = core.lane.batch();
+        let mut guard = client.start(&mut batch, self.at, self.mode, self.terms)?;
+        guard.post(batch);
+        Ok(guard)
+    }
+}
+
+/// An acquisition under way. If it is dropped, the request is given up as at its deadline.
+///
+/// # Errors
+/// [`NotHeld`].
+#[must_use = "dropped, the acquisition is given up"]
+pub struct Acquiring<S: LockSystem> {
+    drive: Drive<S>,
+    wait: Wait,
+}
+
+impl<S: LockSystem> Acquiring<S> {
+    #[inline]
+    pub(super) fn new(first: Result<First<S>, NotHeld>, wait: Wait) -> Self {
+        let drive = match first {
+            Ok(First::Run(guard)) => Drive::new(guard, wait.until()),
+            first => Self::without_run(first, wait),
+        };
+        Self { drive, wait }
+    }
+
+    #[cold]
+    fn without_run(first: Result<First<S>, NotHeld>, wait: Wait) -> Drive<S> {
+        let seldom: Seldom<S> = Box::pin(async move {
+            let guard = match first {
+                Ok(First::Run(guard)) => Ok(guard),
+                Ok(First::Ghost(behind)) => behind.take_over(wait).await,
+                Err(why) => Err(why),
+            };
+            match guard {
+                Ok(guard) => (Some(guard), None),
+                Err(why) => (None, Some(Turn::Gone(Err(why)))),
+            }
+        });
+        Drive { guard: None, until: wait.until(), seldom: Some(seldom) }
+    }
+
+    /// Takes the answer of the first verb from its batch, which is complete.
+    pub(super) fn answered(&mut self, result: &BatchResult) {
+        if let Some(guard) = &mut self.drive.guard {
+            let done = result.as_ref().ok();
+            let words = done.map(|done| |buffer| done.words(buffer)[0]);
+            guard.run.as_mut().expect(TAKEN).answered(&guard.core, words);
+        }
+    }
+}
+
+impl<S: LockSystem> Future for Acquiring<S> {
+    type Output = Result<Hold<S>, NotHeld>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        Poll::Ready(match ready!(this.drive.poll(task)) {
+            Turn::Held => {
+                let mut guard = this.drive.guard.take().expect("it has what is held");
+                guard.acquires = false;
+                Ok(Hold { guard })
+            }
+            Turn::Gone(result) => {
+                this.drive.keep_run();
+                Err(result.expect_err("an acquisition does not end well without being held"))
+            }
+            Turn::Stopped(why) => {
+                let guard = this.drive.guard.take();
+                Err(guard.map_or(why, |guard| guard.core.refusal(why, this.wait)))
+            }
+        })
+    }
+}
+
+/// A lock that is held. It is released when this is dropped.
+pub struct Hold<S: LockSystem> {
+    guard: Guard<S>,
+}
+
+impl<S: LockSystem> Hold<S> {
+    /// The lock.
+    pub fn at(&self) -> RemoteAddr {
+        self.guard.get().at
+    }
+
+    /// Mode in which it is held; stronger than asked for if an earlier request for that mode was
+    /// under way still.
+    pub fn mode(&self) -> Mode {
+        self.guard.get().mode
+    }
+
+    /// See [`LockSystem::holds_until`].
+    pub(super) fn holds_until(&self) -> Nanos {
+        self.guard.get().holds_until(&self.guard.core)
+    }
+
+    /// Posts the first verb of the release.
+    #[inline]
+    pub(super) fn release(mut self) -> Releasing<S> {
+        let core = &self.guard.core;
+        let ended = match self.guard.run.as_mut().expect(TAKEN).leave(core) {
+            None => None,
+            Some(Turn::Gone(result)) => {
+                self.guard.keep_run();
+                Some(result)
+            }
+            Some(Turn::Held | Turn::Stopped(_)) => unreachable!("it is being released"),
+        };
+        Releasing { drive: Drive::new(self.guard, Nanos::NEVER), ended }
+    }
+}
+
+/// A release under way.
+///
+/// # Errors
+/// [`NotHeld::Reset`] if the lock was taken away before, which it is only without fencing;
+/// `Unavailable` or `Expelled` if it is not known.
+#[must_use = "dropped, it goes on, and nobody learns whether the lock was lost before"]
+pub struct Releasing<S: LockSystem> {
+    drive: Drive<S>,
+    /// Its result, if it has none to wait for.
+    ended: Option<Result<(), NotHeld>>,
+}
+
+impl<S: LockSystem> Future for Releasing<S> {
+    type Output = Result<(), NotHeld>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Some(result) = this.ended {
+            return Poll::Ready(result);
+        }
+        Poll::Ready(match ready!(this.drive.poll(task)) {
+            Turn::Gone(result) => {
+                this.drive.keep_run();
+                result
+            }
+            Turn::Stopped(why) => {
+                this.drive.guard = None;
+                Err(why)
+            }
+            Turn::Held => unreachable!("it is being released"),
+        })
+    }
+}
