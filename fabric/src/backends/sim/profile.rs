@@ -3,6 +3,13 @@
 //! A profile is a TOML file. Every constant in it names its source, and a constant without one is
 //! refused, so that no value is tuned silently (DESIGN §9). Rates are written as published (Mops,
 //! Gbps) and kept as time: picoseconds for one operation or one byte.
+//!
+//! Some constants are optional, because not every NIC has what they describe. Without one, the
+//! model has nothing of the kind:
+//!
+//! * `atomic_unit.same_address_mops`, `atomic_unit.blocks_inbound`: see [`Atomics`];
+//! * `extended.masked`: whether there are masked atomics;
+//! * `connection.initiator_depth`: READs and atomics that one connection may have unanswered.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -74,6 +81,8 @@ pub(super) struct Costs {
     pub(super) inbound: Services,
     pub(super) outbound: Services,
     pub(super) atomics: Atomics,
+    /// READs and atomics that a connection may have unanswered, if that is limited.
+    pub(super) initiator_depth: Option<usize>,
     byte: Picos,
     overhead_bytes: u64,
     pub(super) delay: Picos,
@@ -183,6 +192,8 @@ struct Document {
     link: Link,
     cpu: CpuCosts,
     #[serde(default)]
+    connection: ConnectionLimits,
+    #[serde(default)]
     extended: Extended,
 }
 
@@ -230,6 +241,13 @@ struct CpuCosts {
     transaction_ns: Constant,
 }
 
+/// What a NIC allows one connection; no limits by default.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConnectionLimits {
+    initiator_depth: Option<Constant>,
+}
+
 /// Atomics beyond the two of every NIC.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -258,6 +276,8 @@ const PICOS_PER_GBPS: f64 = 8e3;
 /// overflow.
 const MAX_NANOS: f64 = 1e9;
 const MAX_OVERHEAD_BYTES: f64 = 4096.0;
+/// A queue pair's `max_rd_atomic` is a byte.
+const MAX_DEPTH: f64 = 255.0;
 
 fn check_source(source: &Spanned<String>) -> Result<(), Wrong> {
     match source.get_ref().trim().is_empty() {
@@ -290,6 +310,14 @@ impl Constant {
         self.checked(slowest..=f64::INFINITY).map(|rate| (picos / rate).round() as Picos)
     }
 
+    /// A count from 1 to `most`.
+    fn count(&self, most: f64) -> Result<usize, Wrong> {
+        match self.checked(1.0..=most)? {
+            whole if whole.fract() == 0.0 => Ok(whole as usize),
+            other => Err((self.value.span().start, format!("{other} is not a whole number"))),
+        }
+    }
+
     fn nanos(&self) -> Result<Picos, Wrong> {
         let picos = |nanos: f64| (nanos * PICOS_PER_NANO as f64).round() as Picos;
         self.checked(0.0..=MAX_NANOS).map(picos)
@@ -318,6 +346,10 @@ impl Document {
                 same_address: self.atomic_unit.same_address()?,
                 blocks_inbound: optional(&self.atomic_unit.blocks_inbound)?,
                 masked: optional(&self.extended.masked)?,
+            },
+            initiator_depth: {
+                let depth = self.connection.initiator_depth.as_ref();
+                depth.map(|depth| depth.count(MAX_DEPTH)).transpose()?
             },
             byte: link.gbps.rate(PICOS_PER_GBPS)?,
             overhead_bytes: link.overhead_bytes.checked(0.0..=MAX_OVERHEAD_BYTES)? as u64,
@@ -357,6 +389,24 @@ mod tests {
         // 50 bytes at 54.5 Gbps.
         assert_eq!(costs.transmission(8), 50 * 147);
         assert_eq!(Profile::ideal().costs.transmission(1000), 0);
+    }
+
+    #[test]
+    fn what_not_every_nic_has_is_absent_unless_the_profile_has_it() {
+        let good = BUILT_IN[1].1;
+        let depth = |value: &str| {
+            let constant = format!("{{ value = {value}, source = \"a test\" }}");
+            let text = format!("{good}\n[connection]\ninitiator_depth = {constant}");
+            Profile::parse("p", text.as_bytes()).map(|profile| profile.costs.initiator_depth)
+        };
+        assert_eq!(Profile::ideal().costs.initiator_depth, None);
+        assert_eq!(depth("16").expect("well-formed"), Some(16));
+        for (value, part) in [("0", "between"), ("256", "between"), ("1.5", "whole")] {
+            let error = depth(value).expect_err("malformed").to_string();
+            let line = good.lines().count() + 3;
+            assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+            assert!(error.contains(part), "{error} has no {part}");
+        }
     }
 
     #[test]
