@@ -76,7 +76,7 @@ fn payload_sent(request: &WorkRequest) -> usize {
 /// Time between a verb and the one before it, where both were posted together.
 #[inline]
 pub(super) fn gap_before(request: &WorkRequest, nic: &Nic, costs: &Costs) -> Picos {
-    nic.gap(costs.outbound.of(request.kind()), costs.transmission(payload_sent(request)))
+    nic.gap(costs.outbound.issuing(request), costs.transmission(payload_sent(request)))
 }
 
 #[cold]
@@ -107,7 +107,7 @@ impl State {
                 continue;
             }
             self.nodes[usize::from(target.0)].regions.prefetch(&request);
-            let service = self.costs.outbound.of(request.kind());
+            let service = self.costs.outbound.issuing(&request);
             let transmission = self.costs.transmission(payload_sent(&request));
             let nic = &mut self.nodes[usize::from(initiator.0)].nic;
             let sent = nic.issue(self.now, service, transmission);

@@ -134,6 +134,42 @@ fn atomics_hold_up_other_verbs_if_the_profile_says_so() {
     assert_eq!(together.report.bound().map(|most| most.resource), Some(Resource::Inbound(MEMORY)));
 }
 
+/// A thousand WRITEs of so many bytes by one client, posted together: the time for which they keep
+/// its outbound server busy, and all the time they take.
+fn time_to_write(profile: &str, bytes: usize, interleaving: Interleaving) -> [f64; 2] {
+    let profile = Profile::parse("cx3", profile.as_bytes()).expect("well-formed");
+    let mut world = world(Config { interleaving, ..Config::new(1, 2, profile) });
+    run_alone(&mut world, at(CLIENT, 0), async move |lane| {
+        let build = |batch: &mut Batch| {
+            for index in 0..1000 {
+                let staged = batch.stage(bytes);
+                batch.write(word(16 * index), staged);
+            }
+        };
+        post(&lane, build).await.expect("nothing fails");
+    });
+    let took = world.now().as_secs_f64() * 1e6;
+    [world.report().busy(Resource::Outbound(CLIENT)) * took, took]
+}
+
+#[test]
+fn larger_writes_are_issued_more_slowly_if_the_profile_says_so() {
+    const CX3: &str = include_str!("../../../profiles/cx3-56g.toml");
+    let keys = "inline_bytes = { value = 64, source = \"a test\" }\n\
+                dma_ns = { value = 50, source = \"a test\" }\n[atomic_unit]";
+    let limited = CX3.replace("[atomic_unit]", keys);
+    for interleaving in [Interleaving::PerVerb, Interleaving::PerBatch] {
+        for (bytes, more) in [(8, 0.0), (64, 0.0), (72, 50.0), (96, 50.0)] {
+            let before = time_to_write(CX3, bytes, interleaving);
+            let after = time_to_write(&limited, bytes, interleaving);
+            for (before, after) in before.into_iter().zip(after) {
+                let found = after - before;
+                assert!((found - more).abs() < 0.1, "{bytes} B: {before} and {after} us");
+            }
+        }
+    }
+}
+
 #[test]
 fn large_transfers_are_bounded_by_the_link() {
     let read = |batch: &mut Batch, _| _ = batch.read(word(0), 4096);
