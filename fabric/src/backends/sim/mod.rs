@@ -64,7 +64,7 @@ mod trace;
 mod verbs;
 mod world;
 
-pub use crate::run::utilisation::{Report, Resource, Utilisation};
+pub use crate::run::utilisation::{NodeUse, Report, Resource, Served, Utilisation};
 pub use fabric::SimFabric;
 pub use faults::{Fault, FaultCounts, MAX_CLOCK_PPM, MemoryFate, Rates, Scheduled, When};
 pub use machines::{SimCore, SimMachines};
