@@ -3,5 +3,6 @@
 //! Imports from `drive`, `judge` and `contract`. It runs nothing.
 
 pub mod callgrind;
+mod nodes;
 pub mod output;
 pub mod report;

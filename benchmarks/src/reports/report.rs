@@ -525,7 +525,7 @@ fn rates<S: Serializer>(rates: &[Rate], serializer: S) -> Result<S::Ok, S::Error
 
 /// Summary lines of a simulation.
 fn simulated(simulation: &Simulation) -> Vec<(&'static str, String)> {
-    let Simulation { wall_s, verbs_per_wall_s, bottleneck, kinds, .. } = simulation;
+    let Simulation { wall_s, verbs_per_wall_s, bottleneck, kinds, nodes, .. } = simulation;
     let verbs = grouped(*verbs_per_wall_s as u64);
     let mut lines = vec![("simulated", format!("in {wall_s:.2} s, {verbs} verbs a second"))];
     if let Some(Busy { resource, busy }) = bottleneck {
@@ -535,6 +535,8 @@ fn simulated(simulation: &Simulation) -> Vec<(&'static str, String)> {
         let [mean, most] = [mean, most].map(|part| part * 100.0);
         ("busy", format!("{kind}: {mean:.1} % on average, {most:.1} % at most"))
     }));
+    let memory = nodes.iter().filter(|node| node.is_memory());
+    lines.extend(memory.map(|node| ("served", node.to_string())));
     lines
 }
 

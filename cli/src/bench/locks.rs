@@ -6,6 +6,7 @@ use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::locks::{self, Latencies, LockLoad, LockOutcome};
 use lotus_benchmarks::report::grouped;
+use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
 use lotus_locks::Recovery;
@@ -16,6 +17,9 @@ use super::{Failure, deploy};
 use crate::args::LocksArgs;
 use crate::show::outputs::Outputs;
 use crate::show::{Verdict, screen};
+
+/// The node numbered 0 has the locks.
+const MEMORY_NODES: usize = 1;
 
 /// Runs the load and shows what came of it.
 ///
@@ -120,6 +124,8 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
     line("resets, ghosts", format!("{}, {}", tally.counts.resets, grouped(tally.counts.ghosts)));
     if let Some(report) = &outcome.utilisation {
         line("busiest", busiest(report));
+        let memory = nodes(outcome).into_iter().filter(NodeLoad::is_memory);
+        memory.for_each(|node| line("served", node.to_string()));
     }
     match &outcome.findings {
         None => line("audit", "not made".to_owned()),
@@ -131,6 +137,11 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
         }
     }
     text
+}
+
+/// What each node's NIC did for others, warm-up included; nothing unless that was simulated.
+fn nodes(outcome: &LockOutcome) -> Vec<NodeLoad> {
+    outcome.utilisation.iter().flat_map(|used| NodeLoad::all(used, MEMORY_NODES)).collect()
 }
 
 fn busiest(report: &lotus_fabric::sim::Report) -> String {
@@ -177,6 +188,7 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "waited": tally.counts.waited,
         "resets": tally.counts.resets,
         "ghosts": tally.counts.ghosts,
+        "nodes": nodes(outcome),
         "audit": outcome.findings,
     })
 }

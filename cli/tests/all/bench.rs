@@ -76,6 +76,14 @@ fn lock_systems_pass_their_audit() {
             serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
         assert!(report["operations"].as_u64() > Some(0), "{report}");
         assert_eq!(report["audit"], Value::Array(Vec::new()));
+        if flags.contains(&"sim") {
+            let atomics = ["compare_and_swaps", "fetch_and_adds"];
+            let of = |from: &Value| atomics.iter().filter_map(|kind| from[kind].as_u64()).sum();
+            // Those of the warm-up were served as well.
+            let [sent, served]: [u64; 2] = [of(&report), of(&report["nodes"][0])];
+            assert!(sent > 0 && served >= sent, "{sent}, {served}");
+            assert!(text.contains("served                memory node 0: "), "{text}");
+        }
         assert!(report["acquire"]["p50_us"].as_f64() <= report["operation"]["p50_us"].as_f64());
     }
 }

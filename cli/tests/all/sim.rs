@@ -171,6 +171,13 @@ fn a_benchmark_on_virtual_time_says_what_bounded_it_and_repeats() {
         assert_eq!(result["config"]["profile"], "cx3-56g");
         let busy = result["simulation"]["bottleneck"]["busy"].as_f64().expect("a number");
         assert!(busy > 0.1 && busy <= 1.0, "{busy}");
+        let nodes = result["simulation"]["nodes"].as_array().expect("a list");
+        let reads = nodes.iter().filter(|node| node["kind"] == "memory").map(|node| {
+            assert!(node["inbound_busy"].as_f64() > Some(0.0), "{node}");
+            node["reads"].as_u64().expect("a count")
+        });
+        assert!(reads.sum::<u64>() > 1000, "{nodes:?}");
+        assert!(text.contains(" memory node 0: inbound requests "), "{text}");
         assert!(result["committed"].as_u64().is_some_and(|count| count > 100));
         let (code, text, _) = run(&["check", &history, "--strict"]);
         assert_eq!(code, 0, "{text}");

@@ -15,6 +15,7 @@
 use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 
+use super::depth::Unanswered;
 use super::memory::Effect;
 use super::queue::{Event, NEVER, Picos};
 use super::state::{NONE, State};
@@ -56,6 +57,8 @@ pub(super) struct Connection {
     pub(super) due: Picos,
     /// Time at which the target's NIC finishes the current verb.
     pub(super) served: Picos,
+    /// READs and atomics without an answer; only where the profile limits their number.
+    pub(super) unanswered: Option<Box<Unanswered>>,
     /// State of the torn verb while `Tearing`; kept for reuse otherwise.
     pub(super) tear: Option<Box<Tear>>,
 }
@@ -72,6 +75,7 @@ impl Connection {
             phase: Phase::Travelling,
             due: NEVER,
             served: 0,
+            unanswered: None,
             tear: None,
         }
     }
@@ -180,6 +184,7 @@ impl State {
         let connection = self.connection(id);
         connection.phase = Phase::Travelling;
         if connection.head != NONE {
+            self.hold_back(id);
             let head = self.head(id);
             let at = head.arrival.min(head.deadline);
             self.schedule(id, at.max(self.now));

@@ -14,7 +14,7 @@
 //! * `machines`: runs a whole cluster; `world`: cores and the passing of time; `state`: the rest of
 //!   the simulated state, and events.
 //! * `verbs`, `connection`, `messages`: the path of verbs and messages; `memory`: their effect.
-//! * `nic`, `profile`: costs; `report`: utilisation.
+//! * `nic`, `depth`, `profile`: costs; `report`: utilisation.
 //! * `faults`: faults as data; `inject`: their effect.
 //!
 //! ```
@@ -47,6 +47,7 @@
 //! ```
 
 mod connection;
+mod depth;
 mod fabric;
 mod faults;
 mod hot_words;
@@ -63,7 +64,7 @@ mod trace;
 mod verbs;
 mod world;
 
-pub use crate::run::utilisation::{Report, Resource, Utilisation};
+pub use crate::run::utilisation::{NodeUse, Report, Resource, Served, Utilisation};
 pub use fabric::SimFabric;
 pub use faults::{Fault, FaultCounts, MAX_CLOCK_PPM, MemoryFate, Rates, Scheduled, When};
 pub use machines::{SimCore, SimMachines};

@@ -10,13 +10,14 @@
 //! * if the profile says so, a server for each word, at which the atomics on that word queue;
 //! * a link in each direction.
 //!
-//! Each server sums up its busy time, for the report.
+//! Each server sums up its busy time, and each NIC counts the verbs that it serves, for the report.
 
 use super::hot_words::HotWords;
 use super::profile::{Atomics, Costs};
 use super::queue::Picos;
 use crate::contract::ids::RemoteAddr;
 use crate::contract::verbs::{VerbKind, WorkRequest};
+use crate::run::utilisation::Served;
 
 /// A server that takes one operation at a time.
 #[derive(Clone, Copy, Default)]
@@ -66,6 +67,8 @@ pub(super) struct Nic {
     pub(super) hot_words: HotWords,
     pub(super) sending: Server,
     pub(super) receiving: Server,
+    /// Verbs of other nodes that it has served.
+    pub(super) served: Served,
     /// Duration of every operation, in percent of the profile.
     pub(super) percent: u32,
 }
@@ -88,6 +91,7 @@ impl Nic {
             hot_words: HotWords::default(),
             sending: idle,
             receiving: idle,
+            served: Served::default(),
             percent: NORMAL_PERCENT,
         }
     }
@@ -112,6 +116,7 @@ impl Nic {
     #[inline]
     pub(super) fn serve(&mut self, at: Picos, request: &WorkRequest, costs: &Costs) -> Service {
         let kind = request.kind();
+        self.served.count(kind);
         let carried = if kind == VerbKind::Write { request.bytes() } else { 0 };
         let received = self.receive(at, costs.transmission(carried));
         let service = self.scaled(costs.inbound.of(kind));

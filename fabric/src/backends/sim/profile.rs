@@ -3,12 +3,23 @@
 //! A profile is a TOML file. Every constant in it names its source, and a constant without one is
 //! refused, so that no value is tuned silently (DESIGN §9). Rates are written as published (Mops,
 //! Gbps) and kept as time: picoseconds for one operation or one byte.
+//!
+//! Some constants are optional, because not every NIC has what they describe. Without one, the
+//! model has nothing of the kind:
+//!
+//! * `atomic_unit.same_address_mops`, `atomic_unit.blocks_inbound`: see [`Atomics`];
+//! * `extended.masked`: whether there are masked atomics;
+//! * `connection.initiator_depth`: READs and atomics that one connection may have unanswered;
+//! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
+//!   do not travel with their work requests, and the NIC fetches them from memory.
+
+use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::queue::{PICOS_PER_NANO, Picos};
-use crate::contract::verbs::VerbKind;
+use crate::contract::verbs::{VerbKind, WorkRequest};
 
 /// Built-in profiles, by name.
 const BUILT_IN: [(&str, &str); 2] = [
@@ -55,6 +66,9 @@ pub(super) struct Services {
     write: Picos,
     atomic: Picos,
     pub(super) message: Picos,
+    /// Largest WRITE whose data comes with its work request, and the time to fetch that of others.
+    inline_bytes: usize,
+    dma: Picos,
 }
 
 impl Services {
@@ -66,6 +80,14 @@ impl Services {
             VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => self.atomic,
         }
     }
+
+    /// Time to issue a verb, with the data of a WRITE.
+    #[inline]
+    pub(super) fn issuing(&self, request: &WorkRequest) -> Picos {
+        let service = self.of(request.kind());
+        let fetched = request.kind() == VerbKind::Write && request.bytes() > self.inline_bytes;
+        if fetched { service + self.dma } else { service }
+    }
 }
 
 /// A profile's constants, as time.
@@ -74,6 +96,8 @@ pub(super) struct Costs {
     pub(super) inbound: Services,
     pub(super) outbound: Services,
     pub(super) atomics: Atomics,
+    /// READs and atomics that a connection may have unanswered, if that is limited.
+    pub(super) initiator_depth: Option<usize>,
     byte: Picos,
     overhead_bytes: u64,
     pub(super) delay: Picos,
@@ -177,22 +201,36 @@ type Wrong = (usize, String);
 struct Document {
     name: String,
     summary: String,
-    inbound: Rates,
-    outbound: Rates,
+    inbound: Inbound,
+    outbound: Outbound,
     atomic_unit: AtomicUnit,
     link: Link,
     cpu: CpuCosts,
+    #[serde(default)]
+    connection: ConnectionLimits,
     #[serde(default)]
     extended: Extended,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rates {
+struct Inbound {
     read_mops: Constant,
     write_mops: Constant,
     atomic_mops: Constant,
     message_mops: Constant,
+}
+
+/// Rates of what a NIC issues, and what its work requests carry.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Outbound {
+    read_mops: Constant,
+    write_mops: Constant,
+    atomic_mops: Constant,
+    message_mops: Constant,
+    inline_bytes: Option<Constant>,
+    dma_ns: Option<Constant>,
 }
 
 #[derive(Deserialize)]
@@ -230,6 +268,13 @@ struct CpuCosts {
     transaction_ns: Constant,
 }
 
+/// What a NIC allows one connection; no limits by default.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConnectionLimits {
+    initiator_depth: Option<Constant>,
+}
+
 /// Atomics beyond the two of every NIC.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -258,6 +303,10 @@ const PICOS_PER_GBPS: f64 = 8e3;
 /// overflow.
 const MAX_NANOS: f64 = 1e9;
 const MAX_OVERHEAD_BYTES: f64 = 4096.0;
+/// Largest limit of inlined data: work requests of real NICs are smaller.
+const MAX_INLINE_BYTES: f64 = 4096.0;
+/// A queue pair's `max_rd_atomic` is a byte.
+const MAX_DEPTH: f64 = 255.0;
 
 fn check_source(source: &Spanned<String>) -> Result<(), Wrong> {
     match source.get_ref().trim().is_empty() {
@@ -275,7 +324,7 @@ fn optional(flag: &Option<Flag>) -> Result<bool, Wrong> {
 
 impl Constant {
     /// The value, if it has a source and lies in the range.
-    fn checked(&self, range: std::ops::RangeInclusive<f64>) -> Result<f64, Wrong> {
+    fn checked(&self, range: RangeInclusive<f64>) -> Result<f64, Wrong> {
         check_source(&self.source)?;
         let (low, high) = (range.start(), range.end());
         let refusal = || format!("{} is not between {low} and {high}", self.value.get_ref());
@@ -290,20 +339,54 @@ impl Constant {
         self.checked(slowest..=f64::INFINITY).map(|rate| (picos / rate).round() as Picos)
     }
 
+    /// A count in the range.
+    fn count(&self, range: RangeInclusive<f64>) -> Result<usize, Wrong> {
+        match self.checked(range)? {
+            whole if whole.fract() == 0.0 => Ok(whole as usize),
+            other => Err((self.value.span().start, format!("{other} is not a whole number"))),
+        }
+    }
+
     fn nanos(&self) -> Result<Picos, Wrong> {
         let picos = |nanos: f64| (nanos * PICOS_PER_NANO as f64).round() as Picos;
         self.checked(0.0..=MAX_NANOS).map(picos)
     }
 }
 
-impl Rates {
+/// Times of READs, WRITEs, atomics and messages at these rates.
+fn services([read, write, atomic, message]: [&Constant; 4]) -> Result<Services, Wrong> {
+    Ok(Services {
+        read: read.rate(PICOS_PER_MOPS)?,
+        write: write.rate(PICOS_PER_MOPS)?,
+        atomic: atomic.rate(PICOS_PER_MOPS)?,
+        message: message.rate(PICOS_PER_MOPS)?,
+        inline_bytes: usize::MAX,
+        dma: 0,
+    })
+}
+
+impl Inbound {
     fn services(&self) -> Result<Services, Wrong> {
-        Ok(Services {
-            read: self.read_mops.rate(PICOS_PER_MOPS)?,
-            write: self.write_mops.rate(PICOS_PER_MOPS)?,
-            atomic: self.atomic_mops.rate(PICOS_PER_MOPS)?,
-            message: self.message_mops.rate(PICOS_PER_MOPS)?,
-        })
+        services([&self.read_mops, &self.write_mops, &self.atomic_mops, &self.message_mops])
+    }
+}
+
+impl Outbound {
+    fn services(&self) -> Result<Services, Wrong> {
+        let services =
+            services([&self.read_mops, &self.write_mops, &self.atomic_mops, &self.message_mops])?;
+        match (&self.inline_bytes, &self.dma_ns) {
+            (None, None) => Ok(services),
+            (Some(limit), Some(dma)) => Ok(Services {
+                inline_bytes: limit.count(0.0..=MAX_INLINE_BYTES)?,
+                dma: dma.nanos()?,
+                ..services
+            }),
+            (Some(alone), None) | (None, Some(alone)) => {
+                let message = "inline_bytes and dma_ns make sense only together".to_owned();
+                Err((alone.value.span().start, message))
+            }
+        }
     }
 }
 
@@ -318,6 +401,10 @@ impl Document {
                 same_address: self.atomic_unit.same_address()?,
                 blocks_inbound: optional(&self.atomic_unit.blocks_inbound)?,
                 masked: optional(&self.extended.masked)?,
+            },
+            initiator_depth: {
+                let depth = self.connection.initiator_depth.as_ref();
+                depth.map(|depth| depth.count(1.0..=MAX_DEPTH)).transpose()?
             },
             byte: link.gbps.rate(PICOS_PER_GBPS)?,
             overhead_bytes: link.overhead_bytes.checked(0.0..=MAX_OVERHEAD_BYTES)? as u64,
@@ -357,6 +444,52 @@ mod tests {
         // 50 bytes at 54.5 Gbps.
         assert_eq!(costs.transmission(8), 50 * 147);
         assert_eq!(Profile::ideal().costs.transmission(1000), 0);
+    }
+
+    #[test]
+    fn what_not_every_nic_has_is_absent_unless_the_profile_has_it() {
+        let good = BUILT_IN[1].1;
+        let depth = |value: &str| {
+            let constant = format!("{{ value = {value}, source = \"a test\" }}");
+            let text = format!("{good}\n[connection]\ninitiator_depth = {constant}");
+            Profile::parse("p", text.as_bytes()).map(|profile| profile.costs.initiator_depth)
+        };
+        assert_eq!(Profile::ideal().costs.initiator_depth, None);
+        assert_eq!(depth("16").expect("well-formed"), Some(16));
+        for (value, part) in [("0", "between"), ("256", "between"), ("1.5", "whole")] {
+            let error = depth(value).expect_err("malformed").to_string();
+            let line = good.lines().count() + 3;
+            assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+            assert!(error.contains(part), "{error} has no {part}");
+        }
+    }
+
+    #[test]
+    fn the_data_of_larger_writes_is_fetched_if_the_profile_says_so() {
+        let with = |keys: &str| {
+            let text = BUILT_IN[1].1.replace("[atomic_unit]", &format!("{keys}\n[atomic_unit]"));
+            Profile::parse("p", text.as_bytes()).map(|profile| profile.costs.outbound)
+        };
+        let limit = "inline_bytes = { value = 64, source = \"a test\" }\n";
+        let dma = "dma_ns = { value = 20, source = \"a test\" }";
+        let services = with(&(limit.to_owned() + dma)).expect("well-formed");
+        assert_eq!((services.inline_bytes, services.dma), (64, 20_000));
+        let services = with("").expect("well-formed");
+        assert_eq!((services.inline_bytes, services.dma), (usize::MAX, 0));
+        let refused = [
+            (limit.to_owned(), "only together"),
+            (dma.to_owned(), "only together"),
+            (limit.replace("64", "-1") + dma, "between"),
+            (limit.replace("64", "6.5") + dma, "whole"),
+            (limit.replace("a test", "") + dma, "source"),
+        ];
+        for (keys, part) in refused {
+            let error = with(&keys).expect_err("malformed").to_string();
+            let line = BUILT_IN[1].1.lines().position(|line| line == "[atomic_unit]");
+            let line = line.expect("it has one") + 1;
+            assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+            assert!(error.contains(part), "{error} has no {part}");
+        }
     }
 
     #[test]

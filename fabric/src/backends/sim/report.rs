@@ -1,16 +1,17 @@
-//! Utilisation of all resources of a world since a span began.
+//! Utilisation of all resources of a world since a span began, and the verbs served meanwhile.
 
 use super::queue::{Picos, duration};
 use super::state::State;
 use crate::contract::ids::NodeId;
-use crate::run::utilisation::{Report, Resource, Utilisation};
+use crate::run::utilisation::{Report, Resource, Served, Utilisation};
 
-/// Forgets how long every resource was busy so far: a span begins now.
+/// Forgets how long every resource was busy so far, and what it served: a span begins now.
 pub(super) fn start(state: &mut State) {
     state.measured_since = state.now;
     for node in &mut state.nodes {
         node.nic.servers().into_iter().for_each(|server| server.forget_busy());
         node.nic.hot_words.forget_busy();
+        node.nic.served = Served::default();
     }
     state.cores.iter_mut().for_each(|core| core.busy = 0);
 }
@@ -45,5 +46,6 @@ pub(super) fn of(state: &mut State) -> Report {
         *index += 1;
         resources.push(Utilisation { resource, busy: part(core.busy) });
     }
-    Report { elapsed: duration(elapsed), resources }
+    let served = state.nodes.iter().map(|node| node.nic.served).collect();
+    Report { elapsed: duration(elapsed), resources, served }
 }

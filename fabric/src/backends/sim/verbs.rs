@@ -5,13 +5,15 @@
 //! core posts a little later, by the CPU time it has used, but so another core's verbs do not wait
 //! for verbs posted after them.
 //!
-//! At the target a verb queues at the NIC and takes effect when its service begins.
+//! At the target a verb queues at the NIC and takes effect when its service begins. How long a verb
+//! waits for the answers of earlier ones is in `depth`.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
 
 use super::connection::{Ends, FlightKind, Leg, Phase};
-use super::nic::Service;
+use super::nic::{Nic, Service};
+use super::profile::Costs;
 use super::queue::{Event, Picos, picos};
 use super::state::{NONE, SimNode, State};
 use super::trace::Happening;
@@ -41,6 +43,14 @@ pub(super) struct FreshLeg {
     leg: u32,
 }
 
+/// The next verb of a leg.
+struct Next {
+    /// Its arrival at the target.
+    arrival: Picos,
+    /// Whether it left later than right behind the verb before it.
+    waited: bool,
+}
+
 /// A torn verb: the order of its words, and the number that have landed.
 #[derive(Default)]
 pub(super) struct Tear {
@@ -61,6 +71,12 @@ fn payload_sent(request: &WorkRequest) -> usize {
         (_, VerbKind::Write) => request.bytes(),
         (_, VerbKind::CompareAndSwap | VerbKind::FetchAndAdd) => 2 * WORD_BYTES,
     }
+}
+
+/// Time between a verb and the one before it, where both were posted together.
+#[inline]
+pub(super) fn gap_before(request: &WorkRequest, nic: &Nic, costs: &Costs) -> Picos {
+    nic.gap(costs.outbound.issuing(request), costs.transmission(payload_sent(request)))
 }
 
 #[cold]
@@ -91,7 +107,7 @@ impl State {
                 continue;
             }
             self.nodes[usize::from(target.0)].regions.prefetch(&request);
-            let service = self.costs.outbound.of(request.kind());
+            let service = self.costs.outbound.issuing(&request);
             let transmission = self.costs.transmission(payload_sent(&request));
             let nic = &mut self.nodes[usize::from(initiator.0)].nic;
             let sent = nic.issue(self.now, service, transmission);
@@ -100,9 +116,9 @@ impl State {
             }
         }
         let ready = self.cpu_time();
-        fresh.iter().for_each(|leg| self.depart(leg, ready));
         let legs = fresh.len() as u32;
         self.batches.insert(Batch { lane, token, work, legs, done: ready });
+        fresh.iter().for_each(|leg| self.depart(leg, ready));
         if legs == 0 {
             self.queue.push(ready, Event::Completed(batch));
         }
@@ -218,7 +234,7 @@ impl State {
 
     /// The current verb of the connection's first leg.
     #[inline]
-    fn current(&mut self, id: u32, batch: u32) -> WorkRequest {
+    pub(super) fn current(&mut self, id: u32, batch: u32) -> WorkRequest {
         let verb = self.head(id).verb;
         self.batches[batch as usize].work.requests()[verb as usize]
     }
@@ -243,10 +259,11 @@ impl State {
             if !takes_verbs || !self.take_effect(id, ends, batch, &request) {
                 return;
             }
-            let Some(arrival) = self.next_verb(id, ends, batch, &request) else {
+            let Some(Next { arrival, waited }) = self.next_verb(id, ends, batch, &request) else {
                 return self.answer(id);
             };
-            if !together && !self.has_arrived(arrival) {
+            // If it waited, the target serves others in between.
+            if (waited || !together) && !self.has_arrived(arrival) {
                 return self.travel_on(id, arrival);
             }
             clock = arrival.max(start);
@@ -268,8 +285,8 @@ impl State {
     fn go_on(&mut self, id: u32, ends: Ends, batch: u32, request: &WorkRequest) {
         match self.next_verb(id, ends, batch, request) {
             None => self.answer(id),
-            Some(arrival) if self.has_arrived(arrival) => self.serve_verbs(id, batch),
-            Some(arrival) => self.travel_on(id, arrival),
+            Some(next) if self.has_arrived(next.arrival) => self.serve_verbs(id, batch),
+            Some(next) => self.travel_on(id, next.arrival),
         }
     }
 
@@ -335,8 +352,8 @@ impl State {
         }
     }
 
-    /// Records the answer time of the current verb and moves on to the leg's next verb. Returns its
-    /// arrival time; `None` after the last verb.
+    /// Records the answer time of the current verb and moves on to the leg's next one. `None` after
+    /// the last verb.
     #[inline]
     fn next_verb(
         &mut self,
@@ -344,9 +361,10 @@ impl State {
         ends: Ends,
         batch: u32,
         request: &WorkRequest,
-    ) -> Option<Picos> {
+    ) -> Option<Next> {
         let Ends { initiator, target, .. } = ends;
         let answered = self.answered(id, request, initiator, target);
+        self.note_answer(id, request, answered);
         let head = self.connections[id as usize].head as usize;
         let requests = self.batches[batch as usize].work.requests();
         let leg = &mut self.legs[head];
@@ -355,12 +373,12 @@ impl State {
         let ahead = rest.iter().position(|request| request.addr.node() == target)?;
         leg.verb += ahead as u32 + 1;
         let next = &rest[ahead];
-        let gap = self.nodes[usize::from(initiator.0)]
-            .nic
-            .gap(self.costs.outbound.of(next.kind()), self.costs.transmission(payload_sent(next)));
+        let nic = &self.nodes[usize::from(initiator.0)].nic;
+        let gap = gap_before(next, nic, &self.costs);
         leg.arrival = leg.arrival.saturating_add(gap);
         leg.deadline = leg.deadline.saturating_add(gap);
-        Some(leg.arrival)
+        let waited = self.hold_back(id);
+        Some(Next { arrival: self.legs[head].arrival, waited })
     }
 
     /// Time at which a verb's answer reaches the initiator, without jitter.

@@ -76,6 +76,17 @@ fn the_connect_x_3_profile_keeps_the_contract() {
     check(Config::new(2, NODES, Profile::named("cx3-56g").expect("built in")));
 }
 
+/// Every READ and atomic waits for the one before it.
+#[test]
+fn one_outstanding_read_a_connection_keeps_the_contract() {
+    for interleaving in [Interleaving::PerVerb, Interleaving::PerBatch] {
+        let depth = "[connection]\ninitiator_depth = { value = 1, source = \"a test\" }\n";
+        let text = include_str!("../../../profiles/cx3-56g.toml").to_owned() + depth;
+        let profile = Profile::parse("cx3", text.as_bytes()).expect("well-formed");
+        check(Config { interleaving, ..Config::new(5, NODES, profile) });
+    }
+}
+
 #[test]
 fn verbs_that_take_effect_batch_by_batch_keep_the_contract() {
     let profile = Profile::named("cx3-56g").expect("built in");

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod crashes;
+mod depth;
 mod determinism;
 mod faults;
 mod model;

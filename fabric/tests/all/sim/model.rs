@@ -4,11 +4,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use lotus_fabric::ids::NodeId;
-use lotus_fabric::lane::Batch;
-use lotus_fabric::sim::{Config, Fault, Interleaving, Profile, Report, Resource, World};
+use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::lane::{Batch, Lane};
+use lotus_fabric::region::Rights;
+use lotus_fabric::sim::{
+    Config, Fault, Interleaving, NodeUse, Profile, Report, Resource, Served, World,
+};
+use lotus_fabric::transport::Fabric;
 
-use super::{CLIENT, MEMORY, Running, at, post, run_alone, word, world};
+use super::{
+    CLIENT, MEMORY, OTHER, REGION, REGION_BYTES, Running, at, post, run_alone, word, world,
+};
 
 /// Enough clients to make the memory node the bottleneck.
 const CLIENTS: u16 = 4;
@@ -134,6 +140,42 @@ fn atomics_hold_up_other_verbs_if_the_profile_says_so() {
     assert_eq!(together.report.bound().map(|most| most.resource), Some(Resource::Inbound(MEMORY)));
 }
 
+/// A thousand WRITEs of so many bytes by one client, posted together: the time for which they keep
+/// its outbound server busy, and all the time they take.
+fn time_to_write(profile: &str, bytes: usize, interleaving: Interleaving) -> [f64; 2] {
+    let profile = Profile::parse("cx3", profile.as_bytes()).expect("well-formed");
+    let mut world = world(Config { interleaving, ..Config::new(1, 2, profile) });
+    run_alone(&mut world, at(CLIENT, 0), async move |lane| {
+        let build = |batch: &mut Batch| {
+            for index in 0..1000 {
+                let staged = batch.stage(bytes);
+                batch.write(word(16 * index), staged);
+            }
+        };
+        post(&lane, build).await.expect("nothing fails");
+    });
+    let took = world.now().as_secs_f64() * 1e6;
+    [world.report().busy(Resource::Outbound(CLIENT)) * took, took]
+}
+
+#[test]
+fn larger_writes_are_issued_more_slowly_if_the_profile_says_so() {
+    const CX3: &str = include_str!("../../../profiles/cx3-56g.toml");
+    let keys = "inline_bytes = { value = 64, source = \"a test\" }\n\
+                dma_ns = { value = 50, source = \"a test\" }\n[atomic_unit]";
+    let limited = CX3.replace("[atomic_unit]", keys);
+    for interleaving in [Interleaving::PerVerb, Interleaving::PerBatch] {
+        for (bytes, more) in [(8, 0.0), (64, 0.0), (72, 50.0), (96, 50.0)] {
+            let before = time_to_write(CX3, bytes, interleaving);
+            let after = time_to_write(&limited, bytes, interleaving);
+            for (before, after) in before.into_iter().zip(after) {
+                let found = after - before;
+                assert!((found - more).abs() < 0.1, "{bytes} B: {before} and {after} us");
+            }
+        }
+    }
+}
+
 #[test]
 fn large_transfers_are_bounded_by_the_link() {
     let read = |batch: &mut Batch, _| _ = batch.read(word(0), 4096);
@@ -168,6 +210,43 @@ fn an_idle_network_takes_two_microseconds_there_and_back() {
         });
         assert_near(world.now().as_secs_f64() * 1e6 / f64::from(ROUNDS), expected, 0.03);
     }
+}
+
+/// Two memory nodes, of which each is asked for something else.
+#[test]
+fn each_node_reports_what_it_has_served() {
+    let profile = Profile::named("cx3-56g").expect("built in");
+    let mut world = world(Config::new(1, 3, profile));
+    world.fabric().register(OTHER, REGION, REGION_BYTES, Rights::ALL).expect("maps");
+    let round = async |lane: Lane| {
+        let there = RemoteAddr::new(OTHER, REGION, 8);
+        let build = |batch: &mut Batch| {
+            (0..4).for_each(|index| _ = batch.read(word(index * 64), 512));
+            (0..3).for_each(|index| batch.write_word(word(index), 1));
+            (0..2).for_each(|_| _ = batch.compare_and_swap(there, 0, 0));
+            _ = batch.fetch_and_add(there, 1);
+        };
+        post(&lane, build).await.expect("nothing fails");
+    };
+    // What happened before the span is not part of it.
+    run_alone(&mut world, at(CLIENT, 0), round);
+    world.start_measuring();
+    run_alone(&mut world, at(CLIENT, 1), round);
+    let report = world.report();
+    let nodes: Vec<NodeUse> = report.nodes().collect();
+    let here = Served { reads: 4, writes: 3, ..Served::default() };
+    let there = Served { compare_and_swaps: 2, fetch_and_adds: 1, ..Served::default() };
+    let served = nodes.iter().map(|node| (node.node, node.served));
+    let expected = [(MEMORY, here), (CLIENT, Served::default()), (OTHER, there)];
+    assert_eq!(served.collect::<Vec<_>>(), expected);
+
+    let nanos = report.elapsed.as_nanos() as f64;
+    let [memory, client, other] = nodes[..] else { panic!("{nodes:?}") };
+    assert_near(memory.inbound * nanos, 4.0 * 1e3 / 26.0 + 3.0 * 1e3 / 35.0, 0.01);
+    assert_near(other.atomic_unit * nanos, 3.0 * 400.0, 0.01);
+    assert_near(memory.sending * nanos, 4.0 * (512.0 + 42.0) * 8.0 / 54.5, 0.01);
+    assert!(memory.receiving > 0.0 && memory.sending > other.sending, "{nodes:?}");
+    assert_eq!((memory.atomic_unit, client.inbound), (0.0, 0.0));
 }
 
 #[test]
