@@ -142,7 +142,7 @@ impl World {
     fn leads_on(&self, state: &State, index: usize) -> bool {
         let client = &state.clients[index];
         if system().can_leave(&client.machine) {
-            let is_used_up = FIELDS.of(state.head).is_full(FIELDS.limit());
+            let is_used_up = FIELDS.is_full(state.head);
             return client.in_vain <= IN_VAIN || !is_used_up;
         }
         let mut after = state.clone();
@@ -199,7 +199,7 @@ impl World {
         let client = &mut state.clients[index];
         let times = if summand == FIELDS.asking(mode, count) {
             (client.ticket, client.is_counted) = (found, true);
-            match FIELDS.of(found).is_full(FIELDS.limit()) {
+            match FIELDS.is_full(found) {
                 true => client.in_vain += 1,
                 false => {
                     client.in_vain = 0;

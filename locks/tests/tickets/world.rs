@@ -161,7 +161,7 @@ impl World {
                 !state.is_at_rest() || system().is_free(state.head)
             }),
             Property::always(TICKETS, |_, state: &State| {
-                !state.is_at_rest() || !FIELDS.of(state.head).is_full(FIELDS.limit())
+                !state.is_at_rest() || !FIELDS.is_full(state.head)
             }),
             // No state comes twice on a path (see `steps`), so each path ends where nothing can
             // happen any more.
