@@ -6,16 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::Fabric;
-use lotus_locks::{
-    Client, Counts, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait,
-};
+use lotus_locks::{Client, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait};
 use rand::Rng;
 
 use super::{LockTally, OBJECT, Shared};
@@ -95,8 +92,8 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         }
         seat.client.quiet().await;
         let mut tally = tally.take();
-        tally.counts = counts_since(after.0, before.0);
-        tally.verbs = verbs_since(&after.1, &before.1);
+        tally.counts = after.0 - before.0;
+        tally.verbs = after.1 - &before.1;
         tally
     }
 
@@ -204,30 +201,5 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             findings.push(format!("and {} more", wrong - MAX_FINDINGS as u64));
         }
         findings
-    }
-}
-
-fn counts_since(after: Counts, before: Counts) -> Counts {
-    Counts {
-        acquired: after.acquired - before.acquired,
-        waited: after.waited - before.waited,
-        retries: after.retries - before.retries,
-        timed_out: after.timed_out - before.timed_out,
-        ghosts: after.ghosts - before.ghosts,
-        barred: after.barred - before.barred,
-        resets: after.resets - before.resets,
-    }
-}
-
-fn verbs_since(after: &VerbCounters, before: &VerbCounters) -> VerbCounters {
-    VerbCounters {
-        reads: after.reads - before.reads,
-        writes: after.writes - before.writes,
-        compare_and_swaps: after.compare_and_swaps - before.compare_and_swaps,
-        fetch_and_adds: after.fetch_and_adds - before.fetch_and_adds,
-        doorbells: after.doorbells - before.doorbells,
-        messages: after.messages - before.messages,
-        verb_bytes: after.verb_bytes - before.verb_bytes,
-        message_bytes: after.message_bytes - before.message_bytes,
     }
 }
