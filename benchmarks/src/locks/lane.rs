@@ -15,7 +15,7 @@ use lotus_fabric::transport::Fabric;
 use lotus_locks::{Client, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait};
 use rand::Rng;
 
-use super::{LockTally, OBJECT, Shared};
+use super::{LockTally, OBJECT, Shared, Times};
 
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
@@ -29,6 +29,8 @@ pub(super) struct Seat<S: LockSystem, F> {
     lane: Lane,
     client: Client<S>,
     shared: Arc<Shared<F>>,
+    /// Number of the lane among all that have clients.
+    index: usize,
 }
 
 impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
@@ -41,6 +43,8 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         shared: Arc<Shared<F>>,
     ) -> Self {
         let at = Endpoint { node: member.node, lane: LaneId(lane) };
+        let index = usize::from(member.node.0 - 1) * usize::from(shared.load.threads);
+        let index = index + usize::from(lane);
         let waker = executor.handle().waker();
         let transport = fabric
             .open_lane(at, Epoch(member.life.incarnation()), waker)
@@ -49,7 +53,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         executor.add_driver(lane.driver());
         let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
         let client = Client::new((shared.make)(), Rpc::new(lane.clone()), identity);
-        Self { lane, client, shared }
+        Self { lane, client, shared, index }
     }
 
     pub(super) fn client(&self) -> Client<S> {
@@ -59,14 +63,12 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     /// Runs the lane's clients until the time is over.
     pub(super) async fn run(self) -> LockTally {
         let executor = self.lane.executor().clone();
-        let load = &self.shared.load;
-        let warm = self.shared.begins.after(Duration::from_secs_f64(load.warmup));
-        let end = warm.after(Duration::from_secs_f64(load.secs));
-        let clients = load.coroutines;
+        let Times { begins, counts_from, ends } = self.shared.times;
+        let clients = self.shared.load.coroutines;
         let seat = Rc::new(self);
         let tally = Rc::new(RefCell::new(LockTally::default()));
         let running = Rc::new(Cell::new(clients));
-        executor.sleep_until(seat.shared.begins).await;
+        executor.sleep_until(begins).await;
         for number in 0..clients {
             let (seat, tally) = (Rc::clone(&seat), Rc::clone(&tally));
             let running = Rc::clone(&running);
@@ -75,17 +77,17 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 let stream = [at.node.0, at.lane.0, number].into_iter();
                 let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
                 let mut rng = seat.lane.executor().env().rng(stream);
-                while seat.lane.executor().now() < end {
-                    if seat.operate(&mut rng, warm, &tally).await.is_err() {
+                while seat.lane.executor().now() < ends {
+                    if seat.operate(&mut rng, &tally).await.is_err() {
                         break;
                     }
                 }
                 running.set(running.get() - 1);
             });
         }
-        executor.sleep_until(warm).await;
+        executor.sleep_until(counts_from).await;
         let before = (seat.client.counts(), seat.lane.counters());
-        executor.sleep_until(end).await;
+        executor.sleep_until(ends).await;
         let after = (seat.client.counts(), seat.lane.counters());
         while running.get() > 0 {
             executor.sleep(Duration::from_micros(20)).await;
@@ -98,24 +100,20 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     }
 
     /// Takes one lock, uses what it protects, and releases it.
-    async fn operate(
-        &self,
-        rng: &mut SmallRng,
-        warm: Nanos,
-        tally: &RefCell<LockTally>,
-    ) -> Result<(), NotHeld> {
+    async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let executor = self.lane.executor();
         let lock = shared.chooser.draw(rng);
         let reads = load.read_ratio > 0.0 && rng.random_bool(load.read_ratio);
         let wanted = if reads { Mode::Shared } else { Mode::Exclusive };
         let began = executor.now();
+        let counts = began >= shared.times.counts_from;
         let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
         let limits = Limits { wait: Wait::Until(until), terms: 1 };
         let hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
             Ok(hold) => hold,
             Err(NotHeld::TimedOut | NotHeld::Reset) => {
-                tally.borrow_mut().refused += u64::from(began >= warm);
+                tally.borrow_mut().refused += u64::from(counts);
                 return Ok(());
             }
             Err(why) => return Err(why),
@@ -130,12 +128,13 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             ledger.leave(lock, mode);
         }
         let released = self.client.release(hold).done().await;
-        if began >= warm {
+        let ended = executor.now();
+        shared.progress.tick(self.index, ended.0, true);
+        if counts {
             let tally = &mut *tally.borrow_mut();
             tally.operations += 1;
             tally.acquire_ns.saturating_record(held.since(began).as_nanos() as u64);
-            let whole = executor.now().since(began);
-            tally.operation_ns.saturating_record(whole.as_nanos() as u64);
+            tally.operation_ns.saturating_record(ended.since(began).as_nanos() as u64);
         }
         match released {
             Err(NotHeld::Reset) => Ok(()),

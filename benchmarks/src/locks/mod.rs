@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use lotus_fabric::counters::VerbCounters;
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
@@ -25,6 +26,7 @@ use lotus_locks::systems::{Choice, Visitor};
 use lotus_locks::{Counts, LockSpace, LockSystem, Member, Mode, Roster};
 
 use crate::contract::deployment::DeployError;
+use crate::drive::progress::{Phase, Progress};
 use crate::workloads::zipf::KeyChooser;
 use lane::Seat;
 
@@ -198,17 +200,22 @@ impl Ledger {
     }
 }
 
-/// Runs the load.
+/// Runs the load. `progress` counts locks held and released, with one coordinator for each lane.
 ///
 /// # Errors
 /// [`DeployError`] if the machines refuse, or a lane breaks.
-pub fn run<M: Machines>(machines: &M, load: &LockLoad) -> Result<LockOutcome, DeployError> {
-    load.choice.visit(Run { machines, load })
+pub fn run<M: Machines>(
+    machines: &M,
+    load: &LockLoad,
+    progress: &Arc<Progress>,
+) -> Result<LockOutcome, DeployError> {
+    load.choice.visit(Run { machines, load, progress })
 }
 
 struct Run<'a, M> {
     machines: &'a M,
     load: &'a LockLoad,
+    progress: &'a Arc<Progress>,
 }
 
 fn refused(error: impl std::fmt::Display) -> DeployError {
@@ -219,20 +226,23 @@ impl<M: Machines> Visitor for Run<'_, M> {
     type Output = Result<LockOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
-        let Self { machines, load } = self;
+        let Self { machines, load, progress } = self;
         let base = RemoteAddr::new(MEMORY, REGION, 0);
         let space = LockSpace::new(base, OBJECT, load.stride(), load.count).map_err(refused)?;
         let bytes = space.bytes().next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
         let roster = Roster::default();
-        let shared = Arc::new(Shared {
-            load: load.clone(),
-            space,
-            chooser: KeyChooser::new(load.count, load.zipf),
-            ledger: load.audit.then(|| Ledger::new(load.count)),
-            begins: machines.outside().now().after(START),
-            make,
-        });
+        let chooser = KeyChooser::new(load.count, load.zipf);
+        let ledger = load.audit.then(|| Ledger::new(load.count));
+        let begins = machines.outside().now().after(START);
+        let counts_from = begins.after(Duration::from_secs_f64(load.warmup));
+        let ends = counts_from.after(Duration::from_secs_f64(load.secs));
+        let (load, progress) = (load.clone(), Arc::clone(progress));
+        progress.set_span(begins.0, ends.0);
+        progress.enter(Phase::Running);
+        let times = Times { begins, counts_from, ends };
+        let shared = Arc::new(Shared { load, space, chooser, ledger, progress, times, make });
+        let load = &shared.load;
         let (sender, reports) = async_channel::unbounded();
         let (stop, stopped) = async_channel::bounded::<()>(1);
         // All are members before the first of them uses a lock.
@@ -274,6 +284,7 @@ impl<M: Machines> Visitor for Run<'_, M> {
             return Err(DeployError::Failed("a lane broke".to_owned()));
         }
         if load.audit {
+            shared.progress.enter(Phase::Auditing);
             outcome.findings = Some(audit(machines, &roster, &shared)?);
         }
         Ok(outcome)
@@ -318,13 +329,63 @@ struct Shared<F> {
     space: LockSpace,
     chooser: KeyChooser,
     ledger: Option<Ledger>,
-    begins: lotus_fabric::env::Nanos,
+    progress: Arc<Progress>,
+    times: Times,
     make: F,
+}
+
+/// When clients begin, when their requests begin to count, and when they end.
+#[derive(Clone, Copy)]
+struct Times {
+    begins: Nanos,
+    counts_from: Nanos,
+    ends: Nanos,
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use lotus_fabric::machines::Threads;
+    use lotus_locks::systems::Kind;
+
     use super::*;
+
+    fn short() -> LockLoad {
+        LockLoad {
+            choice: Choice::of(Kind::Dslr),
+            count: 20,
+            zipf: 0.99,
+            read_ratio: 0.5,
+            section: 1,
+            object_bytes: 8,
+            patience: None,
+            cns: 2,
+            threads: 2,
+            coroutines: 2,
+            warmup: 0.01,
+            secs: 0.05,
+            audit: true,
+        }
+    }
+
+    #[test]
+    fn progress_counts_what_is_done_on_all_lanes() {
+        for audit in [true, false] {
+            let load = LockLoad { audit, ..short() };
+            let phases = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::clone(&phases);
+            let enter = move |phase| seen.lock().expect("no panic").push(phase);
+            let progress = Arc::new(Progress::new(4, enter));
+            let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress).expect("it runs");
+            // Those of the warm-up do not count in the outcome.
+            assert!(progress.committed() >= outcome.tally.operations, "{outcome:?}");
+            assert!(outcome.tally.operations > 0 && progress.fraction() > 0.0);
+            assert_eq!(outcome.findings, audit.then(Vec::new));
+            let expected = [Phase::Running, Phase::Auditing];
+            assert_eq!(*phases.lock().expect("no panic"), expected[..1 + usize::from(audit)]);
+        }
+    }
 
     #[test]
     fn two_holders_who_must_not_are_seen() {

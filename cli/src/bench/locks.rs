@@ -15,6 +15,7 @@ use serde_json::json;
 use super::{Failure, deploy};
 use crate::args::LocksArgs;
 use crate::show::outputs::Outputs;
+use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
 
 /// Runs the load and shows what came of it.
@@ -58,17 +59,19 @@ fn load(args: &LocksArgs) -> LockLoad {
 }
 
 fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, DeployError> {
+    let watch = Watch::start(args.cns * args.threads, "released");
+    let progress = &watch.progress;
     match args.fabric {
-        Fabric::Local => locks::run(&Threads::new(load.nodes(), args.seed), load),
+        Fabric::Local => locks::run(&Threads::new(load.nodes(), args.seed), load, progress),
         Fabric::Sim => {
             let profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
             let interleaving = Interleaving::PerBatch;
             let config = Config { interleaving, ..Config::new(args.seed, load.nodes(), profile) };
             let world = World::new(config).map_err(|error| deploy::refused(&error))?;
-            locks::run(&SimMachines::new(world), load)
+            locks::run(&SimMachines::new(world), load, progress)
         }
         #[cfg(feature = "tcp")]
-        Fabric::Tcp => locks::run(&deploy::tcp_machines(load.nodes(), args.seed)?, load),
+        Fabric::Tcp => locks::run(&deploy::tcp_machines(load.nodes(), args.seed)?, load, progress),
         other => {
             let why = format!("locks alone run on local, tcp and sim, not on {}", other.name());
             Err(DeployError::Refused(why))

@@ -80,6 +80,19 @@ fn lock_systems_pass_their_audit() {
     }
 }
 
+/// Whatever is no result goes to the standard error, one line for each phase where no terminal is.
+#[test]
+fn load_on_locks_tells_its_phases_as_other_benchmarks_do() {
+    let flags = ["bench", "locks", "--count", "50", "--secs", "0.05", "--json", "-"];
+    for (more, phases) in [(&[][..], "running\nauditing\n"), (&["--no-audit"], "running\n")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+        let output = command.args(flags).args(more).output().expect("the binary was built");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with(phases), "{said}");
+        assert!(serde_json::from_slice::<Value>(&output.stdout).is_ok(), "only the report: {said}");
+    }
+}
+
 /// Memory nodes that are reached over sockets, locks by messages between compute nodes.
 #[cfg(feature = "tcp")]
 #[test]
