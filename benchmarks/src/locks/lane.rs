@@ -11,7 +11,8 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
-use lotus_fabric::transport::Fabric;
+use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_fabric::verbs::VerbError;
 use lotus_locks::{Client, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait};
 use rand::Rng;
 
@@ -21,6 +22,8 @@ use super::{LockTally, OBJECT, Shared, Times};
 const SERVICE: Service = Service(0);
 /// Locks that the audit reads in one batch.
 const AUDITED: u64 = 256;
+/// Time after which a lane looks again whether the run has failed.
+const LOOK: Duration = Duration::from_millis(10);
 /// Findings that are told one by one.
 const MAX_FINDINGS: usize = 10;
 
@@ -41,62 +44,84 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         lane: u16,
         roster: Roster,
         shared: Arc<Shared<F>>,
-    ) -> Self {
+    ) -> Result<Self, FabricError> {
         let at = Endpoint { node: member.node, lane: LaneId(lane) };
         let index = usize::from(member.node.0 - 1) * usize::from(shared.load.threads);
         let index = index + usize::from(lane);
         let waker = executor.handle().waker();
-        let transport = fabric
-            .open_lane(at, Epoch(member.life.incarnation()), waker)
-            .unwrap_or_else(|error| panic!("no lane at {at:?}: {error}"));
+        let transport = fabric.open_lane(at, Epoch(member.life.incarnation()), waker)?;
         let lane = Lane::new(at, executor.handle().clone(), transport);
         executor.add_driver(lane.driver());
         let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
         let client = Client::new((shared.make)(), Rpc::new(lane.clone()), identity);
-        Self { lane, client, shared, index }
+        Ok(Self { lane, client, shared, index })
     }
 
     pub(super) fn client(&self) -> Client<S> {
         self.client.clone()
     }
 
-    /// Runs the lane's clients until the time is over.
+    /// Whether something outside of the run has made it worthless. Then nothing is waited for: a
+    /// client may ask for ever what nobody answers.
+    fn has_failed(&self) -> bool {
+        self.shared.progress.failure().is_some()
+    }
+
+    /// Waits for a time, or until the run has failed.
+    async fn wait_until(&self, time: Nanos) {
+        let executor = self.lane.executor();
+        while executor.now() < time && !self.has_failed() {
+            executor.sleep_until(time.min(executor.now().after(LOOK))).await;
+        }
+    }
+
+    /// Runs the lane's clients until the time is over, or the run has failed.
     pub(super) async fn run(self) -> LockTally {
         let executor = self.lane.executor().clone();
         let Times { begins, counts_from, ends } = self.shared.times;
         let clients = self.shared.load.coroutines;
         let seat = Rc::new(self);
         let tally = Rc::new(RefCell::new(LockTally::default()));
-        let running = Rc::new(Cell::new(clients));
-        executor.sleep_until(begins).await;
+        let (running, is_quiet) = (Rc::new(Cell::new(clients)), Rc::new(Cell::new(false)));
+        seat.wait_until(begins).await;
         for number in 0..clients {
             let (seat, tally) = (Rc::clone(&seat), Rc::clone(&tally));
-            let running = Rc::clone(&running);
+            let (running, is_quiet) = (Rc::clone(&running), Rc::clone(&is_quiet));
             executor.spawn(async move {
-                let at = seat.lane.at();
-                let stream = [at.node.0, at.lane.0, number].into_iter();
-                let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
-                let mut rng = seat.lane.executor().env().rng(stream);
-                while seat.lane.executor().now() < ends {
-                    if seat.operate(&mut rng, &tally).await.is_err() {
-                        break;
-                    }
-                }
+                seat.run_client(number, &tally).await;
                 running.set(running.get() - 1);
+                if running.get() == 0 {
+                    // The last one sees to it that the lane has nothing outstanding.
+                    seat.client.quiet().await;
+                    is_quiet.set(true);
+                }
             });
         }
-        executor.sleep_until(counts_from).await;
+        seat.wait_until(counts_from).await;
         let before = (seat.client.counts(), seat.lane.counters());
-        executor.sleep_until(ends).await;
+        seat.wait_until(ends).await;
         let after = (seat.client.counts(), seat.lane.counters());
-        while running.get() > 0 {
+        while !is_quiet.get() && !seat.has_failed() {
             executor.sleep(Duration::from_micros(20)).await;
         }
-        seat.client.quiet().await;
         let mut tally = tally.take();
         tally.counts = after.0 - before.0;
         tally.verbs = after.1 - &before.1;
         tally
+    }
+
+    /// Runs one client until the time is over.
+    async fn run_client(&self, number: u16, tally: &RefCell<LockTally>) {
+        let at = self.lane.at();
+        let stream = [at.node.0, at.lane.0, number].into_iter();
+        let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
+        let mut rng = self.lane.executor().env().rng(stream);
+        while self.lane.executor().now() < self.shared.times.ends && !self.has_failed() {
+            if let Err(why) = self.operate(&mut rng, tally).await {
+                tally.borrow_mut().ended = Some(why);
+                break;
+            }
+        }
     }
 
     /// Takes one lock, uses what it protects, and releases it.
@@ -123,10 +148,11 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         if let Some(ledger) = &shared.ledger {
             ledger.enter(lock, mode);
         }
-        self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
+        let used = self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
         if let Some(ledger) = &shared.ledger {
             ledger.leave(lock, mode);
         }
+        used?;
         let released = self.client.release(hold).done().await;
         let ended = executor.now();
         shared.progress.tick(self.index, ended.0, true);
@@ -142,7 +168,8 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         }
     }
 
-    async fn use_lock(&self, lock: u64, data: RemoteAddr, wanted: Mode) {
+    /// The verbs for whose sake the lock is taken.
+    async fn use_lock(&self, lock: u64, data: RemoteAddr, wanted: Mode) -> Result<(), NotHeld> {
         let load = &self.shared.load;
         // Without verbs inside, nothing shows which writer was the last.
         let writes = wanted == Mode::Exclusive && load.section > 0;
@@ -163,14 +190,17 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                     batch.write(data, buffer);
                 }
             }
-            if let Err(error) = batch.post().await {
-                panic!("a verb beside lock {lock} failed: {error}");
-            }
+            batch.post().await.map_err(|failed| match failed.first().error {
+                VerbError::Revoked => NotHeld::Expelled,
+                _ => NotHeld::Unavailable,
+            })?;
         }
+        Ok(())
     }
 
-    /// Looks at every lock, and at what it protects.
-    pub(super) async fn audit(self) -> Vec<String> {
+    /// Looks at every lock, and at what it protects; returns what is wrong, or a sentence if they
+    /// cannot be read.
+    pub(super) async fn audit(self) -> Result<Vec<String>, String> {
         let (shared, mut findings) = (&*self.shared, Vec::new());
         let mut wrong = 0_u64;
         for first in (0..shared.load.count).step_by(AUDITED as usize) {
@@ -180,7 +210,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 .map(|lock| (lock, batch.read(shared.space.object(lock), OBJECT as usize + 8)))
                 .collect();
             let done = batch.post().await;
-            let done = done.unwrap_or_else(|error| panic!("the locks cannot be read: {error}"));
+            let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
             for (lock, buffer) in buffers {
                 let [head, claim, value] = *done.words(buffer) else { unreachable!("three words") };
                 let written = shared.ledger.as_ref().map(|ledger| &ledger.written[lock as usize]);
@@ -199,6 +229,6 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         if wrong > MAX_FINDINGS as u64 {
             findings.push(format!("and {} more", wrong - MAX_FINDINGS as u64));
         }
-        findings
+        Ok(findings)
     }
 }

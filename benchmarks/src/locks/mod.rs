@@ -15,15 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_channel::{Receiver, Sender};
 use hdrhistogram::Histogram;
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
+use lotus_fabric::transport::Fabric;
 use lotus_locks::systems::{Choice, Visitor};
-use lotus_locks::{Counts, LockSpace, LockSystem, Member, Mode, Roster};
+use lotus_locks::{Counts, LockSpace, LockSystem, Member, Mode, NotHeld, Roster};
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::{Phase, Progress};
@@ -116,6 +119,8 @@ pub struct LockTally {
     pub counts: Counts,
     /// Verbs and messages in the time that counts.
     pub verbs: VerbCounters,
+    /// Reason why a client has ended before its time.
+    pub ended: Option<NotHeld>,
 }
 
 impl Default for LockTally {
@@ -131,6 +136,7 @@ impl Default for LockTally {
             operation_ns: histogram(),
             counts: Counts::default(),
             verbs: VerbCounters::default(),
+            ended: None,
         }
     }
 }
@@ -144,6 +150,7 @@ impl std::ops::AddAssign for LockTally {
         self.operation_ns.add(other.operation_ns).expect(adds);
         self.counts += other.counts;
         self.verbs += &other.verbs;
+        self.ended = self.ended.or(other.ended);
     }
 }
 
@@ -200,10 +207,11 @@ impl Ledger {
     }
 }
 
-/// Runs the load. `progress` counts locks held and released, with one coordinator for each lane.
+/// Runs the load. `progress` counts locks held and released, with one coordinator for each lane;
+/// its failure ends the run.
 ///
 /// # Errors
-/// [`DeployError`] if the machines refuse, or a lane breaks.
+/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
 pub fn run<M: Machines>(
     machines: &M,
     load: &LockLoad,
@@ -252,20 +260,9 @@ impl<M: Machines> Visitor for Run<'_, M> {
         let mut cores = Vec::new();
         for member in members {
             for lane in 0..load.threads {
-                let (shared, roster) = (Arc::clone(&shared), roster.clone());
-                let (sender, stopped) = (sender.clone(), stopped.clone());
                 let fabric = machines.fabric();
-                let program: Program = Box::new(move |executor| {
-                    let seat = Seat::open(executor, &*fabric, member, lane, roster, shared);
-                    Box::pin(async move {
-                        let client = seat.client();
-                        // Received by nobody if another lane broke.
-                        let _ = sender.send(seat.run().await).await;
-                        // Its answers to resets are needed until all have ended.
-                        let _ = stopped.recv().await;
-                        drop(client);
-                    })
-                });
+                let open = open(fabric, member, lane, roster.clone(), Arc::clone(&shared));
+                let program = clients(open, sender.clone(), stopped.clone());
                 let name = format!("locks-{}-{lane}", member.node.0);
                 cores.push(machines.start(member.node, &name, program).map_err(refused)?);
             }
@@ -280,8 +277,14 @@ impl<M: Machines> Visitor for Run<'_, M> {
         drop(stop);
         let ended =
             cores.into_iter().map(|core| machines.join(core)).fold(true, |all, one| all & one);
+        if let Some(why) = shared.progress.failure() {
+            return Err(DeployError::Failed(why.clone()));
+        }
         if !ended {
             return Err(DeployError::Failed("a lane broke".to_owned()));
+        }
+        if let Some(why) = outcome.tally.ended {
+            return Err(DeployError::Failed(format!("a client has ended before its time: {why}")));
         }
         if load.audit {
             shared.progress.enter(Phase::Auditing);
@@ -289,6 +292,50 @@ impl<M: Machines> Visitor for Run<'_, M> {
         }
         Ok(outcome)
     }
+}
+
+/// Opens a lane on the core that will turn it; a failure to do so is that of the run.
+fn open<S, F>(
+    fabric: Arc<dyn Fabric>,
+    member: Member,
+    lane: u16,
+    roster: Roster,
+    shared: Arc<Shared<F>>,
+) -> impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send
+where
+    S: LockSystem,
+    F: Fn() -> S + Send + Sync + 'static,
+{
+    move |executor| {
+        let progress = Arc::clone(&shared.progress);
+        let seat = Seat::open(executor, &*fabric, member, lane, roster, shared);
+        seat.map_err(|error| progress.fail(error.to_string())).ok()
+    }
+}
+
+/// The program of a lane: runs its clients, and sends what they have done.
+fn clients<S, F>(
+    open: impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send + 'static,
+    sender: Sender<LockTally>,
+    stopped: Receiver<()>,
+) -> Program
+where
+    S: LockSystem,
+    F: Fn() -> S + Send + Sync + 'static,
+{
+    Box::new(move |executor| {
+        let Some(seat) = open(executor) else { return Box::pin(async {}) };
+        Box::pin(async move {
+            let client = seat.client();
+            // Received by nobody if another lane broke.
+            let _ = sender.send(seat.run().await).await;
+            // The reports end with the last lane that runs.
+            drop(sender);
+            // Its answers to resets are needed until all have ended.
+            let _ = stopped.recv().await;
+            drop(client);
+        })
+    })
 }
 
 /// Looks at every lock when nothing runs.
@@ -304,9 +351,9 @@ where
     let node = NodeId(shared.load.cns + 1);
     let member = roster.join(node, 1).ok_or_else(|| refused("locks name fewer nodes"))?;
     let (sender, found) = async_channel::bounded(1);
-    let (roster, seats, fabric) = (roster.clone(), Arc::clone(shared), machines.fabric());
+    let open = open(machines.fabric(), member, 0, roster.clone(), Arc::clone(shared));
     let program: Program = Box::new(move |executor| {
-        let seat = Seat::open(executor, &*fabric, member, 0, roster, seats);
+        let Some(seat) = open(executor) else { return Box::pin(async {}) };
         Box::pin(async move {
             // It is awaited.
             let _ = sender.send(seat.audit().await).await;
@@ -315,7 +362,9 @@ where
     let core = machines.start(node, "audit", program).map_err(refused)?;
     let found = machines.wait(&found);
     machines.join(core);
-    let mut found = found.ok_or_else(|| DeployError::Failed("the audit broke".to_owned()))?;
+    let broke = || shared.progress.failure().map_or("the audit broke", String::as_str);
+    let found = found.unwrap_or_else(|| Err(broke().to_owned()));
+    let mut found = found.map_err(DeployError::Failed)?;
     let clashes = shared.ledger.as_ref().map_or(0, |ledger| ledger.clashes.load(Ordering::Relaxed));
     if clashes > 0 {
         found.push(format!("{clashes} times two held a lock who must not"));
@@ -346,6 +395,7 @@ struct Times {
 mod tests {
     use std::sync::Mutex;
 
+    use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
     use lotus_fabric::machines::Threads;
     use lotus_locks::systems::Kind;
 
@@ -367,6 +417,30 @@ mod tests {
             secs: 0.05,
             audit: true,
         }
+    }
+
+    #[test]
+    fn a_failure_outside_ends_the_run_long_before_its_time() {
+        let load = LockLoad { secs: 1e6, ..short() };
+        let progress = Arc::new(Progress::new(4, |_| ()));
+        progress.fail("a memory node has ended".to_owned());
+        let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress);
+        let failed = DeployError::Failed("a memory node has ended".to_owned());
+        assert_eq!(outcome.expect_err("it has failed"), failed);
+    }
+
+    #[test]
+    fn lanes_that_cannot_be_opened_end_the_run_with_a_sentence() {
+        let (load, machines) = (LockLoad { secs: 1e6, ..short() }, Threads::new(4, 1));
+        let progress = Arc::new(Progress::new(4, |_| ()));
+        let taken = Endpoint { node: NodeId(2), lane: LaneId(1) };
+        let executor = Executor::new(machines.outside());
+        let lane = machines.fabric().open_lane(taken, Epoch(1), executor.handle().waker());
+        let Err(DeployError::Failed(why)) = run(&machines, &load, &progress) else {
+            panic!("the lane is taken")
+        };
+        assert!(why.contains("lane"), "{why}");
+        drop(lane);
     }
 
     #[test]

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::locks::{self, Latencies, LockLoad, LockOutcome};
 use lotus_benchmarks::report::grouped;
 use lotus_fabric::machines::Threads;
+use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Release};
@@ -25,11 +27,9 @@ use crate::show::{Verdict, screen};
 pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
     let load = load(args);
     load.check().map_err(Failure::Arguments)?;
-    if args.profile.is_some() && args.fabric != Fabric::Sim {
-        return Err(Failure::Arguments("only the simulated fabric has a profile".to_owned()));
-    }
+    check_fabric(args).map_err(Failure::Arguments)?;
     let outputs = Outputs::check(args.json.as_deref(), None)?;
-    let outcome = on_machines(args, &load).map_err(|error| Failure::Bench(error.into()))?;
+    let outcome = on_machines(args, &load)?;
     if let Some(output) = &outputs.json {
         screen::write_json(output, &as_json(args, &load, &outcome))?;
     }
@@ -58,25 +58,44 @@ fn load(args: &LocksArgs) -> LockLoad {
     }
 }
 
-fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, DeployError> {
-    let watch = Watch::start(args.cns * args.threads, "released");
-    let progress = &watch.progress;
+/// Refuses a fabric that cannot be had, or not for as many lanes.
+fn check_fabric(args: &LocksArgs) -> Result<(), String> {
+    if args.profile.is_some() && args.fabric != Fabric::Sim {
+        return Err("only the simulated fabric has a profile".to_owned());
+    }
+    let lanes = args.cns * args.threads;
     match args.fabric {
-        Fabric::Local => locks::run(&Threads::new(load.nodes(), args.seed), load, progress),
+        Fabric::Shm if lanes > MAX_LANES => Err(format!(
+            "{lanes} lanes are more than one process can have on shm: at most {MAX_LANES}"
+        )),
+        Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
+        Fabric::Rdma => Err("locks alone run on local, shm, tcp and sim, not on rdma".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, BenchError> {
+    let watch = Watch::start(args.cns * args.threads, "released");
+    let (nodes, progress) = (load.nodes(), &watch.progress);
+    let outcome = match args.fabric {
+        Fabric::Local => locks::run(&Threads::new(nodes, args.seed), load, progress),
+        Fabric::Shm => {
+            return deploy::on_processes(nodes, 1, args.seed, progress, |machines, _| {
+                Ok(locks::run(&machines, load, progress)?)
+            });
+        }
         Fabric::Sim => {
             let profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
             let interleaving = Interleaving::PerBatch;
-            let config = Config { interleaving, ..Config::new(args.seed, load.nodes(), profile) };
+            let config = Config { interleaving, ..Config::new(args.seed, nodes, profile) };
             let world = World::new(config).map_err(|error| deploy::refused(&error))?;
             locks::run(&SimMachines::new(world), load, progress)
         }
         #[cfg(feature = "tcp")]
-        Fabric::Tcp => locks::run(&deploy::tcp_machines(load.nodes(), args.seed)?, load, progress),
-        other => {
-            let why = format!("locks alone run on local, tcp and sim, not on {}", other.name());
-            Err(DeployError::Refused(why))
-        }
-    }
+        Fabric::Tcp => locks::run(&deploy::tcp_machines(nodes, args.seed)?, load, progress),
+        other => Err(DeployError::Refused(crate::args::common::lacks(other))),
+    };
+    Ok(outcome?)
 }
 
 fn rate(count: u64, secs: f64) -> u64 {
