@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
@@ -133,34 +132,47 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let wanted = if reads { Mode::Shared } else { Mode::Exclusive };
         let began = executor.now();
         let counts = began >= shared.times.counts_from;
+        let arrival = shared.ledger.as_ref().map(|ledger| ledger.request(lock));
+        let noted = shared.ledger.as_ref().zip(arrival);
         let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
         let limits = Limits { wait: Wait::Until(until), terms: 1 };
         let hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
             Ok(hold) => hold,
-            Err(NotHeld::TimedOut | NotHeld::Reset) => {
-                tally.borrow_mut().refused += u64::from(counts);
-                return Ok(());
+            Err(why) => {
+                let tally = &mut *tally.borrow_mut();
+                if let Some((ledger, arrival)) = noted {
+                    tally.fairness = tally.fairness.max(ledger.give_up(lock, arrival));
+                }
+                return match why {
+                    NotHeld::TimedOut | NotHeld::Reset => {
+                        tally.refused += u64::from(counts);
+                        Ok(())
+                    }
+                    other => Err(other),
+                };
             }
-            Err(why) => return Err(why),
         };
         let held = executor.now();
         let mode = hold.mode();
-        if let Some(ledger) = &shared.ledger {
-            ledger.enter(lock, mode);
-        }
+        let fairness = noted.map(|(ledger, arrival)| ledger.enter(lock, mode, wanted, arrival));
         let used = self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
-        if let Some(ledger) = &shared.ledger {
+        if let Some((ledger, _)) = noted {
             ledger.leave(lock, mode);
         }
         used?;
         let released = self.client.release(hold).done().await;
         let ended = executor.now();
         shared.progress.tick(self.index, ended.0, true);
+        let tally = &mut *tally.borrow_mut();
+        tally.fairness = tally.fairness.max(fairness.unwrap_or_default());
         if counts {
-            let tally = &mut *tally.borrow_mut();
+            let acquire_ns = held.since(began).as_nanos() as u64;
             tally.operations += 1;
-            tally.acquire_ns.saturating_record(held.since(began).as_nanos() as u64);
+            tally.acquire_ns.saturating_record(acquire_ns);
             tally.operation_ns.saturating_record(ended.since(began).as_nanos() as u64);
+            if shared.hottest == Some(lock) {
+                tally.hottest_ns.saturating_record(acquire_ns);
+            }
         }
         match released {
             Err(NotHeld::Reset) => Ok(()),
@@ -173,13 +185,8 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let load = &self.shared.load;
         // Without verbs inside, nothing shows which writer was the last.
         let writes = wanted == Mode::Exclusive && load.section > 0;
-        let value = self.shared.ledger.as_ref().filter(|_| writes).map(|ledger| {
-            let written = &ledger.written[lock as usize];
-            // Only the holder counts.
-            let value = written.load(Ordering::Relaxed) + 1;
-            written.store(value, Ordering::Relaxed);
-            value
-        });
+        let ledger = self.shared.ledger.as_ref().filter(|_| writes);
+        let value = ledger.map(|ledger| ledger.next_value(lock));
         for _ in 0..load.section {
             let mut batch = self.lane.batch();
             match wanted {
@@ -213,8 +220,8 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
             for (lock, buffer) in buffers {
                 let [head, claim, value] = *done.words(buffer) else { unreachable!("three words") };
-                let written = shared.ledger.as_ref().map(|ledger| &ledger.written[lock as usize]);
-                let written = written.map_or(value, |written| written.load(Ordering::Relaxed));
+                let ledger = shared.ledger.as_ref();
+                let written = ledger.map_or(value, |ledger| ledger.written(lock));
                 let is_free = self.client.system().is_free(head);
                 if is_free && value == written {
                     continue;

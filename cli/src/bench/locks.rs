@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
-use lotus_benchmarks::locks::{self, Latencies, LockLoad, LockOutcome};
+use lotus_benchmarks::locks::{self, Fairness, Latencies, LockLoad, LockOutcome, LockTally};
 use lotus_benchmarks::report::grouped;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
-use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Release};
+use lotus_locks::{Counts, Recovery};
 use serde_json::json;
 
 use super::{Failure, deploy};
@@ -110,6 +110,18 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
+/// Verbs of an acquisition beyond the first.
+fn retries(counts: &Counts) -> f64 {
+    per(counts.retries, counts.acquired)
+}
+
+/// Mean and quantiles of latencies for a person, in microseconds.
+fn quantiles(histogram: &Latencies) -> String {
+    let at = |quantile| micros(histogram.value_at_quantile(quantile));
+    let mean = histogram.mean() / 1000.0;
+    format!("{mean:.1} mean, {:.1} p50, {:.1} p99, {:.1} p99.9", at(0.5), at(0.99), at(0.999))
+}
+
 fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
     let tally = &outcome.tally;
     let operations = tally.operations;
@@ -118,10 +130,10 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
     let clients = args.cns * args.threads * args.coroutines;
     line("lock", format!("{} on {}, {clients} clients", load.choice.kind, args.fabric.name()));
     line("operations a second", grouped(rate(operations, load.secs)));
-    for (name, histogram) in [("acquire", &tally.acquire_ns), ("operation", &tally.operation_ns)] {
-        let at = |quantile| micros(histogram.value_at_quantile(quantile));
-        let values = format!("{:.1} p50, {:.1} p99, {:.1} p99.9", at(0.5), at(0.99), at(0.999));
-        line(&format!("{name}, µs"), values);
+    line("acquire, µs", quantiles(&tally.acquire_ns));
+    line("operation, µs", quantiles(&tally.operation_ns));
+    if !tally.hottest_ns.is_empty() {
+        line("hottest lock, µs", quantiles(&tally.hottest_ns));
     }
     let verbs = &tally.verbs;
     let of = |count| per(count, operations);
@@ -136,10 +148,15 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
             of(verbs.messages)
         ),
     );
-    line("retries", format!("{:.3} an operation", of(tally.counts.retries)));
+    line("retries", format!("{:.3} an acquisition", retries(&tally.counts)));
     let waited = 100.0 * of(tally.counts.waited);
     line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
     line("resets, ghosts", format!("{}, {}", tally.counts.resets, grouped(tally.counts.ghosts)));
+    if load.audit {
+        let Fairness { longest_run, largest_bypass } = tally.fairness;
+        let (run, bypass) = (grouped(longest_run), grouped(largest_bypass));
+        line("at most", format!("{run} writers in a row, {bypass} later requests first"));
+    }
     if let Some(report) = &outcome.utilisation {
         line("busiest", busiest(report));
     }
@@ -173,9 +190,37 @@ fn latency(histogram: &Latencies) -> serde_json::Value {
     })
 }
 
+/// Verbs and messages of an operation.
+fn per_operation(tally: &LockTally) -> serde_json::Value {
+    let (verbs, of) = (&tally.verbs, |count| per(count, tally.operations));
+    json!({
+        "read": of(verbs.reads),
+        "write": of(verbs.writes),
+        "compare_and_swap": of(verbs.compare_and_swaps),
+        "fetch_and_add": of(verbs.fetch_and_adds),
+        "messages": of(verbs.messages),
+    })
+}
+
+/// Latency of the most popular lock, with its distribution: shares of its requests, and the time
+/// within which they were granted.
+fn hottest(histogram: &Latencies) -> serde_json::Value {
+    if histogram.is_empty() {
+        return serde_json::Value::Null;
+    }
+    let points = locks::distribution(histogram).into_iter();
+    let points = points.map(|(share, ns)| json!({ "share": share, "us": micros(ns) }));
+    json!({
+        "operations": histogram.len(),
+        "acquire": latency(histogram),
+        "acquire_cdf": points.collect::<Vec<_>>(),
+    })
+}
+
 fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_json::Value {
-    let tally = &outcome.tally;
-    let verbs = &tally.verbs;
+    let LockOutcome { tally, findings, .. } = outcome;
+    let (verbs, counts) = (&tally.verbs, &tally.counts);
+    let fairness = load.audit.then_some(tally.fairness);
     json!({
         "lock": load.choice.kind.name(),
         "fabric": args.fabric.name(),
@@ -183,6 +228,8 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "locks": load.count,
         "zipf": load.zipf,
         "read_ratio": load.read_ratio,
+        "critical_section": load.section,
+        "object_bytes": load.object_bytes,
         "clients": args.cns * args.threads * args.coroutines,
         "secs": load.secs,
         "operations": tally.operations,
@@ -190,15 +237,21 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "given_up": tally.refused,
         "acquire": latency(&tally.acquire_ns),
         "operation": latency(&tally.operation_ns),
+        "hottest": hottest(&tally.hottest_ns),
         "reads": verbs.reads,
         "writes": verbs.writes,
         "compare_and_swaps": verbs.compare_and_swaps,
         "fetch_and_adds": verbs.fetch_and_adds,
         "messages": verbs.messages,
-        "retries": tally.counts.retries,
-        "waited": tally.counts.waited,
-        "resets": tally.counts.resets,
-        "ghosts": tally.counts.ghosts,
-        "audit": outcome.findings,
+        "per_operation": per_operation(tally),
+        "acquired": counts.acquired,
+        "retries": counts.retries,
+        "retries_per_acquisition": retries(counts),
+        "waited": counts.waited,
+        "resets": counts.resets,
+        "ghosts": counts.ghosts,
+        "longest_writer_run": fairness.map(|fairness| fairness.longest_run),
+        "largest_bypass": fairness.map(|fairness| fairness.largest_bypass),
+        "audit": findings,
     })
 }
