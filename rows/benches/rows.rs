@@ -206,8 +206,8 @@ fn reads(cluster: &Cluster, rows: Rows) -> Result<(u64, usize), Error> {
     time(cluster, rows, RangeRead(rows), RANGES)?;
     let before = cluster.counters()?;
     time(cluster, rows, RangeRead(rows), RANGES)?;
-    let after = cluster.counters()?;
-    let (reads, bytes) = (after.reads - before.reads, after.verb_bytes - before.verb_bytes);
+    let posted = cluster.counters()? - &before;
+    let (reads, bytes) = (posted.reads, posted.verb_bytes);
     let one = bytes / reads;
     Ok((reads.div_ceil(RANGES * COROUTINES), one as usize / 8 * 8))
 }

@@ -212,7 +212,8 @@ fn run_locks(system: &str, secs: f64) -> Result<u64, Error> {
         secs,
         audit: false,
     };
-    Ok(locks::run(&Threads::new(load.nodes(), SEED), &load)?.tally.operations)
+    let (machines, progress) = (Threads::new(load.nodes(), SEED), Progress::new(1, |_| ()));
+    Ok(locks::run(&machines, &load, &Arc::new(progress))?.tally.operations)
 }
 
 /// Runs a workload on one coordinator.

@@ -3,27 +3,26 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
-use lotus_fabric::transport::Fabric;
-use lotus_locks::{
-    Client, Counts, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait,
-};
+use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_fabric::verbs::VerbError;
+use lotus_locks::{Client, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait};
 use rand::Rng;
 
-use super::{LockTally, OBJECT, Shared};
+use super::{LockTally, OBJECT, Shared, Times};
 
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
 /// Locks that the audit reads in one batch.
 const AUDITED: u64 = 256;
+/// Time after which a lane looks again whether the run has failed.
+const LOOK: Duration = Duration::from_millis(10);
 /// Findings that are told one by one.
 const MAX_FINDINGS: usize = 10;
 
@@ -32,6 +31,8 @@ pub(super) struct Seat<S: LockSystem, F> {
     lane: Lane,
     client: Client<S>,
     shared: Arc<Shared<F>>,
+    /// Number of the lane among all that have clients.
+    index: usize,
 }
 
 impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
@@ -42,103 +43,136 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         lane: u16,
         roster: Roster,
         shared: Arc<Shared<F>>,
-    ) -> Self {
+    ) -> Result<Self, FabricError> {
         let at = Endpoint { node: member.node, lane: LaneId(lane) };
+        let index = usize::from(member.node.0 - 1) * usize::from(shared.load.threads);
+        let index = index + usize::from(lane);
         let waker = executor.handle().waker();
-        let transport = fabric
-            .open_lane(at, Epoch(member.life.incarnation()), waker)
-            .unwrap_or_else(|error| panic!("no lane at {at:?}: {error}"));
+        let transport = fabric.open_lane(at, Epoch(member.life.incarnation()), waker)?;
         let lane = Lane::new(at, executor.handle().clone(), transport);
         executor.add_driver(lane.driver());
         let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
         let client = Client::new((shared.make)(), Rpc::new(lane.clone()), identity);
-        Self { lane, client, shared }
+        Ok(Self { lane, client, shared, index })
     }
 
     pub(super) fn client(&self) -> Client<S> {
         self.client.clone()
     }
 
-    /// Runs the lane's clients until the time is over.
+    /// Whether something outside of the run has made it worthless. Then nothing is waited for: a
+    /// client may ask for ever what nobody answers.
+    fn has_failed(&self) -> bool {
+        self.shared.progress.failure().is_some()
+    }
+
+    /// Waits for a time, or until the run has failed.
+    async fn wait_until(&self, time: Nanos) {
+        let executor = self.lane.executor();
+        while executor.now() < time && !self.has_failed() {
+            executor.sleep_until(time.min(executor.now().after(LOOK))).await;
+        }
+    }
+
+    /// Runs the lane's clients until the time is over, or the run has failed.
     pub(super) async fn run(self) -> LockTally {
         let executor = self.lane.executor().clone();
-        let load = &self.shared.load;
-        let warm = self.shared.begins.after(Duration::from_secs_f64(load.warmup));
-        let end = warm.after(Duration::from_secs_f64(load.secs));
-        let clients = load.coroutines;
+        let Times { begins, counts_from, ends } = self.shared.times;
+        let clients = self.shared.load.coroutines;
         let seat = Rc::new(self);
         let tally = Rc::new(RefCell::new(LockTally::default()));
-        let running = Rc::new(Cell::new(clients));
-        executor.sleep_until(seat.shared.begins).await;
+        let (running, is_quiet) = (Rc::new(Cell::new(clients)), Rc::new(Cell::new(false)));
+        seat.wait_until(begins).await;
         for number in 0..clients {
             let (seat, tally) = (Rc::clone(&seat), Rc::clone(&tally));
-            let running = Rc::clone(&running);
+            let (running, is_quiet) = (Rc::clone(&running), Rc::clone(&is_quiet));
             executor.spawn(async move {
-                let at = seat.lane.at();
-                let stream = [at.node.0, at.lane.0, number].into_iter();
-                let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
-                let mut rng = seat.lane.executor().env().rng(stream);
-                while seat.lane.executor().now() < end {
-                    if seat.operate(&mut rng, warm, &tally).await.is_err() {
-                        break;
-                    }
-                }
+                seat.run_client(number, &tally).await;
                 running.set(running.get() - 1);
+                if running.get() == 0 {
+                    // The last one sees to it that the lane has nothing outstanding.
+                    seat.client.quiet().await;
+                    is_quiet.set(true);
+                }
             });
         }
-        executor.sleep_until(warm).await;
+        seat.wait_until(counts_from).await;
         let before = (seat.client.counts(), seat.lane.counters());
-        executor.sleep_until(end).await;
+        seat.wait_until(ends).await;
         let after = (seat.client.counts(), seat.lane.counters());
-        while running.get() > 0 {
+        while !is_quiet.get() && !seat.has_failed() {
             executor.sleep(Duration::from_micros(20)).await;
         }
-        seat.client.quiet().await;
         let mut tally = tally.take();
-        tally.counts = counts_since(after.0, before.0);
-        tally.verbs = verbs_since(&after.1, &before.1);
+        tally.counts = after.0 - before.0;
+        tally.verbs = after.1 - &before.1;
         tally
     }
 
+    /// Runs one client until the time is over.
+    async fn run_client(&self, number: u16, tally: &RefCell<LockTally>) {
+        let at = self.lane.at();
+        let stream = [at.node.0, at.lane.0, number].into_iter();
+        let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
+        let mut rng = self.lane.executor().env().rng(stream);
+        while self.lane.executor().now() < self.shared.times.ends && !self.has_failed() {
+            if let Err(why) = self.operate(&mut rng, tally).await {
+                tally.borrow_mut().ended = Some(why);
+                break;
+            }
+        }
+    }
+
     /// Takes one lock, uses what it protects, and releases it.
-    async fn operate(
-        &self,
-        rng: &mut SmallRng,
-        warm: Nanos,
-        tally: &RefCell<LockTally>,
-    ) -> Result<(), NotHeld> {
+    async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let executor = self.lane.executor();
         let lock = shared.chooser.draw(rng);
         let reads = load.read_ratio > 0.0 && rng.random_bool(load.read_ratio);
         let wanted = if reads { Mode::Shared } else { Mode::Exclusive };
         let began = executor.now();
+        let counts = began >= shared.times.counts_from;
+        let arrival = shared.ledger.as_ref().map(|ledger| ledger.request(lock));
+        let noted = shared.ledger.as_ref().zip(arrival);
         let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
         let limits = Limits { wait: Wait::Until(until), terms: 1 };
         let hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
             Ok(hold) => hold,
-            Err(NotHeld::TimedOut | NotHeld::Reset) => {
-                tally.borrow_mut().refused += u64::from(began >= warm);
-                return Ok(());
+            Err(why) => {
+                let tally = &mut *tally.borrow_mut();
+                if let Some((ledger, arrival)) = noted {
+                    tally.fairness = tally.fairness.max(ledger.give_up(lock, arrival));
+                }
+                return match why {
+                    NotHeld::TimedOut | NotHeld::Reset => {
+                        tally.refused += u64::from(counts);
+                        Ok(())
+                    }
+                    other => Err(other),
+                };
             }
-            Err(why) => return Err(why),
         };
         let held = executor.now();
         let mode = hold.mode();
-        if let Some(ledger) = &shared.ledger {
-            ledger.enter(lock, mode);
-        }
-        self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
-        if let Some(ledger) = &shared.ledger {
+        let fairness = noted.map(|(ledger, arrival)| ledger.enter(lock, mode, wanted, arrival));
+        let used = self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
+        if let Some((ledger, _)) = noted {
             ledger.leave(lock, mode);
         }
+        used?;
         let released = self.client.release(hold).await;
-        if began >= warm {
-            let tally = &mut *tally.borrow_mut();
+        let ended = executor.now();
+        shared.progress.tick(self.index, ended.0, true);
+        let tally = &mut *tally.borrow_mut();
+        tally.fairness = tally.fairness.max(fairness.unwrap_or_default());
+        if counts {
+            let acquire_ns = held.since(began).as_nanos() as u64;
             tally.operations += 1;
-            tally.acquire_ns.saturating_record(held.since(began).as_nanos() as u64);
-            let whole = executor.now().since(began);
-            tally.operation_ns.saturating_record(whole.as_nanos() as u64);
+            tally.acquire_ns.saturating_record(acquire_ns);
+            tally.operation_ns.saturating_record(ended.since(began).as_nanos() as u64);
+            if shared.hottest == Some(lock) {
+                tally.hottest_ns.saturating_record(acquire_ns);
+            }
         }
         match released {
             Err(NotHeld::Reset) => Ok(()),
@@ -146,17 +180,13 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         }
     }
 
-    async fn use_lock(&self, lock: u64, data: RemoteAddr, wanted: Mode) {
+    /// The verbs for whose sake the lock is taken.
+    async fn use_lock(&self, lock: u64, data: RemoteAddr, wanted: Mode) -> Result<(), NotHeld> {
         let load = &self.shared.load;
         // Without verbs inside, nothing shows which writer was the last.
         let writes = wanted == Mode::Exclusive && load.section > 0;
-        let value = self.shared.ledger.as_ref().filter(|_| writes).map(|ledger| {
-            let written = &ledger.written[lock as usize];
-            // Only the holder counts.
-            let value = written.load(Ordering::Relaxed) + 1;
-            written.store(value, Ordering::Relaxed);
-            value
-        });
+        let ledger = self.shared.ledger.as_ref().filter(|_| writes);
+        let value = ledger.map(|ledger| ledger.next_value(lock));
         for _ in 0..load.section {
             let mut batch = self.lane.batch();
             match wanted {
@@ -167,14 +197,17 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                     batch.write(data, buffer);
                 }
             }
-            if let Err(error) = batch.post().await {
-                panic!("a verb beside lock {lock} failed: {error}");
-            }
+            batch.post().await.map_err(|failed| match failed.first().error {
+                VerbError::Revoked => NotHeld::Expelled,
+                _ => NotHeld::Unavailable,
+            })?;
         }
+        Ok(())
     }
 
-    /// Looks at every lock, and at what it protects.
-    pub(super) async fn audit(self) -> Vec<String> {
+    /// Looks at every lock, and at what it protects; returns what is wrong, or a sentence if they
+    /// cannot be read.
+    pub(super) async fn audit(self) -> Result<Vec<String>, String> {
         let (shared, mut findings) = (&*self.shared, Vec::new());
         let mut wrong = 0_u64;
         for first in (0..shared.load.count).step_by(AUDITED as usize) {
@@ -184,11 +217,11 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 .map(|lock| (lock, batch.read(shared.space.object(lock), OBJECT as usize + 8)))
                 .collect();
             let done = batch.post().await;
-            let done = done.unwrap_or_else(|error| panic!("the locks cannot be read: {error}"));
+            let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
             for (lock, buffer) in buffers {
                 let [head, claim, value] = *done.words(buffer) else { unreachable!("three words") };
-                let written = shared.ledger.as_ref().map(|ledger| &ledger.written[lock as usize]);
-                let written = written.map_or(value, |written| written.load(Ordering::Relaxed));
+                let ledger = shared.ledger.as_ref();
+                let written = ledger.map_or(value, |ledger| ledger.written(lock));
                 let is_free = self.client.system().is_free(head);
                 if is_free && value == written {
                     continue;
@@ -203,31 +236,6 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         if wrong > MAX_FINDINGS as u64 {
             findings.push(format!("and {} more", wrong - MAX_FINDINGS as u64));
         }
-        findings
-    }
-}
-
-fn counts_since(after: Counts, before: Counts) -> Counts {
-    Counts {
-        acquired: after.acquired - before.acquired,
-        waited: after.waited - before.waited,
-        retries: after.retries - before.retries,
-        timed_out: after.timed_out - before.timed_out,
-        ghosts: after.ghosts - before.ghosts,
-        barred: after.barred - before.barred,
-        resets: after.resets - before.resets,
-    }
-}
-
-fn verbs_since(after: &VerbCounters, before: &VerbCounters) -> VerbCounters {
-    VerbCounters {
-        reads: after.reads - before.reads,
-        writes: after.writes - before.writes,
-        compare_and_swaps: after.compare_and_swaps - before.compare_and_swaps,
-        fetch_and_adds: after.fetch_and_adds - before.fetch_and_adds,
-        doorbells: after.doorbells - before.doorbells,
-        messages: after.messages - before.messages,
-        verb_bytes: after.verb_bytes - before.verb_bytes,
-        message_bytes: after.message_bytes - before.message_bytes,
+        Ok(findings)
     }
 }

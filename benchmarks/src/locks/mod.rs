@@ -7,26 +7,32 @@
 //! under the lock; in the end the two numbers are equal, unless a write was lost, or came too late.
 //! And every lock is free.
 //!
-//! `lane`: what each lane does.
+//! `lane`: what each lane does; `ledger`: what is noted in this process.
 
 mod lane;
+mod ledger;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_channel::{Receiver, Sender};
 use hdrhistogram::Histogram;
 use lotus_fabric::counters::VerbCounters;
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
+use lotus_fabric::transport::Fabric;
 use lotus_locks::systems::{Choice, Visitor};
-use lotus_locks::{Counts, LockSpace, LockSystem, Member, Mode, Roster};
+use lotus_locks::{Counts, LockSpace, LockSystem, Member, NotHeld, Roster};
 
 use crate::contract::deployment::DeployError;
+use crate::drive::progress::{Phase, Progress};
 use crate::workloads::zipf::KeyChooser;
 use lane::Seat;
+use ledger::Ledger;
 
 /// The memory node.
 const MEMORY: NodeId = NodeId(0);
@@ -99,6 +105,27 @@ impl LockLoad {
 /// Latencies in nanoseconds.
 pub type Latencies = Histogram<u64>;
 
+/// How unevenly a lock has treated requests, over the whole run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fairness {
+    /// The most writers that have held a lock one after another, without a reader in between.
+    pub longest_run: u64,
+    /// The most requests that came later than a request for the same lock and were granted before
+    /// it. Where requests are given up, there may have been more.
+    pub largest_bypass: u64,
+}
+
+impl Fairness {
+    /// The worse of each.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            longest_run: self.longest_run.max(other.longest_run),
+            largest_bypass: self.largest_bypass.max(other.largest_bypass),
+        }
+    }
+}
+
 /// What one lane, or all of them, have done.
 #[derive(Clone, Debug)]
 pub struct LockTally {
@@ -110,10 +137,17 @@ pub struct LockTally {
     pub acquire_ns: Latencies,
     /// Time from the request to the end of the release, in nanoseconds.
     pub operation_ns: Latencies,
+    /// Time from the request to the most popular lock, in nanoseconds; empty if all are drawn as
+    /// often.
+    pub hottest_ns: Latencies,
     /// Counts of the lock system in the time that counts.
     pub counts: Counts,
     /// Verbs and messages in the time that counts.
     pub verbs: VerbCounters,
+    /// Treatment of the requests; zeroes without an audit, which takes note of them.
+    pub fairness: Fairness,
+    /// Reason why a client has ended before its time.
+    pub ended: Option<NotHeld>,
 }
 
 impl Default for LockTally {
@@ -127,8 +161,11 @@ impl Default for LockTally {
             refused: 0,
             acquire_ns: histogram(),
             operation_ns: histogram(),
+            hottest_ns: histogram(),
             counts: Counts::default(),
             verbs: VerbCounters::default(),
+            fairness: Fairness::default(),
+            ended: None,
         }
     }
 }
@@ -140,9 +177,20 @@ impl std::ops::AddAssign for LockTally {
         let adds = "histograms of the same bounds add up";
         self.acquire_ns.add(other.acquire_ns).expect(adds);
         self.operation_ns.add(other.operation_ns).expect(adds);
+        self.hottest_ns.add(other.hottest_ns).expect(adds);
         self.counts += other.counts;
         self.verbs += &other.verbs;
+        self.fairness = self.fairness.max(other.fairness);
+        self.ended = self.ended.or(other.ended);
     }
+}
+
+/// Distribution of latencies: for shares of the requests, from one percent to all, the time within
+/// which they ended, in nanoseconds. Empty if there were none.
+pub fn distribution(latencies: &Latencies) -> Vec<(f64, u64)> {
+    let percents = (1..=99_u32).map(f64::from).chain([99.5, 99.9, 99.99, 100.0]);
+    let shares = percents.map(|percent| percent / 100.0).filter(|_| !latencies.is_empty());
+    shares.map(|share| (share, latencies.value_at_quantile(share))).collect()
 }
 
 /// Results of a run.
@@ -156,59 +204,23 @@ pub struct LockOutcome {
     pub utilisation: Option<Report>,
 }
 
-/// What the clients of all lanes share: for the audit, what is held, and what was written.
-struct Ledger {
-    /// For each lock, readers that hold it, and [`WRITER`] for each writer.
-    held: Vec<AtomicU32>,
-    /// For each lock, writers that have held it.
-    written: Vec<AtomicU64>,
-    /// Locks that two have held who must not.
-    clashes: AtomicU64,
-}
-
-const WRITER: u32 = 1 << 16;
-
-impl Ledger {
-    fn new(locks: u64) -> Self {
-        Self {
-            held: (0..locks).map(|_| AtomicU32::new(0)).collect(),
-            written: (0..locks).map(|_| AtomicU64::new(0)).collect(),
-            clashes: AtomicU64::new(0),
-        }
-    }
-
-    const fn weight(mode: Mode) -> u32 {
-        match mode {
-            Mode::Shared => 1,
-            Mode::Exclusive => WRITER,
-        }
-    }
-
-    fn enter(&self, lock: u64, mode: Mode) {
-        let before = self.held[lock as usize].fetch_add(Self::weight(mode), Ordering::AcqRel);
-        let clashes = match mode {
-            Mode::Shared => before >= WRITER,
-            Mode::Exclusive => before > 0,
-        };
-        self.clashes.fetch_add(u64::from(clashes), Ordering::Relaxed);
-    }
-
-    fn leave(&self, lock: u64, mode: Mode) {
-        self.held[lock as usize].fetch_sub(Self::weight(mode), Ordering::AcqRel);
-    }
-}
-
-/// Runs the load.
+/// Runs the load. `progress` counts locks held and released, with one coordinator for each lane;
+/// its failure ends the run.
 ///
 /// # Errors
-/// [`DeployError`] if the machines refuse, or a lane breaks.
-pub fn run<M: Machines>(machines: &M, load: &LockLoad) -> Result<LockOutcome, DeployError> {
-    load.choice.visit(Run { machines, load })
+/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+pub fn run<M: Machines>(
+    machines: &M,
+    load: &LockLoad,
+    progress: &Arc<Progress>,
+) -> Result<LockOutcome, DeployError> {
+    load.choice.visit(Run { machines, load, progress })
 }
 
 struct Run<'a, M> {
     machines: &'a M,
     load: &'a LockLoad,
+    progress: &'a Arc<Progress>,
 }
 
 fn refused(error: impl std::fmt::Display) -> DeployError {
@@ -219,20 +231,25 @@ impl<M: Machines> Visitor for Run<'_, M> {
     type Output = Result<LockOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
-        let Self { machines, load } = self;
+        let Self { machines, load, progress } = self;
         let base = RemoteAddr::new(MEMORY, REGION, 0);
         let space = LockSpace::new(base, OBJECT, load.stride(), load.count).map_err(refused)?;
         let bytes = space.bytes().next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
         let roster = Roster::default();
-        let shared = Arc::new(Shared {
-            load: load.clone(),
-            space,
-            chooser: KeyChooser::new(load.count, load.zipf),
-            ledger: load.audit.then(|| Ledger::new(load.count)),
-            begins: machines.outside().now().after(START),
-            make,
-        });
+        let chooser = KeyChooser::new(load.count, load.zipf);
+        let ledger = load.audit.then(|| Ledger::new(load.count));
+        let begins = machines.outside().now().after(START);
+        let counts_from = begins.after(Duration::from_secs_f64(load.warmup));
+        let ends = counts_from.after(Duration::from_secs_f64(load.secs));
+        let (load, progress) = (load.clone(), Arc::clone(progress));
+        progress.set_span(begins.0, ends.0);
+        progress.enter(Phase::Running);
+        let hottest = chooser.most_popular();
+        let times = Times { begins, counts_from, ends };
+        let shared =
+            Arc::new(Shared { load, space, chooser, hottest, ledger, progress, times, make });
+        let load = &shared.load;
         let (sender, reports) = async_channel::unbounded();
         let (stop, stopped) = async_channel::bounded::<()>(1);
         // All are members before the first of them uses a lock.
@@ -242,20 +259,9 @@ impl<M: Machines> Visitor for Run<'_, M> {
         let mut cores = Vec::new();
         for member in members {
             for lane in 0..load.threads {
-                let (shared, roster) = (Arc::clone(&shared), roster.clone());
-                let (sender, stopped) = (sender.clone(), stopped.clone());
                 let fabric = machines.fabric();
-                let program: Program = Box::new(move |executor| {
-                    let seat = Seat::open(executor, &*fabric, member, lane, roster, shared);
-                    Box::pin(async move {
-                        let client = seat.client();
-                        // Received by nobody if another lane broke.
-                        let _ = sender.send(seat.run().await).await;
-                        // Its answers to resets are needed until all have ended.
-                        let _ = stopped.recv().await;
-                        drop(client);
-                    })
-                });
+                let open = open(fabric, member, lane, roster.clone(), Arc::clone(&shared));
+                let program = clients(open, sender.clone(), stopped.clone());
                 let name = format!("locks-{}-{lane}", member.node.0);
                 cores.push(machines.start(member.node, &name, program).map_err(refused)?);
             }
@@ -270,14 +276,65 @@ impl<M: Machines> Visitor for Run<'_, M> {
         drop(stop);
         let ended =
             cores.into_iter().map(|core| machines.join(core)).fold(true, |all, one| all & one);
+        if let Some(why) = shared.progress.failure() {
+            return Err(DeployError::Failed(why.clone()));
+        }
         if !ended {
             return Err(DeployError::Failed("a lane broke".to_owned()));
         }
+        if let Some(why) = outcome.tally.ended {
+            return Err(DeployError::Failed(format!("a client has ended before its time: {why}")));
+        }
         if load.audit {
+            shared.progress.enter(Phase::Auditing);
             outcome.findings = Some(audit(machines, &roster, &shared)?);
         }
         Ok(outcome)
     }
+}
+
+/// Opens a lane on the core that will turn it; a failure to do so is that of the run.
+fn open<S, F>(
+    fabric: Arc<dyn Fabric>,
+    member: Member,
+    lane: u16,
+    roster: Roster,
+    shared: Arc<Shared<F>>,
+) -> impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send
+where
+    S: LockSystem,
+    F: Fn() -> S + Send + Sync + 'static,
+{
+    move |executor| {
+        let progress = Arc::clone(&shared.progress);
+        let seat = Seat::open(executor, &*fabric, member, lane, roster, shared);
+        seat.map_err(|error| progress.fail(error.to_string())).ok()
+    }
+}
+
+/// The program of a lane: runs its clients, and sends what they have done.
+fn clients<S, F>(
+    open: impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send + 'static,
+    sender: Sender<LockTally>,
+    stopped: Receiver<()>,
+) -> Program
+where
+    S: LockSystem,
+    F: Fn() -> S + Send + Sync + 'static,
+{
+    Box::new(move |executor| {
+        let Some(seat) = open(executor) else { return Box::pin(async {}) };
+        Box::pin(async move {
+            let client = seat.client();
+            // Received by nobody if another lane broke.
+            let _ = sender.send(seat.run().await).await;
+            // The reports end with the last lane that runs.
+            drop(sender);
+            // Its answers to resets are needed until all have ended.
+            let _ = stopped.recv().await;
+            drop(client);
+        })
+    })
 }
 
 /// Looks at every lock when nothing runs.
@@ -293,9 +350,9 @@ where
     let node = NodeId(shared.load.cns + 1);
     let member = roster.join(node, 1).ok_or_else(|| refused("locks name fewer nodes"))?;
     let (sender, found) = async_channel::bounded(1);
-    let (roster, seats, fabric) = (roster.clone(), Arc::clone(shared), machines.fabric());
+    let open = open(machines.fabric(), member, 0, roster.clone(), Arc::clone(shared));
     let program: Program = Box::new(move |executor| {
-        let seat = Seat::open(executor, &*fabric, member, 0, roster, seats);
+        let Some(seat) = open(executor) else { return Box::pin(async {}) };
         Box::pin(async move {
             // It is awaited.
             let _ = sender.send(seat.audit().await).await;
@@ -304,8 +361,10 @@ where
     let core = machines.start(node, "audit", program).map_err(refused)?;
     let found = machines.wait(&found);
     machines.join(core);
-    let mut found = found.ok_or_else(|| DeployError::Failed("the audit broke".to_owned()))?;
-    let clashes = shared.ledger.as_ref().map_or(0, |ledger| ledger.clashes.load(Ordering::Relaxed));
+    let broke = || shared.progress.failure().map_or("the audit broke", String::as_str);
+    let found = found.unwrap_or_else(|| Err(broke().to_owned()));
+    let mut found = found.map_err(DeployError::Failed)?;
+    let clashes = shared.ledger.as_ref().map_or(0, Ledger::clashes);
     if clashes > 0 {
         found.push(format!("{clashes} times two held a lock who must not"));
     }
@@ -317,30 +376,135 @@ struct Shared<F> {
     load: LockLoad,
     space: LockSpace,
     chooser: KeyChooser,
+    /// The most popular lock, if there is one.
+    hottest: Option<u64>,
     ledger: Option<Ledger>,
-    begins: lotus_fabric::env::Nanos,
+    progress: Arc<Progress>,
+    times: Times,
     make: F,
+}
+
+/// When clients begin, when their requests begin to count, and when they end.
+#[derive(Clone, Copy)]
+struct Times {
+    begins: Nanos,
+    counts_from: Nanos,
+    ends: Nanos,
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
+    use lotus_fabric::machines::Threads;
+    use lotus_fabric::sim::{Config, Profile, SimMachines, World};
+    use lotus_locks::systems::Kind;
+
     use super::*;
 
-    #[test]
-    fn two_holders_who_must_not_are_seen() {
-        use Mode::{Exclusive, Shared};
-        for (first, second, clashes) in
-            [(Shared, Shared, 0), (Shared, Exclusive, 1), (Exclusive, Shared, 1)]
-        {
-            let ledger = Ledger::new(2);
-            ledger.enter(1, first);
-            ledger.enter(1, second);
-            ledger.enter(0, Exclusive);
-            assert_eq!(ledger.clashes.load(Ordering::Relaxed), clashes, "{first:?}, {second:?}");
-            ledger.leave(1, first);
-            ledger.leave(1, second);
-            ledger.enter(1, Exclusive);
-            assert_eq!(ledger.clashes.load(Ordering::Relaxed), clashes);
+    fn short() -> LockLoad {
+        LockLoad {
+            choice: Choice::of(Kind::Dslr),
+            count: 20,
+            zipf: 0.99,
+            read_ratio: 0.5,
+            section: 1,
+            object_bytes: 8,
+            patience: None,
+            cns: 2,
+            threads: 2,
+            coroutines: 2,
+            warmup: 0.01,
+            secs: 0.05,
+            audit: true,
         }
+    }
+
+    #[test]
+    fn a_failure_outside_ends_the_run_long_before_its_time() {
+        let load = LockLoad { secs: 1e6, ..short() };
+        let progress = Arc::new(Progress::new(4, |_| ()));
+        progress.fail("a memory node has ended".to_owned());
+        let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress);
+        let failed = DeployError::Failed("a memory node has ended".to_owned());
+        assert_eq!(outcome.expect_err("it has failed"), failed);
+    }
+
+    #[test]
+    fn lanes_that_cannot_be_opened_end_the_run_with_a_sentence() {
+        let (load, machines) = (LockLoad { secs: 1e6, ..short() }, Threads::new(4, 1));
+        let progress = Arc::new(Progress::new(4, |_| ()));
+        let taken = Endpoint { node: NodeId(2), lane: LaneId(1) };
+        let executor = Executor::new(machines.outside());
+        let lane = machines.fabric().open_lane(taken, Epoch(1), executor.handle().waker());
+        let Err(DeployError::Failed(why)) = run(&machines, &load, &progress) else {
+            panic!("the lane is taken")
+        };
+        assert!(why.contains("lane"), "{why}");
+        drop(lane);
+    }
+
+    #[test]
+    fn progress_counts_what_is_done_on_all_lanes() {
+        for audit in [true, false] {
+            let load = LockLoad { audit, ..short() };
+            let phases = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::clone(&phases);
+            let enter = move |phase| seen.lock().expect("no panic").push(phase);
+            let progress = Arc::new(Progress::new(4, enter));
+            let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress).expect("it runs");
+            // Those of the warm-up do not count in the outcome.
+            assert!(progress.committed() >= outcome.tally.operations, "{outcome:?}");
+            assert!(outcome.tally.operations > 0 && progress.fraction() > 0.0);
+            assert_eq!(outcome.findings, audit.then(Vec::new));
+            let expected = [Phase::Running, Phase::Auditing];
+            assert_eq!(*phases.lock().expect("no panic"), expected[..1 + usize::from(audit)]);
+        }
+    }
+
+    #[test]
+    fn a_distribution_rises_to_the_slowest() {
+        let mut tally = LockTally::default();
+        assert_eq!(distribution(&tally.hottest_ns), []);
+        for ns in 1..=1000 {
+            tally.hottest_ns.saturating_record(ns);
+        }
+        let points = distribution(&tally.hottest_ns);
+        assert!(points.is_sorted_by(|one, next| one.0 < next.0 && one.1 <= next.1), "{points:?}");
+        assert_eq!((points[0], points[49]), ((0.01, 10), (0.5, 500)));
+        assert_eq!(points.last(), Some(&(1.0, 1000)));
+    }
+
+    /// One lock and as many requests as fit: writers follow each other, and what is noted of all
+    /// lanes is put together.
+    #[test]
+    fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
+        let run = |load: LockLoad| {
+            let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
+            let machines = SimMachines::new(World::new(world).expect("a valid world"));
+            let progress = Arc::new(Progress::new(4, |_| ()));
+            run(&machines, &load, &progress).expect("it runs").tally
+        };
+        let short = LockLoad { warmup: 0.0005, secs: 0.002, coroutines: 4, ..short() };
+        let one = LockLoad { count: 1, read_ratio: 0.2, ..short.clone() };
+        let (queue, retries) =
+            (run(one.clone()), run(LockLoad { choice: Choice::of(Kind::Cas), ..one.clone() }));
+        // There is one lock, so it is the hottest.
+        assert_eq!(queue.hottest_ns, queue.acquire_ns);
+        assert!(queue.fairness.longest_run > 2, "{:?}", queue.fairness);
+        // Requests may change places on the way to the lock, but not in its queue.
+        let clients = 2 * 2 * 4;
+        assert!(queue.fairness.largest_bypass < clients, "{:?}", queue.fairness);
+        assert!(retries.fairness.largest_bypass > clients, "{:?}", retries.fairness);
+        let unseen = run(LockLoad { audit: false, ..one });
+        assert_eq!(unseen.fairness, Fairness::default());
+        assert_eq!(unseen.operations, queue.operations, "an audit takes no time of the clients");
+        let readers = run(LockLoad { read_ratio: 1.0, ..short.clone() });
+        assert_eq!(readers.fairness.longest_run, 0);
+        assert!(!readers.hottest_ns.is_empty());
+        assert!(readers.hottest_ns.len() < readers.operations);
+        let uniform = run(LockLoad { zipf: 0.0, ..short });
+        assert!(uniform.hottest_ns.is_empty());
     }
 }

@@ -70,6 +70,14 @@ impl KeyChooser {
         Self { scatter, popularity }
     }
 
+    /// The most popular key; `None` if all are as popular.
+    pub fn most_popular(&self) -> Option<u64> {
+        match self.popularity {
+            Popularity::Uniform => None,
+            Popularity::Gray(_) | Popularity::Steep(_) => Some(self.scatter.apply(0)),
+        }
+    }
+
     /// The next key.
     #[inline]
     pub fn draw(&self, rng: &mut SmallRng) -> u64 {
@@ -157,6 +165,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use rand::SeedableRng;
+
+    #[test]
+    fn the_most_popular_key_is_drawn_most_often() {
+        assert_eq!(KeyChooser::new(10, 0.0).most_popular(), None);
+        for theta in [0.9, 1.2] {
+            let chooser = KeyChooser::new(10, theta);
+            let mut rng = SmallRng::seed_from_u64(1);
+            let mut counts = [0_u32; 10];
+            (0..1000).for_each(|_| counts[chooser.draw(&mut rng) as usize] += 1);
+            let most = (0..10).max_by_key(|key| counts[*key as usize]);
+            assert_eq!(chooser.most_popular(), most, "{theta}: {counts:?}");
+        }
+    }
 
     fn frequencies(keys: u64, theta: f64, draws: u32) -> Vec<f64> {
         let chooser = KeyChooser::new(keys, theta);

@@ -45,7 +45,7 @@ pub struct LocksArgs {
     /// Time after which a request is given up, in microseconds [default: never].
     #[arg(long, value_name = "N")]
     pub patience_us: Option<u64>,
-    /// Fabric that connects the nodes: local, tcp or sim.
+    /// Fabric that connects the nodes: local, shm (the memory node is a process), tcp or sim.
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
     pub fabric: Fabric,
     /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file

@@ -86,7 +86,7 @@ pub fn run<W: Workload>(
             let mut cluster = Embedded::start_on(builder(&config, &options.load), machines)?;
             drive(&mut cluster, workload, options, progress)
         }
-        Fabric::Shm => on_processes(workload, options, progress),
+        Fabric::Shm => workload_on_processes(workload, options, progress),
         #[cfg(feature = "tcp")]
         Fabric::Tcp => {
             let machines = |nodes| tcp_machines(nodes, options.load.seed);
@@ -130,8 +130,8 @@ where
     harness::run(cluster, workload, options, progress)
 }
 
-/// Runs a workload with every memory node in a process of its own, over shared memory.
-fn on_processes<W: Workload>(
+/// Runs a workload with every memory node in a process of its own.
+fn workload_on_processes<W: Workload>(
     workload: W,
     options: &Options,
     progress: &Arc<Progress>,
@@ -139,25 +139,8 @@ fn on_processes<W: Workload>(
     let builder = builder(&shape(options), &options.load);
     let nodes = builder.node_count().map_err(|error| refused(&error))?;
     let memory_nodes = options.cluster.mns as u16;
-    let sockets = Sockets::new().map_err(|error| refused(&error))?;
-    let arguments = |node: u16| -> Vec<OsString> {
-        let (node, nodes) = (node.to_string(), nodes.to_string());
-        let words = ["host", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
-        words.into_iter().chain([sockets.path().into()]).collect()
-    };
-    let env = Env::real(options.load.seed);
-    let watched = Arc::clone(progress);
-    let processes = MemoryNodes::start(memory_nodes, arguments, &env, move |why| watched.fail(why))
-        .map_err(|error| refused(&error))?;
-    let machines = |nodes| {
-        let fabric = ShmFabric::join(sockets.path(), nodes, &env)?;
-        (memory_nodes..nodes).try_for_each(|node| fabric.host(NodeId(node)))?;
-        Ok(Threads::over(fabric, env))
-    };
-    let machines =
-        |nodes| machines(nodes).map_err(|error: ShmError| DeployError::Refused(error.to_string()));
-    let outcome = Embedded::start_on(builder, machines).map_err(BenchError::from);
-    let outcome = outcome.and_then(|mut cluster| {
+    on_processes(nodes, memory_nodes, options.load.seed, progress, |machines, processes| {
+        let mut cluster = Embedded::start_on(builder, |_| Ok(machines))?;
         let before = processes.processor_time();
         let outcome = drive(&mut cluster, workload, options, progress);
         if progress.failure().is_some() {
@@ -172,7 +155,35 @@ fn on_processes<W: Workload>(
             processor_s: used.as_secs_f64(),
         });
         Ok(outcome)
-    });
+    })
+}
+
+/// Runs something over shared memory, with the first nodes, `memory_nodes` of `nodes`, in processes
+/// of their own and the others in this one. If a memory node ends, so does the run.
+pub(super) fn on_processes<T>(
+    nodes: u16,
+    memory_nodes: u16,
+    seed: u64,
+    progress: &Arc<Progress>,
+    run: impl FnOnce(Threads<ShmFabric>, &MemoryNodes) -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
+    let sockets = Sockets::new().map_err(|error| refused(&error))?;
+    let arguments = |node: u16| -> Vec<OsString> {
+        let (node, nodes) = (node.to_string(), nodes.to_string());
+        let words = ["host", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
+        words.into_iter().chain([sockets.path().into()]).collect()
+    };
+    let env = Env::real(seed);
+    let watched = Arc::clone(progress);
+    let processes = MemoryNodes::start(memory_nodes, arguments, &env, move |why| watched.fail(why))
+        .map_err(|error| refused(&error))?;
+    let machines = || {
+        let fabric = ShmFabric::join(sockets.path(), nodes, &env)?;
+        (memory_nodes..nodes).try_for_each(|node| fabric.host(NodeId(node)))?;
+        Ok(Threads::over(fabric, env.clone()))
+    };
+    let machines = machines().map_err(|error: ShmError| refused(&error).into());
+    let outcome = machines.and_then(|machines| run(machines, &processes));
     // Once a node has ended, any other error follows from that.
     match progress.failure() {
         Some(why) => Err(BenchError::Fatal(why.clone())),

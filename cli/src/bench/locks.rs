@@ -4,18 +4,21 @@ use std::fmt::Write as _;
 
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
-use lotus_benchmarks::locks::{self, Latencies, LockLoad, LockOutcome};
+use lotus_benchmarks::harness::BenchError;
+use lotus_benchmarks::locks::{self, Fairness, Latencies, LockLoad, LockOutcome, LockTally};
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::Threads;
+use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
-use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Release};
+use lotus_locks::{Counts, Recovery};
 use serde_json::json;
 
 use super::{Failure, deploy};
 use crate::args::LocksArgs;
 use crate::show::outputs::Outputs;
+use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
 
 /// The node numbered 0 has the locks.
@@ -28,11 +31,9 @@ const MEMORY_NODES: usize = 1;
 pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
     let load = load(args);
     load.check().map_err(Failure::Arguments)?;
-    if args.profile.is_some() && args.fabric != Fabric::Sim {
-        return Err(Failure::Arguments("only the simulated fabric has a profile".to_owned()));
-    }
+    check_fabric(args).map_err(Failure::Arguments)?;
     let outputs = Outputs::check(args.json.as_deref(), None)?;
-    let outcome = on_machines(args, &load).map_err(|error| Failure::Bench(error.into()))?;
+    let outcome = on_machines(args, &load)?;
     if let Some(output) = &outputs.json {
         screen::write_json(output, &as_json(args, &load, &outcome))?;
     }
@@ -61,23 +62,44 @@ fn load(args: &LocksArgs) -> LockLoad {
     }
 }
 
-fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, DeployError> {
+/// Refuses a fabric that cannot be had, or not for as many lanes.
+fn check_fabric(args: &LocksArgs) -> Result<(), String> {
+    if args.profile.is_some() && args.fabric != Fabric::Sim {
+        return Err("only the simulated fabric has a profile".to_owned());
+    }
+    let lanes = args.cns * args.threads;
     match args.fabric {
-        Fabric::Local => locks::run(&Threads::new(load.nodes(), args.seed), load),
+        Fabric::Shm if lanes > MAX_LANES => Err(format!(
+            "{lanes} lanes are more than one process can have on shm: at most {MAX_LANES}"
+        )),
+        Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
+        Fabric::Rdma => Err("locks alone run on local, shm, tcp and sim, not on rdma".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, BenchError> {
+    let watch = Watch::start(args.cns * args.threads, "released");
+    let (nodes, progress) = (load.nodes(), &watch.progress);
+    let outcome = match args.fabric {
+        Fabric::Local => locks::run(&Threads::new(nodes, args.seed), load, progress),
+        Fabric::Shm => {
+            return deploy::on_processes(nodes, 1, args.seed, progress, |machines, _| {
+                Ok(locks::run(&machines, load, progress)?)
+            });
+        }
         Fabric::Sim => {
             let profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
             let interleaving = Interleaving::PerBatch;
-            let config = Config { interleaving, ..Config::new(args.seed, load.nodes(), profile) };
+            let config = Config { interleaving, ..Config::new(args.seed, nodes, profile) };
             let world = World::new(config).map_err(|error| deploy::refused(&error))?;
-            locks::run(&SimMachines::new(world), load)
+            locks::run(&SimMachines::new(world), load, progress)
         }
         #[cfg(feature = "tcp")]
-        Fabric::Tcp => locks::run(&deploy::tcp_machines(load.nodes(), args.seed)?, load),
-        other => {
-            let why = format!("locks alone run on local, tcp and sim, not on {}", other.name());
-            Err(DeployError::Refused(why))
-        }
-    }
+        Fabric::Tcp => locks::run(&deploy::tcp_machines(nodes, args.seed)?, load, progress),
+        other => Err(DeployError::Refused(crate::args::common::lacks(other))),
+    };
+    Ok(outcome?)
 }
 
 fn rate(count: u64, secs: f64) -> u64 {
@@ -92,6 +114,18 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
+/// Verbs of an acquisition beyond the first.
+fn retries(counts: &Counts) -> f64 {
+    per(counts.retries, counts.acquired)
+}
+
+/// Mean and quantiles of latencies for a person, in microseconds.
+fn quantiles(histogram: &Latencies) -> String {
+    let at = |quantile| micros(histogram.value_at_quantile(quantile));
+    let mean = histogram.mean() / 1000.0;
+    format!("{mean:.1} mean, {:.1} p50, {:.1} p99, {:.1} p99.9", at(0.5), at(0.99), at(0.999))
+}
+
 fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
     let tally = &outcome.tally;
     let operations = tally.operations;
@@ -100,10 +134,10 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
     let clients = args.cns * args.threads * args.coroutines;
     line("lock", format!("{} on {}, {clients} clients", load.choice.kind, args.fabric.name()));
     line("operations a second", grouped(rate(operations, load.secs)));
-    for (name, histogram) in [("acquire", &tally.acquire_ns), ("operation", &tally.operation_ns)] {
-        let at = |quantile| micros(histogram.value_at_quantile(quantile));
-        let values = format!("{:.1} p50, {:.1} p99, {:.1} p99.9", at(0.5), at(0.99), at(0.999));
-        line(&format!("{name}, µs"), values);
+    line("acquire, µs", quantiles(&tally.acquire_ns));
+    line("operation, µs", quantiles(&tally.operation_ns));
+    if !tally.hottest_ns.is_empty() {
+        line("hottest lock, µs", quantiles(&tally.hottest_ns));
     }
     let verbs = &tally.verbs;
     let of = |count| per(count, operations);
@@ -118,10 +152,15 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
             of(verbs.messages)
         ),
     );
-    line("retries", format!("{:.3} an operation", of(tally.counts.retries)));
+    line("retries", format!("{:.3} an acquisition", retries(&tally.counts)));
     let waited = 100.0 * of(tally.counts.waited);
     line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
     line("resets, ghosts", format!("{}, {}", tally.counts.resets, grouped(tally.counts.ghosts)));
+    if load.audit {
+        let Fairness { longest_run, largest_bypass } = tally.fairness;
+        let (run, bypass) = (grouped(longest_run), grouped(largest_bypass));
+        line("at most", format!("{run} writers in a row, {bypass} later requests first"));
+    }
     if let Some(report) = &outcome.utilisation {
         line("busiest", busiest(report));
         let memory = nodes(outcome).into_iter().filter(NodeLoad::is_memory);
@@ -162,9 +201,37 @@ fn latency(histogram: &Latencies) -> serde_json::Value {
     })
 }
 
+/// Verbs and messages of an operation.
+fn per_operation(tally: &LockTally) -> serde_json::Value {
+    let (verbs, of) = (&tally.verbs, |count| per(count, tally.operations));
+    json!({
+        "read": of(verbs.reads),
+        "write": of(verbs.writes),
+        "compare_and_swap": of(verbs.compare_and_swaps),
+        "fetch_and_add": of(verbs.fetch_and_adds),
+        "messages": of(verbs.messages),
+    })
+}
+
+/// Latency of the most popular lock, with its distribution: shares of its requests, and the time
+/// within which they were granted.
+fn hottest(histogram: &Latencies) -> serde_json::Value {
+    if histogram.is_empty() {
+        return serde_json::Value::Null;
+    }
+    let points = locks::distribution(histogram).into_iter();
+    let points = points.map(|(share, ns)| json!({ "share": share, "us": micros(ns) }));
+    json!({
+        "operations": histogram.len(),
+        "acquire": latency(histogram),
+        "acquire_cdf": points.collect::<Vec<_>>(),
+    })
+}
+
 fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_json::Value {
-    let tally = &outcome.tally;
-    let verbs = &tally.verbs;
+    let LockOutcome { tally, findings, .. } = outcome;
+    let (verbs, counts) = (&tally.verbs, &tally.counts);
+    let fairness = load.audit.then_some(tally.fairness);
     json!({
         "lock": load.choice.kind.name(),
         "fabric": args.fabric.name(),
@@ -172,6 +239,8 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "locks": load.count,
         "zipf": load.zipf,
         "read_ratio": load.read_ratio,
+        "critical_section": load.section,
+        "object_bytes": load.object_bytes,
         "clients": args.cns * args.threads * args.coroutines,
         "secs": load.secs,
         "operations": tally.operations,
@@ -179,16 +248,22 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "given_up": tally.refused,
         "acquire": latency(&tally.acquire_ns),
         "operation": latency(&tally.operation_ns),
+        "hottest": hottest(&tally.hottest_ns),
         "reads": verbs.reads,
         "writes": verbs.writes,
         "compare_and_swaps": verbs.compare_and_swaps,
         "fetch_and_adds": verbs.fetch_and_adds,
         "messages": verbs.messages,
-        "retries": tally.counts.retries,
-        "waited": tally.counts.waited,
-        "resets": tally.counts.resets,
-        "ghosts": tally.counts.ghosts,
+        "per_operation": per_operation(tally),
+        "acquired": counts.acquired,
+        "retries": counts.retries,
+        "retries_per_acquisition": retries(counts),
+        "waited": counts.waited,
+        "resets": counts.resets,
+        "ghosts": counts.ghosts,
+        "longest_writer_run": fairness.map(|fairness| fairness.longest_run),
+        "largest_bypass": fairness.map(|fairness| fairness.largest_bypass),
         "nodes": nodes(outcome),
-        "audit": outcome.findings,
+        "audit": findings,
     })
 }

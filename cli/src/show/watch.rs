@@ -25,8 +25,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts watching a run on this many coordinators.
-    pub fn start(coordinators: usize) -> Self {
+    /// Starts watching a run on this many coordinators. `done` says of what they count that it is
+    /// done: committed, or released.
+    pub fn start(coordinators: usize, done: &'static str) -> Self {
         if !io::stderr().is_terminal() {
             // A closed standard error is ignored.
             let tell = |phase: Phase| drop(writeln!(io::stderr(), "{}", phase.name()));
@@ -36,7 +37,7 @@ impl Watch {
         let messages = bar.clone();
         let tell = move |phase: Phase| messages.set_message(phase.name());
         let progress = Arc::new(Progress::new(coordinators, tell));
-        bar.set_style(style(&progress));
+        bar.set_style(style(&progress, done));
         bar.enable_steady_tick(REDRAW);
         Self { progress, bar: Some(bar) }
     }
@@ -50,17 +51,17 @@ impl Drop for Watch {
     }
 }
 
-fn style(progress: &Arc<Progress>) -> ProgressStyle {
-    let (gauge, committed) = (Arc::clone(progress), Arc::clone(progress));
-    ProgressStyle::with_template("{spinner} {msg:20} [{gauge}] {committed} committed")
+fn style(progress: &Arc<Progress>, done: &'static str) -> ProgressStyle {
+    let (gauge, count) = (Arc::clone(progress), Arc::clone(progress));
+    ProgressStyle::with_template("{spinner} {msg:20} [{gauge}] {done}")
         .expect("the template is a sound constant")
         .with_key("gauge", move |_: &ProgressState, out: &mut dyn fmt::Write| {
             let full = (gauge.fraction() * GAUGE as f64) as usize;
             // What cannot be drawn now is drawn at the next tick.
             let _ = write!(out, "{:<GAUGE$}", "=".repeat(full));
         })
-        .with_key("committed", move |_: &ProgressState, out: &mut dyn fmt::Write| {
-            let _ = write!(out, "{}", committed.committed());
+        .with_key("done", move |_: &ProgressState, out: &mut dyn fmt::Write| {
+            let _ = write!(out, "{} {done}", count.committed());
         })
 }
 
@@ -114,5 +115,74 @@ impl ReadWatch {
 impl Drop for ReadWatch {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use indicatif::{ProgressDrawTarget, TermLike};
+
+    use super::*;
+
+    /// A terminal that keeps what is written.
+    #[derive(Clone, Default, Debug)]
+    struct Paper(Arc<Mutex<String>>);
+
+    impl TermLike for Paper {
+        fn width(&self) -> u16 {
+            100
+        }
+
+        fn move_cursor_up(&self, _lines: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _lines: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _columns: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _columns: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().expect("no panic").push_str(text);
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bar_draws_what_the_progress_says() {
+        let progress = Arc::new(Progress::new(2, |_| ()));
+        progress.set_span(0, 100);
+        progress.tick(0, 50, true);
+        progress.tick(1, 20, true);
+        let paper = Paper::default();
+        let target = ProgressDrawTarget::term_like(Box::new(paper.clone()));
+        let bar = ProgressBar::with_draw_target(None, target);
+        bar.set_style(style(&progress, "released"));
+        bar.set_message(Phase::Running.name());
+        bar.tick();
+        let drawn = paper.0.lock().expect("no panic").clone();
+        let expected = format!("{:20} [{:30}] 2 released", "running", "=".repeat(15));
+        assert!(drawn.contains(&expected), "{drawn:?}");
     }
 }

@@ -105,7 +105,11 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
         (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+"),
         (&["--count", "0"], "--count"),
         (&["--object-bytes", "12"], "a multiple of 8"),
-        (&["--fabric", "shm"], "locks alone run on local, tcp and sim, not on shm"),
+        (&["--fabric", "rdma"], "locks alone run on local, shm, tcp and sim, not on rdma"),
+        (
+            &["--fabric", "shm", "--cns", "64", "--threads", "9", "--coroutines", "1"],
+            "576 lanes are more than one process can have on shm: at most 512",
+        ),
         (&["--profile", "cx3-56g"], "only the simulated fabric has a profile"),
         (&["--fabric", "sim", "--profile", "cx9"], "cx9"),
         (

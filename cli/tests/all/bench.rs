@@ -65,6 +65,8 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "dslr", "--patience-us", "30"],
         // Published locks may be lost where threads stand still for longer than their leases.
         &["--lock", "dslr+", "--as-published", "--fabric", "sim"],
+        &["--lock", "cas", "--fabric", "shm", "--threads", "2"],
+        &["--lock", "dslr", "--fabric", "shm", "--patience-us", "30"],
         &["--lock", "dslr", "--fabric", "sim", "--zipf", "0", "--critical-section", "2"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
@@ -85,6 +87,71 @@ fn lock_systems_pass_their_audit() {
             assert!(text.contains("served                memory node 0: "), "{text}");
         }
         assert!(report["acquire"]["p50_us"].as_f64() <= report["operation"]["p50_us"].as_f64());
+    }
+}
+
+/// Runs `lotus bench locks` in simulation, where a seed gives one result.
+fn simulated_locks(flags: &[&str]) -> (Value, String) {
+    let json = scratch("simulated-locks.json");
+    let path = json.to_str().expect("UTF-8");
+    let short = ["--secs", "0.005", "--warmup", "0.001"];
+    let few = ["locks", "--fabric", "sim", "--count", "20", "--json", path];
+    let text = run(&[&few, &short[..], flags].concat());
+    let report = fs::read(&json).expect("it was written");
+    (serde_json::from_slice(&report).expect("JSON"), text)
+}
+
+#[test]
+fn load_on_locks_reports_what_the_papers_do() {
+    let (report, text) = simulated_locks(&["--lock", "dslr", "--coroutines", "8"]);
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}: {report}"));
+    let operations = number(&report["operations"]);
+    for (name, count) in [
+        ("read", "reads"),
+        ("write", "writes"),
+        ("compare_and_swap", "compare_and_swaps"),
+        ("fetch_and_add", "fetch_and_adds"),
+        ("messages", "messages"),
+    ] {
+        let each = number(&report["per_operation"][name]);
+        assert!((each * operations - number(&report[count])).abs() < 0.5, "{name}: {report}");
+    }
+    // A ticket and its return; those under way at either end of the time count on one side.
+    let adds = number(&report["per_operation"]["fetch_and_add"]);
+    assert!((adds - 2.0).abs() < 0.1, "{adds}");
+    let retries = number(&report["retries"]) / number(&report["acquired"]);
+    assert!((number(&report["retries_per_acquisition"]) - retries).abs() < 1e-9);
+    let hottest = &report["hottest"];
+    assert!(number(&hottest["operations"]) < operations);
+    let cdf = hottest["acquire_cdf"].as_array().expect("points");
+    let half = cdf.iter().find(|point| point["share"] == 0.5).expect("a median");
+    assert_eq!(half["us"], hottest["acquire"]["p50_us"]);
+    assert_eq!(cdf.last().expect("points")["share"], 1.0);
+    assert!(number(&report["acquire"]["mean_us"]) > 0.0);
+    let run = number(&report["longest_writer_run"]);
+    let bypass = number(&report["largest_bypass"]);
+    assert!(run >= 1.0 && text.contains(&format!("at most               {run} writers in a row")));
+    assert!(text.contains(&format!("{bypass} later requests first")), "{text}");
+    assert!(text.contains("hottest lock, µs") && text.contains(" mean, "), "{text}");
+
+    let flags = ["--lock", "dslr", "--coroutines", "8", "--no-audit", "--zipf", "0"];
+    let (report, text) = simulated_locks(&flags);
+    for absent in ["longest_writer_run", "largest_bypass", "hottest", "audit"] {
+        assert_eq!(report[absent], Value::Null, "{absent}");
+    }
+    assert!(!text.contains("at most") && !text.contains("hottest"), "{text}");
+}
+
+/// Whatever is no result goes to the standard error, one line for each phase where no terminal is.
+#[test]
+fn load_on_locks_tells_its_phases_as_other_benchmarks_do() {
+    let flags = ["bench", "locks", "--count", "50", "--secs", "0.05", "--json", "-"];
+    for (more, phases) in [(&[][..], "running\nauditing\n"), (&["--no-audit"], "running\n")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+        let output = command.args(flags).args(more).output().expect("the binary was built");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with(phases), "{said}");
+        assert!(serde_json::from_slice::<Value>(&output.stdout).is_ok(), "only the report: {said}");
     }
 }
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::common::is_alive;
 
 const SMALL_BANK: [&str; 3] = ["smallbank", "--accounts", "500"];
+const LOCKS: [&str; 5] = ["locks", "--count", "50", "--threads", "2"];
 /// Longer than any test waits: such a run does not end by itself.
 const FOR_EVER: &str = "80000";
 
@@ -23,12 +24,12 @@ struct Run {
 
 impl Run {
     /// Starts a run that goes on for ever, and waits until clients issue transactions.
-    fn start(name: &str) -> Self {
+    fn start(name: &str, what: &[&str]) -> Self {
         let temporary = std::env::temp_dir().join(format!("lotus-{name}-{}", std::process::id()));
         fs::create_dir(&temporary).expect("a fresh directory");
         let mut process = Command::new(env!("CARGO_BIN_EXE_lotus"))
             .arg("bench")
-            .args(SMALL_BANK)
+            .args(what)
             .args(["--fabric", "shm", "--secs", FOR_EVER])
             .env("TMPDIR", &temporary)
             .stdout(Stdio::null())
@@ -105,21 +106,24 @@ fn a_benchmark_passes_its_audit_and_its_memory_nodes_do_nothing() {
 
 #[test]
 fn a_memory_node_that_dies_ends_the_run_with_a_sentence() {
-    let run = Run::start("dies");
-    let nodes = run.memory_nodes();
-    assert_eq!(nodes.len(), 3);
-    signal("-KILL", nodes[1]);
-    let (code, said) = run.expect_gone(&nodes);
-    assert_eq!(code, Some(2));
-    let sentence = said.lines().last().expect("it says something");
-    assert!(sentence.contains(&format!("(process {}) has ended", nodes[1])), "{sentence}");
+    for (name, what, count) in [("bank", &SMALL_BANK[..], 3), ("locks", &LOCKS, 1)] {
+        let run = Run::start(&format!("dies-{name}"), what);
+        let nodes = run.memory_nodes();
+        assert_eq!(nodes.len(), count);
+        let last = nodes[count - 1];
+        signal("-KILL", last);
+        let (code, said) = run.expect_gone(&nodes);
+        assert_eq!(code, Some(2));
+        let sentence = said.lines().last().expect("it says something");
+        assert!(sentence.contains(&format!("(process {last}) has ended")), "{sentence}");
+    }
 }
 
 #[test]
 fn whatever_ends_the_run_ends_its_memory_nodes() {
     // An interrupt is no cause to test: a shell that runs tests in the background may ignore it.
     for cause in ["-TERM", "-KILL"] {
-        let run = Run::start(cause.trim_start_matches('-'));
+        let run = Run::start(cause.trim_start_matches('-'), &SMALL_BANK);
         let nodes = run.memory_nodes();
         assert_eq!(nodes.len(), 3);
         signal(cause, run.process.id());

@@ -206,9 +206,8 @@ fn one_request_is_a_verb_on_each_of_its_nodes(cluster: &Cluster) {
         batch.write_all(NodeSet::EMPTY, REGION, at(0), staged.prefix(WORD_BYTES));
         assert_eq!(batch.verb_count(), 7);
         batch.post().await.expect("the ranges are inside the regions");
-        let mut after = lane.counters();
-        after -= &before;
-        assert_eq!((after.writes, after.verb_bytes, after.doorbells), (7, 72, 2));
+        let posted = lane.counters() - &before;
+        assert_eq!((posted.writes, posted.verb_bytes, posted.doorbells), (7, 72, 2));
         assert_eq!(read_words(&lane, word(MEMORY[0], 0), 4).await, [5, 6, 7, 0]);
         assert_eq!(read_words(&lane, word(MEMORY[1], 0), 4).await, [5, 2, 7, 8]);
     });

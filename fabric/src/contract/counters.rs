@@ -14,7 +14,8 @@ pub struct Lent {
     pub connections: usize,
 }
 
-/// Counts since the lane was opened. `+=` adds up several lanes.
+/// Counts since the lane was opened. `+=` adds up several lanes, `-` is what came between two
+/// looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbCounters {
     /// READs.
@@ -86,5 +87,44 @@ impl std::ops::SubAssign<&Self> for VerbCounters {
         self.messages -= earlier.messages;
         self.verb_bytes -= earlier.verb_bytes;
         self.message_bytes -= earlier.message_bytes;
+    }
+}
+
+impl std::ops::Sub<&Self> for VerbCounters {
+    type Output = Self;
+
+    /// Counts between the earlier counts `earlier` and `self`.
+    fn sub(mut self, earlier: &Self) -> Self {
+        self -= earlier;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another number in each field, so that no two can be mixed up.
+    fn counters(first: u64) -> VerbCounters {
+        VerbCounters {
+            reads: first,
+            writes: 2 * first,
+            compare_and_swaps: 3 * first,
+            fetch_and_adds: 4 * first,
+            doorbells: 5 * first,
+            messages: 6 * first,
+            verb_bytes: 7 * first,
+            message_bytes: 8 * first,
+        }
+    }
+
+    #[test]
+    fn what_was_added_is_the_difference() {
+        let (before, more) = (counters(100), counters(1));
+        let mut after = before.clone();
+        after += &more;
+        assert_eq!(after, counters(101));
+        assert_eq!(after.clone() - &before, more);
+        assert_eq!(after - &counters(101), VerbCounters::default());
     }
 }

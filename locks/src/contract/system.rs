@@ -151,7 +151,7 @@ pub struct Promises {
     pub survives_losses: bool,
 }
 
-/// Counts of one lane.
+/// Counts of one lane. `+=` adds up several lanes, `-` is what came between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Locks acquired.
@@ -179,6 +179,23 @@ impl std::ops::AddAssign for Counts {
         self.ghosts += other.ghosts;
         self.barred += other.barred;
         self.resets += other.resets;
+    }
+}
+
+impl std::ops::Sub for Counts {
+    type Output = Self;
+
+    /// Counts between the earlier counts `earlier` and `self`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            acquired: self.acquired - earlier.acquired,
+            waited: self.waited - earlier.waited,
+            retries: self.retries - earlier.retries,
+            timed_out: self.timed_out - earlier.timed_out,
+            ghosts: self.ghosts - earlier.ghosts,
+            barred: self.barred - earlier.barred,
+            resets: self.resets - earlier.resets,
+        }
     }
 }
 
@@ -230,5 +247,33 @@ pub trait LockSystem: 'static {
     /// Time until which a use that holds its lock may rely on it.
     fn holds_until(&self, _of: &Self::Use) -> Nanos {
         Nanos::NEVER
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another number in each field, so that no two can be mixed up.
+    fn counts(first: u64) -> Counts {
+        Counts {
+            acquired: first,
+            waited: 2 * first,
+            retries: 3 * first,
+            timed_out: 4 * first,
+            ghosts: 5 * first,
+            barred: 6 * first,
+            resets: 7 * first,
+        }
+    }
+
+    #[test]
+    fn what_was_added_is_the_difference() {
+        let (before, more) = (counts(100), counts(1));
+        let mut after = before;
+        after += more;
+        assert_eq!(after, counts(101));
+        assert_eq!(after - before, more);
+        assert_eq!(after - after, Counts::default());
     }
 }

@@ -1,11 +1,14 @@
 //! The fabrics on which the suite runs, and what is asked of the locks there.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::sim::Profile;
 use lotus_fabric::tcp::{Config, TcpFabric};
 use lotus_locks::systems::{Choice, Visitor};
@@ -25,6 +28,8 @@ pub fn settings() -> Settings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ground {
     Local,
+    /// Memory in files that lanes map, messages in rings.
+    Shm,
     Tcp,
     /// On virtual time, with these many seeds.
     Sim(u64),
@@ -35,9 +40,30 @@ impl Ground {
     pub fn round_trip(self) -> Duration {
         match self {
             // Threads of a busy machine may stand still for long.
-            Self::Local | Self::Tcp => Duration::from_secs(5),
+            Self::Local | Self::Shm | Self::Tcp => Duration::from_secs(5),
             Self::Sim(_) => Duration::from_micros(10),
         }
+    }
+}
+
+/// A directory for the sockets of one trial, removed with its contents when dropped.
+struct Sockets(PathBuf);
+
+impl Sockets {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lotus-locks-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).expect("a fresh directory");
+        Self(path)
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the system's directory for such files.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -58,6 +84,13 @@ impl Visitor for Asked<'_> {
         let env = Env::real(1);
         let verdict = match self.ground {
             Ground::Local => run(&Threads::new(COUNT, 1), self.settings, &make),
+            Ground::Shm => {
+                let sockets = Sockets::new();
+                let fabric = ShmFabric::join(&sockets.0, COUNT, &env).expect("there is memory");
+                let host = |node| fabric.host(NodeId(node)).expect("nobody else hosts it");
+                (0..COUNT).for_each(host);
+                run(&Threads::over(fabric, env), self.settings, &make)
+            }
             Ground::Tcp => {
                 let fabric = TcpFabric::start(Config::loopback(COUNT), env.clone());
                 let fabric = fabric.expect("loopback has free ports");

@@ -34,6 +34,11 @@ fn threads_of_one_process_keep_the_promises() {
 }
 
 #[test]
+fn memory_in_shared_files_keeps_the_promises() {
+    families::run(&all(Recovery::Fenced), Ground::Shm, families::CALM);
+}
+
+#[test]
 fn memory_behind_sockets_keeps_the_promises() {
     families::run(&all(Recovery::Fenced), Ground::Tcp, families::CALM);
 }

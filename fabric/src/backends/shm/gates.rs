@@ -14,15 +14,15 @@ use super::memfd::{self, PAGE_BYTES};
 use crate::contract::ids::{Epoch, NodeId};
 use crate::contract::region::{Memory, View, WORD_BYTES};
 
-/// Number of lanes that one process can have open.
-const GATES: usize = 512;
+/// Number of lanes that one process can have open: each has a gate.
+pub const MAX_LANES: usize = 512;
 /// Two cache lines for each gate, since processors fetch them in pairs.
 const GATE_WORDS: usize = 16;
 /// Word of a gate: the lane's node plus one; zero if the gate is free.
 const NODE: usize = 0;
 /// Word of a gate: odd while the lane is inside a round.
 const ROUND: usize = 1;
-const GATES_BYTES: usize = GATES * GATE_WORDS * WORD_BYTES;
+const GATES_BYTES: usize = MAX_LANES * GATE_WORDS * WORD_BYTES;
 
 /// All gates of this process.
 pub(super) struct Gates {
@@ -35,7 +35,7 @@ impl Gates {
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let file = memfd::small(GATES_BYTES)?;
         let memory = Memory::of_file(&file)?;
-        let free = Mutex::new((0..GATES).rev().collect());
+        let free = Mutex::new((0..MAX_LANES).rev().collect());
         Ok(Arc::new(Self { memory, file: memfd::read_only(&file)?, free }))
     }
 
@@ -92,7 +92,7 @@ impl ForeignGates {
     /// The gates of `node`'s lanes.
     pub(super) fn of(&self, node: NodeId) -> impl Iterator<Item = usize> + '_ {
         let wanted = u64::from(node.0) + 1;
-        (0..GATES).filter(move |gate| self.0.load(gate * GATE_WORDS + NODE) == wanted)
+        (0..MAX_LANES).filter(move |gate| self.0.load(gate * GATE_WORDS + NODE) == wanted)
     }
 
     pub(super) fn round(&self, gate: usize) -> u64 {

@@ -54,6 +54,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Sender;
 
 pub use error::ShmError;
+pub use gates::MAX_LANES;
 pub use host::Host;
 pub use socket::remove_sockets;
 

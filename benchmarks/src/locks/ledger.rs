@@ -1,0 +1,210 @@
+//! What the clients of a load on locks note of each lock, in words of this process.
+//!
+//! # Passed requests
+//! A request notes how many wait then, and how many have been granted; when it is granted, the
+//! grants since then, less those who waited, are requests that came later and were granted before.
+//! If some of those who waited still wait, it is less than that; but then the first of them was
+//! passed by more, so the largest of these numbers is exact. A request that was given up counts as
+//! one that waits and is never granted, so with such requests the number is a lower bound.
+//!
+//! Requests are in the order in which clients make them, grants in that in which clients learn of
+//! them. Verbs of two clients may pass each other on the way, so a few pass even where a lock
+//! grants in the order of the verbs.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lotus_locks::Mode;
+
+use super::Fairness;
+
+/// What a writer counts in [`Note::held`].
+const WRITER: u32 = 1 << 16;
+/// What a request that waits counts in [`Note::queue`]: enough bits for all clients are above.
+const WAITING: u64 = 1 << 40;
+/// Bits of [`Note::queue`] that count grants.
+const GRANTED: u64 = WAITING - 1;
+
+/// What is noted of one lock.
+#[derive(Default)]
+struct Note {
+    /// Readers that hold it, and [`WRITER`] for each writer.
+    held: AtomicU32,
+    /// Writers that have held it since the last reader.
+    run: AtomicU32,
+    /// Requests granted, and [`WAITING`] for each that waits.
+    queue: AtomicU64,
+    /// Writers that have held it, if they write.
+    written: AtomicU64,
+}
+
+/// What a request has found when it came: its place among the others for that lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    waiting: u64,
+    granted: u64,
+}
+
+/// What the clients of all lanes share: what is held, and what was written.
+pub(super) struct Ledger {
+    notes: Vec<Note>,
+    /// Locks that two have held who must not.
+    clashes: AtomicU64,
+}
+
+impl Ledger {
+    pub(super) fn new(locks: u64) -> Self {
+        Self { notes: (0..locks).map(|_| Note::default()).collect(), clashes: AtomicU64::new(0) }
+    }
+
+    fn note(&self, lock: u64) -> &Note {
+        &self.notes[lock as usize]
+    }
+
+    const fn weight(mode: Mode) -> u32 {
+        match mode {
+            Mode::Shared => 1,
+            Mode::Exclusive => WRITER,
+        }
+    }
+
+    /// Notes that a client wants a lock.
+    pub(super) fn request(&self, lock: u64) -> Arrival {
+        // The order of one word is all that is needed, here and below.
+        let before = self.note(lock).queue.fetch_add(WAITING, Ordering::Relaxed);
+        Arrival { waiting: before / WAITING, granted: before & GRANTED }
+    }
+
+    /// Notes that a client wants a lock no more.
+    pub(super) fn give_up(&self, lock: u64, arrival: Arrival) -> Fairness {
+        let before = self.note(lock).queue.fetch_sub(WAITING, Ordering::Relaxed);
+        Fairness { longest_run: 0, largest_bypass: passed(before, arrival) }
+    }
+
+    /// Notes that a client holds a lock; the mode may be stronger than the one that it `wanted`.
+    pub(super) fn enter(&self, lock: u64, held: Mode, wanted: Mode, arrival: Arrival) -> Fairness {
+        let note = self.note(lock);
+        let before = note.held.fetch_add(Self::weight(held), Ordering::AcqRel);
+        let clashes = match held {
+            Mode::Shared => before >= WRITER,
+            Mode::Exclusive => before > 0,
+        };
+        if clashes {
+            self.clashes.fetch_add(1, Ordering::Relaxed);
+        }
+        let granted = 1_u64.wrapping_sub(WAITING);
+        let before = note.queue.fetch_add(granted, Ordering::Relaxed);
+        // Writers are alone, so their additions need not be atomic; readers store the same.
+        let run = match wanted {
+            Mode::Shared => 0,
+            Mode::Exclusive => note.run.load(Ordering::Relaxed) + 1,
+        };
+        if run > 0 || note.run.load(Ordering::Relaxed) > 0 {
+            note.run.store(run, Ordering::Relaxed);
+        }
+        Fairness { longest_run: u64::from(run), largest_bypass: passed(before, arrival) }
+    }
+
+    /// Notes that a client holds a lock no more.
+    pub(super) fn leave(&self, lock: u64, held: Mode) {
+        self.note(lock).held.fetch_sub(Self::weight(held), Ordering::AcqRel);
+    }
+
+    /// The value that the holder of a lock writes beside it.
+    pub(super) fn next_value(&self, lock: u64) -> u64 {
+        let written = &self.note(lock).written;
+        // Only the holder counts.
+        let value = written.load(Ordering::Relaxed) + 1;
+        written.store(value, Ordering::Relaxed);
+        value
+    }
+
+    /// The value that should be beside a lock in the end.
+    pub(super) fn written(&self, lock: u64) -> u64 {
+        self.note(lock).written.load(Ordering::Relaxed)
+    }
+
+    /// Number of times that two held a lock who must not.
+    pub(super) fn clashes(&self) -> u64 {
+        self.clashes.load(Ordering::Relaxed)
+    }
+}
+
+/// Requests granted so far that came after the one of `arrival`, when the queue is `now`.
+const fn passed(now: u64, arrival: Arrival) -> u64 {
+    (now & GRANTED).saturating_sub(arrival.granted + arrival.waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use Mode::{Exclusive, Shared};
+
+    use super::*;
+
+    /// A client takes a lock at once.
+    fn take(ledger: &Ledger, lock: u64, mode: Mode) -> Fairness {
+        let arrival = ledger.request(lock);
+        ledger.enter(lock, mode, mode, arrival)
+    }
+
+    #[test]
+    fn two_holders_who_must_not_are_seen() {
+        for (first, second, clashes) in
+            [(Shared, Shared, 0), (Shared, Exclusive, 1), (Exclusive, Shared, 1)]
+        {
+            let ledger = Ledger::new(2);
+            take(&ledger, 1, first);
+            take(&ledger, 1, second);
+            take(&ledger, 0, Exclusive);
+            assert_eq!(ledger.clashes(), clashes, "{first:?}, {second:?}");
+            ledger.leave(1, first);
+            ledger.leave(1, second);
+            take(&ledger, 1, Exclusive);
+            assert_eq!(ledger.clashes(), clashes);
+        }
+    }
+
+    #[test]
+    fn a_run_of_writers_ends_with_a_reader() {
+        let ledger = Ledger::new(2);
+        let run = |lock, held, wanted| {
+            let arrival = ledger.request(lock);
+            let fairness = ledger.enter(lock, held, wanted, arrival);
+            ledger.leave(lock, held);
+            fairness.longest_run
+        };
+        assert_eq!([1, 2, 3], [(); 3].map(|()| run(0, Exclusive, Exclusive)));
+        assert_eq!(run(1, Exclusive, Exclusive), 1, "each lock has its own");
+        assert_eq!(run(0, Shared, Shared), 0);
+        assert_eq!(run(0, Exclusive, Exclusive), 1);
+        // Where readers exclude each other, they are readers still.
+        assert_eq!(run(0, Exclusive, Shared), 0);
+        assert_eq!(run(0, Exclusive, Exclusive), 1);
+    }
+
+    #[test]
+    fn requests_that_were_passed_are_counted() {
+        let ledger = Ledger::new(1);
+        let passed = |arrival| {
+            let fairness = ledger.enter(0, Exclusive, Exclusive, arrival);
+            ledger.leave(0, Exclusive);
+            fairness.largest_bypass
+        };
+        let in_order = [(); 3].map(|()| ledger.request(0));
+        assert_eq!(in_order.map(passed), [0, 0, 0]);
+        // The last is granted first, then the second: the first was passed by both.
+        let [first, second, third] = [(); 3].map(|()| ledger.request(0));
+        assert_eq!(passed(third), 0);
+        assert_eq!((passed(second), passed(first)), (0, 2));
+    }
+
+    #[test]
+    fn requests_that_are_given_up_were_passed_as_well() {
+        let ledger = Ledger::new(1);
+        let first = ledger.request(0);
+        take(&ledger, 0, Shared);
+        take(&ledger, 0, Shared);
+        assert_eq!(ledger.give_up(0, first).largest_bypass, 2);
+        // It is not waited for any more.
+        assert_eq!(ledger.request(0).waiting, 0);
+    }
+}
