@@ -15,7 +15,7 @@ use lotus_fabric::verbs::VerbError;
 use lotus_locks::{Client, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait};
 use rand::Rng;
 
-use super::{LockTally, OBJECT, Shared, Times};
+use super::{LockLoad, LockTally, LongReads, OBJECT, Shared, Times};
 
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
@@ -25,6 +25,30 @@ const AUDITED: u64 = 256;
 const LOOK: Duration = Duration::from_millis(10);
 /// Findings that are told one by one.
 const MAX_FINDINGS: usize = 10;
+
+/// What a client is about to do.
+struct Intent {
+    lock: u64,
+    mode: Mode,
+    terms: u16,
+    /// Time for which it holds the lock beside its verbs.
+    stays: Duration,
+    /// Whether it fails, and releases nothing.
+    fails: bool,
+}
+
+impl Intent {
+    fn draw<F>(shared: &Shared<F>, rng: &mut SmallRng) -> Self {
+        let LockLoad { read_ratio, habits, .. } = &shared.load;
+        let mut is_one_of = |share: f64| share > 0.0 && rng.random_bool(share);
+        let (is_long, reads) = (is_one_of(habits.long_reads.share), is_one_of(*read_ratio));
+        let fails = is_one_of(habits.failing);
+        let mode = if reads || is_long { Mode::Shared } else { Mode::Exclusive };
+        let LongReads { time, terms, .. } = habits.long_reads;
+        let (stays, terms) = if is_long { (time, terms.max(1)) } else { (Duration::ZERO, 1) };
+        Self { lock: shared.chooser.draw(rng), mode, terms, stays, fails }
+    }
+}
 
 /// A lane.
 pub(super) struct Seat<S: LockSystem, F> {
@@ -115,10 +139,14 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let stream = [at.node.0, at.lane.0, number].into_iter();
         let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
         let mut rng = self.lane.executor().env().rng(stream);
+        let think = self.shared.load.habits.think;
         while self.lane.executor().now() < self.shared.times.ends && !self.has_failed() {
             if let Err(why) = self.operate(&mut rng, tally).await {
                 tally.borrow_mut().ended = Some(why);
                 break;
+            }
+            if !think.is_zero() {
+                self.lane.executor().sleep(think).await;
             }
         }
     }
@@ -127,15 +155,13 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let executor = self.lane.executor();
-        let lock = shared.chooser.draw(rng);
-        let reads = load.read_ratio > 0.0 && rng.random_bool(load.read_ratio);
-        let wanted = if reads { Mode::Shared } else { Mode::Exclusive };
+        let Intent { lock, mode: wanted, terms, stays, fails } = Intent::draw(shared, rng);
         let began = executor.now();
         let counts = began >= shared.times.counts_from;
         let arrival = shared.ledger.as_ref().map(|ledger| ledger.request(lock));
         let noted = shared.ledger.as_ref().zip(arrival);
         let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
-        let limits = Limits { wait: Wait::Until(until), terms: 1 };
+        let limits = Limits { wait: Wait::Until(until), terms };
         let hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
             Ok(hold) => hold,
             Err(why) => {
@@ -155,17 +181,28 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let held = executor.now();
         let mode = hold.mode();
         let fairness = noted.map(|(ledger, arrival)| ledger.enter(lock, mode, wanted, arrival));
+        if !stays.is_zero() {
+            executor.sleep(stays).await;
+        }
         let used = self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
         if let Some((ledger, _)) = noted {
             ledger.leave(lock, mode);
         }
         used?;
+        if fails {
+            self.client.forget(hold);
+            tally.borrow_mut().failed += u64::from(counts);
+            return Ok(());
+        }
         let released = self.client.release(hold).await;
         let ended = executor.now();
         shared.progress.tick(self.index, ended.0, true);
         let tally = &mut *tally.borrow_mut();
         tally.fairness = tally.fairness.max(fairness.unwrap_or_default());
-        if counts {
+        let was_lost = released == Err(NotHeld::Reset);
+        if counts && was_lost {
+            tally.refused += 1;
+        } else if counts {
             let acquire_ns = held.since(began).as_nanos() as u64;
             tally.operations += 1;
             tally.acquire_ns.saturating_record(acquire_ns);
@@ -174,13 +211,9 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 tally.hottest_ns.saturating_record(acquire_ns);
             }
         }
-        match released {
-            Err(NotHeld::Reset) => Ok(()),
-            other => other,
-        }
+        if was_lost { Ok(()) } else { released }
     }
 
-    /// The verbs for whose sake the lock is taken.
     async fn use_lock(&self, lock: u64, data: RemoteAddr, wanted: Mode) -> Result<(), NotHeld> {
         let load = &self.shared.load;
         // Without verbs inside, nothing shows which writer was the last.

@@ -272,6 +272,13 @@ impl<S: LockSystem> Hold<S> {
         self.guard.get().holds_until(&self.guard.core)
     }
 
+    /// See [`super::Client::forget`].
+    pub(super) fn forget(mut self) {
+        if let Some(run) = self.guard.run.take() {
+            self.guard.core.free(run.slot, run.at);
+        }
+    }
+
     /// Posts the first verb of the release.
     #[inline]
     pub(super) fn release(mut self) -> Releasing<S> {

@@ -382,4 +382,15 @@ impl<S: LockSystem> Client<S> {
     pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
         hold.release()
     }
+
+    /// Ends a use without a release, as a transaction does that fails (DSLR appendix A.6): for
+    /// experiments with locks as published, where waiters pass such a holder over.
+    ///
+    /// # Panics
+    /// If the locks are fenced: a node that lives keeps them for ever.
+    pub fn forget(&self, hold: Hold<S>) {
+        let survives = self.core.system.promises().survives_losses;
+        assert!(!survives, "a fenced lock is released");
+        hold.forget();
+    }
 }

@@ -8,4 +8,4 @@ mod dslr;
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
 pub use choice::{Choice, Kind, UnknownKind, Visitor};
-pub use dslr::{Dslr, DslrUse, Polling};
+pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};

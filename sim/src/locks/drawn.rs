@@ -24,6 +24,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>) -> LockScenario {
         recovery: Recovery::Fenced,
         backs_off: rng.random(),
         release: if rng.random() { Release::Add } else { Release::Swap },
+        ..Choice::of(any)
     };
     LockScenario { choice, settings: settings(choice, rng), faults: faults(rng) }
 }
