@@ -10,9 +10,11 @@ mod work;
 
 pub use buffers::{Buffer, Buffers, CHUNK_WORDS, MAX_VERB_BYTES};
 pub use work::Work;
+pub(crate) use work::not_declared;
 
 use crate::contract::ids::{NodeId, NodeSet, RemoteAddr};
 use crate::contract::region::{Rights, WORD_BYTES};
+use crate::contract::wide::WIDE_BYTES;
 
 /// Operation at the remote address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,22 @@ pub enum Op {
         /// The highest bit of each field.
         boundary: u64,
     },
+    /// Compare some bits of 16 bytes and swap others ([`WideSwap`]). The buffer has the four
+    /// operands, 64 bytes; its first 16 receive what was there. The address is a multiple of
+    /// sixteen. Only where [`Capabilities::wide_atomics`] is true.
+    ///
+    /// [`WideSwap`]: crate::contract::wide::WideSwap
+    WideCompareAndSwap,
+    /// Add to 16 bytes field by field ([`wide_sum`]). The buffer has the summand and the boundary,
+    /// 32 bytes; its first 16 receive what was there. The address is a multiple of sixteen. Only
+    /// where [`Capabilities::wide_atomics`] is true.
+    ///
+    /// [`wide_sum`]: crate::contract::wide::wide_sum
+    WideFetchAndAdd,
 }
+
+// Operands of wide atomics are in the buffer, so that no request grows by them.
+const _: () = assert!(size_of::<Op>() == 3 * WORD_BYTES && align_of::<Op>() == WORD_BYTES);
 
 /// The kind of a verb, for counting and costing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,9 +83,9 @@ pub enum VerbKind {
     Read,
     /// WRITE.
     Write,
-    /// Compare-and-swap, masked or not.
+    /// Compare-and-swap, masked or not, of 8 or 16 bytes.
     CompareAndSwap,
-    /// Fetch-and-add, masked or not.
+    /// Fetch-and-add, masked or not, of 8 or 16 bytes.
     FetchAndAdd,
 }
 
@@ -116,6 +133,7 @@ impl WorkRequest {
             | Op::FetchAndAdd { .. }
             | Op::MaskedCompareAndSwap
             | Op::MaskedFetchAndAdd { .. } => WORD_BYTES,
+            Op::WideCompareAndSwap | Op::WideFetchAndAdd => WIDE_BYTES,
         }
     }
 
@@ -124,6 +142,7 @@ impl WorkRequest {
     pub fn result(&self) -> Buffer {
         match self.op {
             Op::MaskedCompareAndSwap => self.local.prefix(WORD_BYTES),
+            Op::WideCompareAndSwap | Op::WideFetchAndAdd => self.local.prefix(WIDE_BYTES),
             _ => self.local,
         }
     }
@@ -134,9 +153,19 @@ impl WorkRequest {
         match self.op {
             Op::Read | Op::ReadStable => VerbKind::Read,
             Op::Write | Op::WriteWord { .. } => VerbKind::Write,
-            Op::CompareAndSwap { .. } | Op::MaskedCompareAndSwap => VerbKind::CompareAndSwap,
-            Op::FetchAndAdd { .. } | Op::MaskedFetchAndAdd { .. } => VerbKind::FetchAndAdd,
+            Op::CompareAndSwap { .. } | Op::MaskedCompareAndSwap | Op::WideCompareAndSwap => {
+                VerbKind::CompareAndSwap
+            }
+            Op::FetchAndAdd { .. } | Op::MaskedFetchAndAdd { .. } | Op::WideFetchAndAdd => {
+                VerbKind::FetchAndAdd
+            }
         }
+    }
+
+    /// Whether the verb is an atomic on 16 bytes.
+    #[inline]
+    pub fn is_wide(&self) -> bool {
+        matches!(self.op, Op::WideCompareAndSwap | Op::WideFetchAndAdd)
     }
 
     #[inline]
@@ -156,7 +185,11 @@ impl WorkRequest {
     /// The error that a target answers if the verb is misaligned, out of bounds or not allowed.
     #[inline]
     pub(crate) fn first_word(&self, region_bytes: u64, rights: Rights) -> Result<usize, VerbError> {
-        first_word(self.addr.offset(), self.bytes() as u64, self.kind(), region_bytes, rights)
+        let offset = self.addr.offset();
+        if self.is_wide() && !offset.is_multiple_of(WIDE_BYTES as u64) {
+            return Err(VerbError::Misaligned);
+        }
+        first_word(offset, self.bytes() as u64, self.kind(), region_bytes, rights)
     }
 }
 
@@ -188,8 +221,9 @@ pub enum VerbError {
     /// Not applied: the address leaves the region, or no such region is registered.
     #[error("the access leaves every region of the node")]
     OutOfBounds,
-    /// Not applied: address and length must be multiples of eight.
-    #[error("the access is not aligned to eight bytes")]
+    /// Not applied: address and length must be multiples of eight, and of an atomic on 16 bytes
+    /// the address a multiple of sixteen.
+    #[error("the access is not aligned to eight bytes, or a wide atomic not to sixteen")]
     Misaligned,
     /// Not applied: the region does not grant this kind of access.
     #[error("the region does not allow this access")]
@@ -238,7 +272,8 @@ pub struct Capabilities {
     pub stable_reads: bool,
     /// [`Op::MaskedCompareAndSwap`] and [`Op::MaskedFetchAndAdd`].
     pub masked_atomics: bool,
-    /// Atomics on 16-byte operands.
+    /// [`Op::WideCompareAndSwap`] and [`Op::WideFetchAndAdd`]. Only NICs have them, and the model
+    /// of one: no CPU instruction of every machine changes 16 bytes in one step.
     pub wide_atomics: bool,
     /// The back end takes requests for several nodes ([`WorkRequest::also`]).
     pub several_nodes: bool,

@@ -2,6 +2,7 @@
 
 use crate::contract::masked::MaskedSwap;
 use crate::contract::region::{Chunk, LINE_BYTES, WORD_BYTES};
+use crate::contract::wide::{WideSwap, value_of};
 
 /// Words in one arena chunk.
 pub const CHUNK_WORDS: usize = 2048;
@@ -71,6 +72,19 @@ impl Buffers {
     pub(super) fn masked_swap(&self, buffer: Buffer) -> MaskedSwap {
         let words = self.words(buffer).first_chunk().expect("they were staged together");
         MaskedSwap::of_words(*words)
+    }
+
+    /// Operands of a compare-and-swap of 16 bytes.
+    pub(super) fn wide_swap(&self, buffer: Buffer) -> WideSwap {
+        let words = self.words(buffer).first_chunk().expect("they were staged together");
+        WideSwap::of_words(*words)
+    }
+
+    /// Summand and boundary of a fetch-and-add of 16 bytes.
+    pub(super) fn wide_summands(&self, buffer: Buffer) -> (u128, u128) {
+        let words = self.words(buffer).first_chunk().expect("they were staged together");
+        let [low, high, boundary_low, boundary_high] = *words;
+        (value_of([low, high]), value_of([boundary_low, boundary_high]))
     }
 
     /// Address of a buffer, and the mapping that contains it.

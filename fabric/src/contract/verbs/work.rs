@@ -5,6 +5,7 @@ use crate::contract::counters::VerbCounters;
 use crate::contract::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
 use crate::contract::masked::{MaskedSwap, masked_sum};
 use crate::contract::region::{Chunk, Words};
+use crate::contract::wide::WideSwap;
 
 /// A list of verbs and the buffers that they use. It has one owner at a time: the coordinator while
 /// building it and after completion, the back end in between.
@@ -46,6 +47,16 @@ impl Work {
     #[inline]
     pub(crate) fn masked_swap(&self, buffer: Buffer) -> MaskedSwap {
         self.buffers.masked_swap(buffer)
+    }
+
+    /// Operands of a compare-and-swap of 16 bytes that has not been carried out.
+    pub(crate) fn wide_swap(&self, buffer: Buffer) -> WideSwap {
+        self.buffers.wide_swap(buffer)
+    }
+
+    /// Summand and boundary of a fetch-and-add of 16 bytes that has not been carried out.
+    pub(crate) fn wide_summands(&self, buffer: Buffer) -> (u128, u128) {
+        self.buffers.wide_summands(buffer)
     }
 
     /// Address of a buffer, and the mapping that contains it, for a NIC.
@@ -117,6 +128,7 @@ impl Work {
                     let held = &mut buffers.words_mut(local)[0];
                     next().update(|old| Some(masked_sum(old, addend, boundary)), held);
                 }
+                Op::WideCompareAndSwap | Op::WideFetchAndAdd => not_declared(request.op),
             }
         }
     }
@@ -258,6 +270,12 @@ impl Work {
     pub(crate) fn spare_chunks(&mut self) -> impl Iterator<Item = Chunk> {
         self.buffers.spare_chunks()
     }
+}
+
+/// The end of a verb that a lane has passed to a back end that does not declare it.
+#[cold]
+pub(crate) fn not_declared(op: Op) -> ! {
+    unreachable!("a batch refuses what a back end does not declare: {op:?}")
 }
 
 /// Adds a failure, unless an earlier verb to its node has failed.
