@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
+use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::Lane;
-use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_fabric::verbs::VerbError;
 use lotus_locks::{Client, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait};
@@ -68,15 +68,10 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         roster: Roster,
         shared: Arc<Shared<F>>,
     ) -> Result<Self, FabricError> {
-        let at = Endpoint { node: member.node, lane: LaneId(lane) };
         let index = usize::from(member.node.0 - 1) * usize::from(shared.load.threads);
         let index = index + usize::from(lane);
-        let waker = executor.handle().waker();
-        let transport = fabric.open_lane(at, Epoch(member.life.incarnation()), waker)?;
-        let lane = Lane::new(at, executor.handle().clone(), transport);
-        executor.add_driver(lane.driver());
         let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
-        let client = Client::new((shared.make)(), Rpc::new(lane.clone()), identity);
+        let (client, lane) = Client::open((shared.make)(), executor, fabric, lane, identity)?;
         Ok(Self { lane, client, shared, index })
     }
 

@@ -452,6 +452,7 @@ mod tests {
             section: 1,
             object_bytes: 8,
             patience: None,
+            habits: Habits::default(),
             cns: 2,
             threads: 2,
             coroutines: 2,

@@ -58,7 +58,8 @@ pub struct LocksArgs {
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub long_us: u64,
     /// Lease terms that those ask for.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub long_terms: u16,
     /// dslr: time between two looks for each ticket ahead, in microseconds; 0 looks all the time.
     #[arg(long, value_name = "N", default_value_t = 5)]

@@ -1,8 +1,8 @@
 //! What a lane's users hold and await: acquisitions, locks, releases.
 //!
 //! Each has a [`Guard`], which leaves the run behind when it is dropped. The futures are made by
-//! hand: the states of async functions, one in another, would cost more than what is to be done when
-//! an answer comes. What happens seldom is an async function all the same, in a box.
+//! hand: the states of async functions, one in another, would cost more than what is to be done
+//! when an answer comes. What happens seldom is an async function all the same, in a box.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -4,11 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
-use lotus_fabric::lane::Lane;
+use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::region::Rights;
-use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::rpc::Service;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};
 use lotus_locks::systems::{Choice, Kind, Visitor};
 use lotus_locks::{Client, Identity, Limits, LockSystem, Mode, Recovery, Roster};
@@ -35,13 +34,9 @@ impl Visitor for InOrder {
         let member = roster.join(node, 1).expect("there is room");
         let (send, held) = async_channel::bounded(1);
         let program = move |executor: &mut lotus_fabric::exec::Executor| {
-            let at = Endpoint { node, lane: LaneId(0) };
-            let waker = executor.handle().waker();
-            let transport = fabric.open_lane(at, Epoch(1), waker).expect("nobody has it");
-            let lane = Lane::new(at, executor.handle().clone(), transport);
-            executor.add_driver(lane.driver());
             let identity = Identity { member, peers: Rc::new(roster), service: Service(0) };
-            let client = Client::new(make(), Rpc::new(lane), identity);
+            let opened = Client::open(make(), executor, &*fabric, 0, identity);
+            let (client, _) = opened.expect("nobody has the lane");
             let timer = executor.handle().clone();
             let life: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
                 let order = Rc::new(RefCell::new(Vec::new()));
