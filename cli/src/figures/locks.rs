@@ -36,7 +36,8 @@ files! {
     "dslr-skew"
 }
 
-const COLUMNS: [&str; 12] = [
+/// Columns of each point. Those in which nothing stands are not shown.
+const COLUMNS: [&str; 13] = [
     "series",
     "point",
     "operations/s",
@@ -49,6 +50,7 @@ const COLUMNS: [&str; 12] = [
     "acquire p50 us",
     "acquire p99 us",
     "retries",
+    "busiest",
 ];
 
 /// One experiment.
@@ -172,14 +174,20 @@ impl LockFigure {
     }
 
     pub(super) fn show(&self, measured: &[LockMeasured]) -> String {
-        let mut table = Table::new();
-        let busiest = ["busiest".to_owned()];
         let header = COLUMNS.map(|column| match column {
             "point" => self.sweep.clone(),
             other => other.to_owned(),
         });
-        table.load_preset(presets::ASCII_MARKDOWN).set_header(header.into_iter().chain(busiest));
-        measured.iter().for_each(|point| _ = table.add_row(point.row()));
+        let rows: Vec<_> = measured.iter().map(LockMeasured::row).collect();
+        let is_shown = |column: usize| rows.iter().any(|row| !row[column].is_empty());
+        let shown: Vec<_> = (0..COLUMNS.len()).filter(|column| is_shown(*column)).collect();
+        let cells = |row: &[String; COLUMNS.len()]| -> Vec<String> {
+            shown.iter().map(|column| row[*column].clone()).collect()
+        };
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN);
+        table.set_header(cells(&header));
+        rows.iter().for_each(|row| _ = table.add_row(cells(row)));
         for column in table.column_iter_mut().skip(2) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -267,7 +275,7 @@ impl LockMeasured {
         }
     }
 
-    fn row(&self) -> Vec<String> {
+    fn row(&self) -> [String; COLUMNS.len()] {
         let percent = |share: f64| format!("{:.1}", share * 100.0);
         let maybe =
             |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or_else(String::new, show);
@@ -276,7 +284,7 @@ impl LockMeasured {
         if !self.is_sound() {
             let _ = write!(busiest, ", AUDIT FAILED");
         }
-        vec![
+        [
             self.series.clone(),
             self.label.clone(),
             grouped(self.operations_per_s as u64),
