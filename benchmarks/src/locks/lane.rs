@@ -191,7 +191,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             let mut batch = self.lane.batch();
             match wanted {
                 Mode::Shared => _ = batch.read(data, load.object_bytes as usize),
-                Mode::Exclusive => {
+                Mode::Update | Mode::Exclusive => {
                     let buffer = batch.stage(load.object_bytes as usize);
                     batch.words_mut(buffer).fill(value.unwrap_or(1));
                     batch.write(data, buffer);

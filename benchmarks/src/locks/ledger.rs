@@ -63,7 +63,7 @@ impl Ledger {
     const fn weight(mode: Mode) -> u32 {
         match mode {
             Mode::Shared => 1,
-            Mode::Exclusive => WRITER,
+            Mode::Update | Mode::Exclusive => WRITER,
         }
     }
 
@@ -86,7 +86,7 @@ impl Ledger {
         let before = note.held.fetch_add(Self::weight(held), Ordering::AcqRel);
         let clashes = match held {
             Mode::Shared => before >= WRITER,
-            Mode::Exclusive => before > 0,
+            Mode::Update | Mode::Exclusive => before > 0,
         };
         if clashes {
             self.clashes.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Ledger {
         // Writers are alone, so their additions need not be atomic; readers store the same.
         let run = match wanted {
             Mode::Shared => 0,
-            Mode::Exclusive => note.run.load(Ordering::Relaxed) + 1,
+            Mode::Update | Mode::Exclusive => note.run.load(Ordering::Relaxed) + 1,
         };
         if run > 0 || note.run.load(Ordering::Relaxed) > 0 {
             note.run.store(run, Ordering::Relaxed);

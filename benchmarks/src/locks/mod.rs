@@ -87,6 +87,7 @@ impl LockLoad {
     /// # Errors
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
+        self.choice.kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
         let clients = u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines);
         match self.choice.capacity() {
             Some(most) if clients > most => Err(format!(

@@ -6,7 +6,9 @@
 
 mod families;
 mod grounds;
+mod lane;
 mod order;
+mod upgrade;
 
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind, Release};
