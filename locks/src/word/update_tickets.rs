@@ -2,7 +2,8 @@
 //! (DSLR §5.2).
 //!
 //! ```text
-//! nX (10 bits) | nS (10) | nU (10) | maxX (10) | maxS (10) | maxU (10) | generation (3) | resetting (1)
+//! nX (10 bits) | nS (10) | nU (10) | maxX (10) | maxS (10) | maxU (10)
+//!     | generation (3) | resetting (1)
 //! ```
 //!
 //! The paper has the six counters and not their widths. As in the word of
