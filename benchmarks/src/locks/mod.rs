@@ -55,7 +55,11 @@ pub struct LockLoad {
     pub zipf: f64,
     /// Share of requests that read.
     pub read_ratio: f64,
-    /// Verbs while a lock is held: READs of a reader, WRITEs of a writer.
+    /// Share of the other requests that take an update lock, and upgrade it in the middle of their
+    /// verbs.
+    pub update_ratio: f64,
+    /// Verbs while a lock is held: READs of a reader, WRITEs of a writer; READs, then WRITEs with
+    /// an update lock.
     pub section: u32,
     /// Bytes of each of them.
     pub object_bytes: u64,
@@ -410,6 +414,7 @@ mod tests {
             count: 20,
             zipf: 0.99,
             read_ratio: 0.5,
+            update_ratio: 0.0,
             section: 1,
             object_bytes: 8,
             patience: None,
