@@ -46,7 +46,7 @@ pub use backends::rdma;
 #[cfg(feature = "tcp")]
 pub use backends::tcp;
 pub use backends::{local, shm, sim};
-pub use contract::{counters, ids, masked, prefetch, region, transport, verbs};
+pub use contract::{counters, ids, masked, prefetch, region, transport, verbs, wide};
 pub use lane::trace;
 pub use run::{env, exec};
 

@@ -23,7 +23,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, Options};
 use lotus_benchmarks::kvs::Kvs;
-use lotus_benchmarks::locks::{self, LockLoad};
+use lotus_benchmarks::locks::{self, Habits, LockLoad};
 use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::smallbank::SmallBank;
@@ -206,6 +206,7 @@ fn run_locks(system: &str, secs: f64) -> Result<u64, Error> {
         section: 0,
         object_bytes: 8,
         patience: None,
+        habits: Habits::default(),
         cns: 1,
         threads: 1,
         coroutines: 1,

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
 use lotus_fabric::lane::{Batch, Lane};
-use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_fabric::verbs::VerbError;
 use lotus_locks::{
@@ -17,7 +16,7 @@ use lotus_locks::{
 };
 use rand::Rng;
 
-use super::{LockTally, OBJECT, Shared, Times};
+use super::{LockLoad, LockTally, LongReads, OBJECT, Shared, Times};
 
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
@@ -27,6 +26,36 @@ const AUDITED: u64 = 256;
 const LOOK: Duration = Duration::from_millis(10);
 /// Findings that are told one by one.
 const MAX_FINDINGS: usize = 10;
+
+/// What a client is about to do.
+struct Intent {
+    lock: u64,
+    mode: Mode,
+    terms: u16,
+    /// Time for which it holds the lock beside its verbs.
+    stays: Duration,
+    /// Whether it fails, and releases nothing.
+    fails: bool,
+}
+
+impl Intent {
+    fn draw<F>(shared: &Shared<F>, rng: &mut SmallRng) -> Self {
+        let LockLoad { read_ratio, update_ratio, habits, .. } = &shared.load;
+        let mut is_one_of = |share: f64| share > 0.0 && rng.random_bool(share);
+        let (is_long, reads) = (is_one_of(habits.long_reads.share), is_one_of(*read_ratio));
+        let fails = is_one_of(habits.failing);
+        let mode = if reads || is_long {
+            Mode::Shared
+        } else if is_one_of(*update_ratio) {
+            Mode::Update
+        } else {
+            Mode::Exclusive
+        };
+        let LongReads { time, terms, .. } = habits.long_reads;
+        let (stays, terms) = if is_long { (time, terms.max(1)) } else { (Duration::ZERO, 1) };
+        Self { lock: shared.chooser.draw(rng), mode, terms, stays, fails }
+    }
+}
 
 /// A lane.
 pub(super) struct Seat<S: LockSystem, F> {
@@ -46,15 +75,10 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         roster: Roster,
         shared: Arc<Shared<F>>,
     ) -> Result<Self, FabricError> {
-        let at = Endpoint { node: member.node, lane: LaneId(lane) };
         let index = usize::from(member.node.0 - 1) * usize::from(shared.load.threads);
         let index = index + usize::from(lane);
-        let waker = executor.handle().waker();
-        let transport = fabric.open_lane(at, Epoch(member.life.incarnation()), waker)?;
-        let lane = Lane::new(at, executor.handle().clone(), transport);
-        executor.add_driver(lane.driver());
         let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
-        let client = Client::new((shared.make)(), Rpc::new(lane.clone()), identity);
+        let (client, lane) = Client::open((shared.make)(), executor, fabric, lane, identity)?;
         Ok(Self { lane, client, shared, index })
     }
 
@@ -117,10 +141,14 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let stream = [at.node.0, at.lane.0, number].into_iter();
         let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
         let mut rng = self.lane.executor().env().rng(stream);
+        let think = self.shared.load.habits.think;
         while self.lane.executor().now() < self.shared.times.ends && !self.has_failed() {
             if let Err(why) = self.operate(&mut rng, tally).await {
                 tally.borrow_mut().ended = Some(why);
                 break;
+            }
+            if !think.is_zero() {
+                self.lane.executor().sleep(think).await;
             }
         }
     }
@@ -129,20 +157,13 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let executor = self.lane.executor();
-        let lock = shared.chooser.draw(rng);
-        let reads = load.read_ratio > 0.0 && rng.random_bool(load.read_ratio);
-        let updates = |rng: &mut SmallRng| rng.random_bool(load.update_ratio);
-        let wanted = match reads {
-            true => Mode::Shared,
-            false if load.update_ratio > 0.0 && updates(rng) => Mode::Update,
-            false => Mode::Exclusive,
-        };
+        let Intent { lock, mode: wanted, terms, stays, fails } = Intent::draw(shared, rng);
         let began = executor.now();
         let counts = began >= shared.times.counts_from;
         let arrival = shared.ledger.as_ref().map(|ledger| ledger.request(lock));
         let noted = shared.ledger.as_ref().zip(arrival);
         let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
-        let limits = Limits { wait: Wait::Until(until), terms: 1 };
+        let limits = Limits { wait: Wait::Until(until), terms };
         let mut hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
             Ok(hold) => hold,
             Err(why) => {
@@ -162,17 +183,28 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let held = executor.now();
         let mode = self.mode(&hold);
         let fairness = noted.map(|(ledger, arrival)| ledger.enter(lock, mode, wanted, arrival));
+        if !stays.is_zero() {
+            executor.sleep(stays).await;
+        }
         let used = self.use_lock(lock, &mut hold, wanted).await;
         if let Some((ledger, _)) = noted {
             ledger.leave(lock, self.mode(&hold));
         }
         used?;
+        if fails {
+            self.client.forget(hold);
+            tally.borrow_mut().failed += u64::from(counts);
+            return Ok(());
+        }
         let released = self.client.release(hold).await;
         let ended = executor.now();
         shared.progress.tick(self.index, ended.0, true);
         let tally = &mut *tally.borrow_mut();
         tally.fairness = tally.fairness.max(fairness.unwrap_or_default());
-        if counts {
+        let was_lost = released == Err(NotHeld::Reset);
+        if counts && was_lost {
+            tally.refused += 1;
+        } else if counts {
             let acquire_ns = held.since(began).as_nanos() as u64;
             tally.operations += 1;
             tally.acquire_ns.saturating_record(acquire_ns);
@@ -181,10 +213,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 tally.hottest_ns.saturating_record(acquire_ns);
             }
         }
-        match released {
-            Err(NotHeld::Reset) => Ok(()),
-            other => other,
-        }
+        if was_lost { Ok(()) } else { released }
     }
 
     /// Mode in which a lock is held, as others have to respect it.

@@ -25,8 +25,8 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
-use lotus_locks::systems::{Choice, Visitor};
-use lotus_locks::{Counts, LockSpace, LockSystem, Member, NotHeld, Roster};
+use lotus_locks::systems::{Choice, Kind, Visitor};
+use lotus_locks::{Counts, LockSpace, LockSystem, Member, NotHeld, Recovery, Roster};
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::{Phase, Progress};
@@ -65,6 +65,8 @@ pub struct LockLoad {
     pub object_bytes: u64,
     /// Time after which a request is given up; `None` for never.
     pub patience: Option<Duration>,
+    /// What clients do beside taking a lock and releasing it.
+    pub habits: Habits,
     /// Compute nodes.
     pub cns: u16,
     /// Lanes of each compute node.
@@ -77,6 +79,28 @@ pub struct LockLoad {
     pub secs: f64,
     /// Whether the run is judged.
     pub audit: bool,
+}
+
+/// What clients do beside taking a lock, using it and releasing it.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Habits {
+    /// Time between a release and the next request.
+    pub think: Duration,
+    /// Share of holders that fail: they neither release the lock nor ask for it again.
+    pub failing: f64,
+    /// Readers that hold the lock for long.
+    pub long_reads: LongReads,
+}
+
+/// Readers that hold a lock for long (DSLR §6.4).
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct LongReads {
+    /// Their share of all requests.
+    pub share: f64,
+    /// Time for which each holds the lock.
+    pub time: Duration,
+    /// Lease terms that they ask for.
+    pub terms: u16,
 }
 
 impl LockLoad {
@@ -93,10 +117,22 @@ impl LockLoad {
     pub fn check(&self) -> Result<(), String> {
         self.choice.kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
         let clients = u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines);
+        let Habits { failing, long_reads, .. } = self.habits;
+        let kind = self.choice.kind;
+        if failing > 0.0 {
+            let passes_over = matches!(kind, Kind::Dslr | Kind::DslrPlus);
+            if !passes_over || self.choice.recovery != Recovery::Paper {
+                return Err("only dslr as published goes on after holders that fail".to_owned());
+            }
+            if self.audit {
+                return Err("holders that fail keep locks, which no audit can pass".to_owned());
+            }
+        }
+        let terms = if long_reads.share > 0.0 { u32::from(long_reads.terms.max(1)) } else { 1 };
         match self.choice.capacity() {
-            Some(most) if clients > most => Err(format!(
-                "{clients} clients are more than a lock of {} can count: at most {most}",
-                self.choice.kind
+            Some(most) if clients * terms > most => Err(format!(
+                "{clients} clients are more than a lock of {kind} can count: at most {}",
+                most / terms
             )),
             _ => Ok(()),
         }
@@ -136,8 +172,10 @@ impl Fairness {
 pub struct LockTally {
     /// Locks held and released in the time that counts.
     pub operations: u64,
-    /// Requests given up at their deadlines.
+    /// Requests given up at their deadlines, and locks that were lost before their release.
     pub refused: u64,
+    /// Holders that failed.
+    pub failed: u64,
     /// Time from the request to the lock, in nanoseconds.
     pub acquire_ns: Latencies,
     /// Time from the request to the end of the release, in nanoseconds.
@@ -164,6 +202,7 @@ impl Default for LockTally {
         Self {
             operations: 0,
             refused: 0,
+            failed: 0,
             acquire_ns: histogram(),
             operation_ns: histogram(),
             hottest_ns: histogram(),
@@ -179,6 +218,7 @@ impl std::ops::AddAssign for LockTally {
     fn add_assign(&mut self, other: Self) {
         self.operations += other.operations;
         self.refused += other.refused;
+        self.failed += other.failed;
         let adds = "histograms of the same bounds add up";
         self.acquire_ns.add(other.acquire_ns).expect(adds);
         self.operation_ns.add(other.operation_ns).expect(adds);
@@ -418,6 +458,7 @@ mod tests {
             section: 1,
             object_bytes: 8,
             patience: None,
+            habits: Habits::default(),
             cns: 2,
             threads: 2,
             coroutines: 2,

@@ -48,6 +48,32 @@ pub struct LocksArgs {
     /// Time after which a request is given up, in microseconds [default: never].
     #[arg(long, value_name = "N")]
     pub patience_us: Option<u64>,
+    /// Time between a release and a client's next request, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub think_us: u64,
+    /// Share of holders that fail, and release nothing; dslr and dslr+ as published go on.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = ratio)]
+    pub failing: f64,
+    /// Share of requests that read for long.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = ratio)]
+    pub long_reads: f64,
+    /// Time for which those hold the lock, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub long_us: u64,
+    /// Lease terms that those ask for.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub long_terms: u16,
+    /// dslr: time between two looks for each ticket ahead, in microseconds; 0 looks all the time.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub poll_us: u64,
+    /// dslr and dslr+ as published: term of a lease, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub lease_us: u64,
+    /// dslr and dslr+: bound of the random back-off while counters are set back, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub again_us: u64,
     /// Fabric that connects the nodes: local, shm (the memory node is a process), tcp or sim.
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
     pub fabric: Fabric,

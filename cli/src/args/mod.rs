@@ -311,7 +311,6 @@ pub struct CheckArgs {
     pub json: Option<PathBuf>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one, and clap does not flatten boxes")]
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchTask {
     #[command(flatten)]

@@ -1,17 +1,20 @@
 //! `lotus bench locks`: load on a lock system alone, without transactions.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
-use lotus_benchmarks::locks::{self, Fairness, Latencies, LockLoad, LockOutcome, LockTally};
+use lotus_benchmarks::locks::{
+    self, Fairness, Habits, Latencies, LockLoad, LockOutcome, LockTally, LongReads,
+};
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
-use lotus_locks::systems::{Choice, Release};
+use lotus_locks::systems::{Choice, DslrTimes, Release};
 use lotus_locks::{Counts, Recovery};
 use serde_json::json;
 
@@ -29,11 +32,9 @@ const MEMORY_NODES: usize = 1;
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
-    let load = load(args);
-    load.check().map_err(Failure::Arguments)?;
-    check_fabric(args).map_err(Failure::Arguments)?;
+    check(args)?;
     let outputs = Outputs::check(args.json.as_deref(), None)?;
-    let outcome = on_machines(args, &load)?;
+    let (load, outcome) = (load(args), measure(args)?);
     if let Some(output) = &outputs.json {
         screen::write_json(output, &as_json(args, &load, &outcome))?;
     }
@@ -42,18 +43,46 @@ pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
     Ok(if is_sound { Verdict::Sound } else { Verdict::Unsound })
 }
 
+/// Refuses flags that make no sense together.
+///
+/// # Errors
+/// [`Failure::Arguments`] with a sentence that says which.
+pub fn check(args: &LocksArgs) -> Result<(), Failure> {
+    load(args).check().and_then(|()| check_fabric(args)).map_err(Failure::Arguments)
+}
+
+/// Runs the load, with flags that [`check`] accepts.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
+    Ok(on_machines(args, &load(args))?)
+}
+
 fn load(args: &LocksArgs) -> LockLoad {
     let recovery = if args.as_published { Recovery::Paper } else { Recovery::Fenced };
     let release = if args.release_by_swap { Release::Swap } else { Release::Add };
+    let times = DslrTimes {
+        poll: Duration::from_micros(args.poll_us),
+        term: Duration::from_micros(args.lease_us),
+        again_most: Duration::from_micros(args.again_us),
+    };
+    let long_reads = LongReads {
+        share: args.long_reads,
+        time: Duration::from_micros(args.long_us),
+        terms: args.long_terms,
+    };
+    let think = Duration::from_micros(args.think_us);
     LockLoad {
-        choice: Choice { kind: args.lock, recovery, backs_off: args.backoff, release },
+        choice: Choice { kind: args.lock, recovery, backs_off: args.backoff, release, times },
+        habits: Habits { think, failing: args.failing, long_reads },
         count: args.count,
         zipf: args.zipf,
         read_ratio: args.read_ratio,
         update_ratio: args.update_ratio,
         section: args.critical_section,
         object_bytes: args.object_bytes,
-        patience: args.patience_us.map(std::time::Duration::from_micros),
+        patience: args.patience_us.map(Duration::from_micros),
         cns: args.cns as u16,
         threads: args.threads as u16,
         coroutines: args.coroutines as u16,
@@ -180,11 +209,12 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
 }
 
 /// What each node's NIC did for others, warm-up included; nothing unless that was simulated.
-fn nodes(outcome: &LockOutcome) -> Vec<NodeLoad> {
+pub fn nodes(outcome: &LockOutcome) -> Vec<NodeLoad> {
     outcome.utilisation.iter().flat_map(|used| NodeLoad::all(used, MEMORY_NODES)).collect()
 }
 
-fn busiest(report: &lotus_fabric::sim::Report) -> String {
+/// The resource that bounds a simulated run, and its share.
+pub fn busiest(report: &lotus_fabric::sim::Report) -> String {
     report.bound().map_or_else(
         || "nothing".to_owned(),
         |found| format!("{:?}: {:.0} %", found.resource, 100.0 * found.busy),
@@ -248,6 +278,7 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "operations": tally.operations,
         "operations_per_s": tally.operations as f64 / load.secs,
         "given_up": tally.refused,
+        "failed": tally.failed,
         "acquire": latency(&tally.acquire_ns),
         "operation": latency(&tally.operation_ns),
         "hottest": hottest(&tally.hottest_ns),

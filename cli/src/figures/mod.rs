@@ -5,10 +5,12 @@
 //! lock tables. (TPC-C keeps its warehouses, which contention depends on, and has a tenth of their
 //! customers and items.) Absolute figures of another cluster mean little, so each point is set
 //! against the first of its series, and so is the published one. Where results differ, the file
-//! says why; parameters are not adjusted to match.
+//! says why; parameters are not adjusted to match. `locks` has the experiments with lock systems
+//! alone, on the testbeds of their papers.
 //!
 //! Imports `bench`, `args` and `show`.
 
+mod locks;
 mod plot;
 mod recovery;
 mod timeline;
@@ -27,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::{BenchArgs, FiguresArgs, FiguresRunArgs, FiguresTask};
 use crate::bench;
 use crate::show::{Verdict, screen};
+use locks::{LockFigure, LockMeasured};
 use timeline::{Jump, jumps};
 
 /// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because
@@ -198,6 +201,10 @@ fn list() -> Result<Verdict, Failure> {
         // Writing into a string cannot fail.
         let _ = writeln!(text, "{name:<20}{title} ({source})");
     }
+    for (name, file) in locks::FILES {
+        let LockFigure { title, source, .. } = LockFigure::parse(file);
+        let _ = writeln!(text, "{name:<20}{title} ({source})");
+    }
     let _ = writeln!(text, "{:<20}{}", recovery::NAME, recovery::TITLE);
     io::stdout().write_all(text.as_bytes())?;
     Ok(Verdict::Sound)
@@ -205,7 +212,9 @@ fn list() -> Result<Verdict, Failure> {
 
 fn run_all(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
     let recovery = args.names.iter().any(|name| name == recovery::NAME || name == "all");
-    let others: Vec<_> = args.names.iter().filter(|name| *name != recovery::NAME).collect();
+    let others = args.names.iter().filter(|name| *name != recovery::NAME);
+    let is_alone = |name: &&String| locks::FILES.iter().any(|(known, _)| known == name);
+    let others: Vec<_> = others.filter(|name| !is_alone(name)).collect();
     let chosen = chosen(&others)?;
     let output = args.json.as_deref().map(Output::check).transpose()?;
     let mut results = Vec::new();
@@ -214,15 +223,31 @@ fn run_all(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
         screen::show(&figure.show(&measured), &[&output])?;
         results.extend(measured);
     }
+    let mut of_locks = Vec::new();
+    for (name, figure) in alone(&args.names) {
+        let measured = figure.measure(name)?;
+        screen::show(&figure.show(&measured), &[&output])?;
+        figure.draw(name, &measured, &args.plots)?;
+        of_locks.extend(measured);
+    }
     let recovered = if recovery { recovery::run(&output, &args.plots)? } else { Vec::new() };
     if let Some(output) = &output {
-        match recovery {
-            true => screen::write_json(output, &(&results, &recovered))?,
-            false => screen::write_json(output, &results)?,
+        match (recovery, of_locks.is_empty()) {
+            (true, _) => screen::write_json(output, &(&results, &recovered, &of_locks))?,
+            (false, true) => screen::write_json(output, &results)?,
+            (false, false) => screen::write_json(output, &(&results, &of_locks))?,
         }
     }
     let sound = |point: &Measured| point.report.audit.as_ref().is_none_or(|audit| audit.passed);
-    Ok(if results.iter().all(sound) { Verdict::Sound } else { Verdict::Unsound })
+    let all_sound = results.iter().all(sound) && of_locks.iter().all(LockMeasured::is_sound);
+    Ok(if all_sound { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// The experiments with locks alone among these names; `all` means all.
+fn alone(names: &[String]) -> Vec<(&'static str, LockFigure)> {
+    let is_chosen = |known: &str| names.iter().any(|name| name == known || name == "all");
+    let chosen = locks::FILES.iter().filter(|(known, _)| is_chosen(known));
+    chosen.map(|(name, file)| (*name, LockFigure::parse(file))).collect()
 }
 
 /// The experiments of these names; `all` means those that this build can run.

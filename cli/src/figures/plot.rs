@@ -22,8 +22,10 @@ pub(super) struct Plot {
     /// Title, which also names the file.
     pub name: String,
     /// Labels of the axes, units included.
-    pub x: &'static str,
+    pub x: String,
     pub y: &'static str,
+    /// Labels of 0, 1 and so on of the horizontal axis, if it does not show numbers.
+    pub ticks: Vec<String>,
     pub lines: Vec<Line>,
     /// Events, drawn as vertical lines.
     pub marks: Vec<(String, f64)>,
@@ -81,7 +83,13 @@ impl Plot {
             .x_label_area_size(LABELS)
             .y_label_area_size(LABELS)
             .build_cartesian_2d(left..right, 0.0..top)?;
-        chart.configure_mesh().x_desc(self.x).y_desc(self.y).draw()?;
+        let tick = |x: &f64| self.ticks.get(x.round() as usize).cloned().unwrap_or_default();
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc(&self.x).y_desc(self.y);
+        if !self.ticks.is_empty() {
+            mesh.x_labels(self.ticks.len()).x_label_formatter(&tick);
+        }
+        mesh.draw()?;
         for (number, line) in self.lines.iter().enumerate() {
             let color = Palette99::pick(number).to_rgba();
             let drawn = chart.draw_series(LineSeries::new(line.points.iter().copied(), color))?;
@@ -114,8 +122,9 @@ mod tests {
         };
         Plot {
             name: "recovery, 3 of 9 nodes".to_owned(),
-            x: "ms",
+            x: "ms".to_owned(),
             y: "txn/s",
+            ticks: Vec::new(),
             lines: vec![line("up", &[(0.0, 0.0), (1.0, 5.0)]), line("down", &[(0.0, 5.0)])],
             marks: vec![("lost <here>".to_owned(), 0.5)],
         }

@@ -386,8 +386,9 @@ fn drawn(all: &[Measured]) -> Vec<Plot> {
         }
         Plot {
             name: format!("{NAME}, {}", one.label),
-            x: "ms after the loss",
+            x: "ms after the loss".to_owned(),
             y: "million transactions a second",
+            ticks: Vec::new(),
             lines: vec![Curve { label: one.label.to_owned(), points }],
             marks,
         }

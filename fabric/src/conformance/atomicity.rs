@@ -1,9 +1,12 @@
 //! Atomicity of words, stable READs and atomics under concurrent writers.
 
-use super::{CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, SetOnDrop, properties, read, word};
+use super::{
+    CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, SetOnDrop, properties, read, read_words, word,
+};
 use crate::contract::ids::{Endpoint, LaneId};
 use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
+use crate::contract::wide::{WIDE_BYTES, WideSwap, value_of, words_of};
 use crate::lane::Lane;
 
 properties! {
@@ -13,6 +16,9 @@ properties! {
     compare_and_swap_lets_one_of_many_through,
     fields_of_one_word_count_apart,
     a_masked_field_is_a_lock_beside_a_counter,
+    wide_atomics_do_what_their_definition_says,
+    concurrent_wide_adds_all_count,
+    a_wide_swap_lets_one_of_many_through,
 }
 
 const ROUNDS: u64 = 20_000;
@@ -160,6 +166,136 @@ fn a_masked_field_is_a_lock_beside_a_counter(cluster: &Cluster) {
             assert!(raised > 0, "somebody came in");
         }
     });
+}
+
+/// Swaps and sums of 16 bytes, against a model that is a plain number.
+fn wide_atomics_do_what_their_definition_says(cluster: &Cluster) {
+    let rounds = cluster.rounds(2000);
+    cluster.with_regions().solo(async move |lane| {
+        if !lane.capabilities().wide_atomics {
+            return;
+        }
+        let (addr, mut model, mut random) = (word(MEMORY[0], 10), 0_u128, Arbitrary(1));
+        for round in 0..rounds {
+            let mut batch = lane.batch();
+            let (before, after) = if round.is_multiple_of(2) {
+                let (addend, boundary) = (random.wide(), random.wide() & random.wide());
+                let before = batch.wide_fetch_and_add(addr, addend, boundary);
+                (before, sum_by_bits(model, addend, boundary))
+            } else {
+                let compare_mask = random.wide() & random.wide();
+                // Every other one compares what is there; of the rest nearly all find otherwise.
+                let compare = if round & 2 == 0 { model ^ !compare_mask } else { random.wide() };
+                let (swap, swap_mask) = (random.wide(), random.wide());
+                let swap = WideSwap { compare, compare_mask, swap, swap_mask };
+                let before = batch.wide_compare_and_swap(addr, swap);
+                let (agree, kept) = (model & compare_mask == compare & compare_mask, !swap_mask);
+                let swapped = model & kept | swap.swap & swap_mask;
+                (before, if agree { swapped } else { model })
+            };
+            let around = batch.read(word(MEMORY[0], 9), WIDE_BYTES + 2 * WORD_BYTES);
+            let done = batch.post().await.expect("the bytes are inside the region");
+            assert_eq!(done.words(before), words_of(model), "round {round}");
+            let [low, high] = words_of(after);
+            assert_eq!(done.words(around), [0, low, high, 0], "round {round}");
+            model = after;
+        }
+    });
+}
+
+/// Sum of 16 bytes where a bit of `boundary` stops the carry from there, bit by bit.
+fn sum_by_bits(old: u128, addend: u128, boundary: u128) -> u128 {
+    let (mut sum, mut carry) = (0, 0);
+    for bit in 0..u128::BITS {
+        let ones = (old >> bit & 1) + (addend >> bit & 1) + carry;
+        sum |= (ones & 1) << bit;
+        carry = (ones >> 1) & !(boundary >> bit) & 1;
+    }
+    sum
+}
+
+/// Sums that carry from the low word into the high one all the time, while atomics on 8 bytes add
+/// to either word.
+fn concurrent_wide_adds_all_count(cluster: &Cluster) {
+    const WIDE: u128 = 5 << 64 | (u64::MAX - 2) as u128;
+    // The top byte of the high word counts by itself.
+    const FIELD: u128 = 0x41 << 120;
+    let (adders, _) = writers(cluster, async |lane, _| {
+        if lane.capabilities().wide_atomics {
+            let mut batch = lane.batch();
+            batch.wide_fetch_and_add(word(MEMORY[0], 2), WIDE | FIELD, 1 << 119);
+            batch.fetch_and_add(word(MEMORY[0], 3), 7);
+            batch.post().await.expect("nothing fails");
+        }
+    });
+    let total = adders.len() as u128 * u128::from(cluster.rounds(ROUNDS));
+    cluster.with_regions().run(adders);
+    cluster.solo(async move |lane| {
+        let found = read_words(&lane, word(MEMORY[0], 2), 2).await;
+        let expected = total * (WIDE + (7 << 64)) + ((0x41 * total % 256) << 120);
+        let there = lane.capabilities().wide_atomics;
+        assert_eq!(value_of([found[0], found[1]]), if there { expected } else { 0 });
+    });
+}
+
+/// The high word is a lock, which is taken and freed by comparing 16 bytes, and the low one is
+/// changed by atomics on 8 bytes; a swap that goes through has seen both as they were at once.
+fn a_wide_swap_lets_one_of_many_through(cluster: &Cluster) {
+    const LOW: u128 = u64::MAX as u128;
+    let (lockers, _) = writers(cluster, async move |lane, round| {
+        if !lane.capabilities().wide_atomics {
+            return;
+        }
+        let lock = word(MEMORY[0], 0);
+        let mut batch = lane.batch();
+        let seen = batch.wide_fetch_and_add(lock, 0, 0);
+        let done = batch.post().await.expect("nothing fails");
+        let seen = value_of([done.words(seen)[0], done.words(seen)[1]]) & LOW;
+        // Free, and nobody has come in since: the low word counts those who have.
+        let take = WideSwap {
+            compare: seen,
+            compare_mask: !0,
+            swap: 1 << 64 | u128::from(round),
+            swap_mask: !LOW,
+        };
+        let mut batch = lane.batch();
+        let before = batch.wide_compare_and_swap(lock, take);
+        let done = batch.post().await.expect("nothing fails");
+        if done.words(before) == words_of(seen) {
+            let raised = read(lane, word(MEMORY[0], 8)).await + 1;
+            let mut batch = lane.batch();
+            batch.write_word(word(MEMORY[0], 8), raised);
+            batch.fetch_and_add(word(MEMORY[0], 0), 1);
+            let free = WideSwap { compare: 1 << 64, compare_mask: !LOW, swap: 0, swap_mask: !LOW };
+            let held = batch.wide_compare_and_swap(lock, free);
+            let done = batch.post().await.expect("nothing fails");
+            assert_eq!(done.words(held), [seen as u64 + 1, 1], "only its holder frees the lock");
+        }
+    });
+    cluster.with_regions().run(lockers);
+    cluster.solo(async move |lane| {
+        let raised = read(&lane, word(MEMORY[0], 8)).await;
+        assert_eq!(read_words(&lane, word(MEMORY[0], 0), 2).await, [raised, 0], "two were inside");
+        if lane.capabilities().wide_atomics {
+            assert!(raised > 0, "somebody came in");
+        }
+    });
+}
+
+/// Numbers without a pattern, the same in every run (SplitMix64).
+struct Arbitrary(u64);
+
+impl Arbitrary {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    fn wide(&mut self) -> u128 {
+        value_of([self.word(), self.word()])
+    }
 }
 
 /// Three coordinators on two nodes that write their rounds; and a flag that is set once the first

@@ -8,6 +8,7 @@ use crate::contract::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
 use crate::contract::masked::MaskedSwap;
 use crate::contract::region::{Rights, WORD_BYTES};
 use crate::contract::verbs::VerbError;
+use crate::contract::wide::{WIDE_BYTES, WideSwap};
 use crate::lane::{Batch, Lane};
 
 properties! {
@@ -49,13 +50,31 @@ const MASKED: [fn(&mut Batch, RemoteAddr); 2] = [
     |batch, addr| _ = batch.masked_fetch_and_add(addr, !0, 1 << 31),
 ];
 
+const WIDE: [fn(&mut Batch, RemoteAddr); 2] = [
+    |batch, addr| {
+        let swap = WideSwap { compare: 0, compare_mask: 0, swap: !0, swap_mask: !0 };
+        _ = batch.wide_compare_and_swap(addr, swap);
+    },
+    |batch, addr| _ = batch.wide_fetch_and_add(addr, !0, 1 << 63),
+];
+
 fn masked_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
     let are_there = lane.capabilities().masked_atomics;
     MASKED.into_iter().filter(move |_| are_there)
 }
 
-fn all_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
+fn wide_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
+    let are_there = lane.capabilities().wide_atomics;
+    WIDE.into_iter().filter(move |_| are_there)
+}
+
+/// Every kind of verb whose address is a multiple of eight.
+fn word_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
     [WRITERS, READERS, ATOMICS].into_iter().flatten().chain(masked_verbs(lane))
+}
+
+fn all_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
+    word_verbs(lane).chain(wide_verbs(lane))
 }
 
 /// Expects `error` from `verb` at `addr`, and re-makes the connection.
@@ -77,6 +96,12 @@ fn misaligned_verbs_are_not_applied(cluster: &Cluster) {
                 expect_refusal(&lane, verb, addr, VerbError::Misaligned).await;
             }
         }
+        for verb in wide_verbs(&lane) {
+            for offset in [8, 24, REGION_BYTES - 8, REGION_BYTES + 8] {
+                let addr = RemoteAddr::new(MEMORY[0], REGION, offset);
+                expect_refusal(&lane, verb, addr, VerbError::Misaligned).await;
+            }
+        }
         assert_eq!(read_words(&lane, word(MEMORY[0], 0), 32).await, [0; 32]);
     });
 }
@@ -88,11 +113,21 @@ fn verbs_out_of_bounds_are_not_applied(cluster: &Cluster) {
         let last = RemoteAddr::new(MEMORY[0], REGION, REGION_BYTES - 8);
         let farthest = RemoteAddr::new(MEMORY[0], REGION, RemoteAddr::MAX_OFFSET - 7);
         let no_region = RemoteAddr::new(MEMORY[0], RegionId(77), 0);
-        for verb in all_verbs(&lane) {
+        for verb in word_verbs(&lane) {
             for addr in [end, farthest, no_region] {
                 expect_refusal(&lane, verb, addr, VerbError::OutOfBounds).await;
             }
         }
+        let farthest = RemoteAddr::new(MEMORY[0], REGION, RemoteAddr::MAX_OFFSET - 15);
+        for verb in wide_verbs(&lane) {
+            for addr in [end, farthest, no_region] {
+                expect_refusal(&lane, verb, addr, VerbError::OutOfBounds).await;
+            }
+            let mut batch = lane.batch();
+            verb(&mut batch, RemoteAddr::new(MEMORY[0], REGION, REGION_BYTES - WIDE_BYTES as u64));
+            batch.post().await.expect("the last 16 bytes belong to the region");
+        }
+        write(&lane, last, 0).await;
         // Two words of which only the first is inside; no part may be applied.
         for verb in 0..2 {
             expect_refusal(&lane, wide(verb), last, VerbError::OutOfBounds).await;
@@ -114,7 +149,8 @@ fn verbs_without_the_right_are_not_applied(cluster: &Cluster) {
     cluster.solo(async move |lane| {
         for (region, rights) in regions {
             let addr = RemoteAddr::new(MEMORY[0], region, 64);
-            let atomics = ATOMICS.into_iter().chain(masked_verbs(&lane)).collect();
+            let atomics = ATOMICS.into_iter().chain(masked_verbs(&lane)).chain(wide_verbs(&lane));
+            let atomics = atomics.collect();
             let kinds: [(bool, Vec<_>); 3] = [
                 (rights.read, READERS.to_vec()),
                 (rights.write, WRITERS.to_vec()),

@@ -7,6 +7,7 @@ use crate::contract::ids::{NodeSet, RemoteAddr};
 use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::verbs::MAX_VERB_BYTES;
+use crate::contract::wide::WideSwap;
 
 properties! {
     fresh_memory_is_zero,
@@ -17,6 +18,7 @@ properties! {
     a_masked_compare_and_swap_compares_some_bits_and_replaces_others,
     a_masked_fetch_and_add_carries_nothing_into_the_next_field,
     masked_atomics_are_refused_where_they_are_missing,
+    wide_atomics_are_refused_where_they_are_missing,
     one_batch_serves_several_nodes,
     one_buffer_is_written_to_several_nodes,
     one_request_is_a_verb_on_each_of_its_nodes,
@@ -156,6 +158,24 @@ fn masked_atomics_are_refused_where_they_are_missing(cluster: &Cluster) {
             AssertUnwindSafe(|| lane.batch().masked_fetch_and_add(word(MEMORY[0], 0), 1, 0));
         assert!(catch_unwind(adding).is_err(), "such a verb has no meaning here");
         assert_eq!(read(&lane, word(MEMORY[0], 0)).await, 0, "the lane goes on");
+    });
+}
+
+fn wide_atomics_are_refused_where_they_are_missing(cluster: &Cluster) {
+    cluster.with_regions().solo(async |lane| {
+        if lane.capabilities().wide_atomics {
+            return;
+        }
+        let addr = word(MEMORY[0], 0);
+        let swap = WideSwap { compare: 0, compare_mask: 0, swap: !0, swap_mask: !0 };
+        let swapping = || lane.batch().wide_compare_and_swap(addr, swap);
+        let adding = || lane.batch().wide_fetch_and_add(addr, 1, 0);
+        for refused in
+            [catch_unwind(AssertUnwindSafe(swapping)), catch_unwind(AssertUnwindSafe(adding))]
+        {
+            assert!(refused.is_err(), "such a verb has no meaning here");
+        }
+        assert_eq!(read_words(&lane, addr, 2).await, [0, 0], "the lane goes on");
     });
 }
 

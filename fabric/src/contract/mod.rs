@@ -11,3 +11,4 @@ pub mod prefetch;
 pub mod region;
 pub mod transport;
 pub mod verbs;
+pub mod wide;

@@ -11,6 +11,7 @@ use crate::contract::ids::{NodeSet, RegionId, RemoteAddr};
 use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::verbs::{Buffer, Failure, Op, Work};
+use crate::contract::wide::{SUMMANDS_WORDS, WIDE_BYTES, WideSwap, words_of};
 
 /// A batch owned by the coordinator; returns to the lane's pool when dropped.
 struct Owned {
@@ -159,6 +160,41 @@ impl Batch {
     pub fn masked_fetch_and_add(&mut self, addr: RemoteAddr, addend: u64, boundary: u64) -> Buffer {
         self.assert_masked();
         self.push_with_buffer(addr, Op::MaskedFetchAndAdd { addend, boundary }, WORD_BYTES)
+    }
+
+    /// Adds a compare-and-swap of 16 bytes under masks, at an address that is a multiple of
+    /// sixteen. The buffer receives the 16 bytes that were there, the low word first
+    /// ([`value_of`]).
+    ///
+    /// # Panics
+    /// If the back end has no 16-byte atomics ([`Capabilities::wide_atomics`]).
+    ///
+    /// [`value_of`]: crate::contract::wide::value_of
+    /// [`Capabilities::wide_atomics`]: crate::contract::verbs::Capabilities::wide_atomics
+    pub fn wide_compare_and_swap(&mut self, addr: RemoteAddr, swap: WideSwap) -> Buffer {
+        self.push_wide(addr, Op::WideCompareAndSwap, &swap.to_words())
+    }
+
+    /// Adds a fetch-and-add of 16 bytes, at an address that is a multiple of sixteen, that carries
+    /// nothing beyond a bit of `boundary`. The buffer receives the 16 bytes that were there, the
+    /// low word first.
+    ///
+    /// # Panics
+    /// As [`Batch::wide_compare_and_swap`].
+    pub fn wide_fetch_and_add(&mut self, addr: RemoteAddr, addend: u128, boundary: u128) -> Buffer {
+        let ([a, b], [c, d]) = (words_of(addend), words_of(boundary));
+        let summands: [u64; SUMMANDS_WORDS] = [a, b, c, d];
+        self.push_wide(addr, Op::WideFetchAndAdd, &summands)
+    }
+
+    /// Adds a wide atomic with these operands; its result takes the place of the first of them.
+    fn push_wide(&mut self, addr: RemoteAddr, op: Op, operands: &[u64]) -> Buffer {
+        let (core, _) = self.owned.parts_mut();
+        assert!(core.capabilities.wide_atomics, "this fabric has no 16-byte atomics");
+        let staged = self.stage(operands.len() * WORD_BYTES);
+        self.words_mut(staged).copy_from_slice(operands);
+        self.owned.parts_mut().1.push(addr, op, staged);
+        staged.prefix(WIDE_BYTES)
     }
 
     fn assert_masked(&mut self) {

@@ -6,6 +6,7 @@
 use crate::contract::ids::{NodeSet, RemoteAddr};
 use crate::contract::masked::MaskedSwap;
 use crate::contract::verbs::{Op, WorkRequest};
+use crate::contract::wide::WideSwap;
 use crate::lane::{BatchError, Lane};
 use crate::run::exec::TaskId;
 
@@ -29,7 +30,13 @@ enum Shape {
     FetchAndAdd,
     MaskedCompareAndSwap,
     MaskedFetchAndAdd,
+    WideCompareAndSwap,
+    WideFetchAndAdd,
 }
+
+/// Swaps that compare nothing and replace nothing.
+const KEEPS: MaskedSwap = MaskedSwap { compare: 0, compare_mask: 0, swap: 0, swap_mask: 0 };
+const WIDE_KEEPS: WideSwap = WideSwap { compare: 0, compare_mask: 0, swap: 0, swap_mask: 0 };
 
 /// Verbs of whole transactions, in batches, in the order in which the transactions ended.
 #[derive(Default)]
@@ -90,11 +97,13 @@ impl Trace {
                     Shape::CompareAndSwap => _ = batch.compare_and_swap(verb.addr, 0, 0),
                     Shape::FetchAndAdd => _ = batch.fetch_and_add(verb.addr, 0),
                     Shape::MaskedCompareAndSwap => {
-                        let keeps =
-                            MaskedSwap { compare: 0, compare_mask: 0, swap: 0, swap_mask: 0 };
-                        _ = batch.masked_compare_and_swap(verb.addr, keeps);
+                        _ = batch.masked_compare_and_swap(verb.addr, KEEPS);
                     }
                     Shape::MaskedFetchAndAdd => _ = batch.masked_fetch_and_add(verb.addr, 0, 0),
+                    Shape::WideCompareAndSwap => {
+                        _ = batch.wide_compare_and_swap(verb.addr, WIDE_KEEPS);
+                    }
+                    Shape::WideFetchAndAdd => _ = batch.wide_fetch_and_add(verb.addr, 0, 0),
                 }
             }
             batch.post().await?;
@@ -169,6 +178,8 @@ impl Verb {
             Op::FetchAndAdd { .. } => Shape::FetchAndAdd,
             Op::MaskedCompareAndSwap => Shape::MaskedCompareAndSwap,
             Op::MaskedFetchAndAdd { .. } => Shape::MaskedFetchAndAdd,
+            Op::WideCompareAndSwap => Shape::WideCompareAndSwap,
+            Op::WideFetchAndAdd => Shape::WideFetchAndAdd,
         };
         let bytes = request.bytes() as u32;
         Self { addr: request.addr, bytes, op, also: request.also }

@@ -1,8 +1,8 @@
 //! What a lane's users hold and await: acquisitions, locks, releases.
 //!
 //! Each has a [`Guard`], which leaves the run behind when it is dropped. The futures are made by
-//! hand: the states of async functions, one in another, would cost more than what is to be done when
-//! an answer comes. What happens seldom is an async function all the same, in a box.
+//! hand: the states of async functions, one in another, would cost more than what is to be done
+//! when an answer comes. What happens seldom is an async function all the same, in a box.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -295,6 +295,13 @@ impl<S: LockSystem> Hold<S> {
     /// See [`LockSystem::holds_until`].
     pub(super) fn holds_until(&self) -> Nanos {
         self.guard.get().holds_until(&self.guard.core)
+    }
+
+    /// See [`super::Client::forget`].
+    pub(super) fn forget(mut self) {
+        if let Some(run) = self.guard.run.take() {
+            self.guard.core.free(run.slot, run.at);
+        }
     }
 
     /// Posts the first verb of the release.

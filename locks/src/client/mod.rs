@@ -23,9 +23,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RemoteAddr};
 use lotus_fabric::lane::{Batch, BatchResult, Lane};
 use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_fabric::verbs::VerbError;
 
 use crate::contract::{Backoff, Counts, LockSystem, Member, NotHeld, Peers, Request, Verb, Waiter};
@@ -210,6 +212,29 @@ impl<S: LockSystem> Core<S> {
 }
 
 impl<S: LockSystem> Client<S> {
+    /// Opens a lane of a member, for locks alone, and uses `system`'s locks from there.
+    ///
+    /// # Errors
+    /// The fabric refuses the lane, for instance because it is open.
+    ///
+    /// # Panics
+    /// See [`Self::new`].
+    pub fn open(
+        system: S,
+        executor: &mut Executor,
+        fabric: &dyn Fabric,
+        lane: u16,
+        identity: Identity,
+    ) -> Result<(Self, Lane), FabricError> {
+        let Member { node, life, .. } = identity.member;
+        let at = Endpoint { node, lane: LaneId(lane) };
+        let waker = executor.handle().waker();
+        let transport = fabric.open_lane(at, Epoch(life.incarnation()), waker)?;
+        let lane = Lane::new(at, executor.handle().clone(), transport);
+        executor.add_driver(lane.driver());
+        Ok((Self::new(system, Rpc::new(lane.clone()), identity), lane))
+    }
+
     /// The uses of `system`'s locks by the lane of `rpc`.
     ///
     /// # Panics
@@ -381,5 +406,16 @@ impl<S: LockSystem> Client<S> {
     #[inline]
     pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
         hold.release()
+    }
+
+    /// Ends a use without a release, as a transaction does that fails (DSLR appendix A.6): for
+    /// experiments with locks as published, where waiters pass such a holder over.
+    ///
+    /// # Panics
+    /// If the locks are fenced: a node that lives keeps them for ever.
+    pub fn forget(&self, hold: Hold<S>) {
+        let survives = self.core.system.promises().survives_losses;
+        assert!(!survives, "a fenced lock is released");
+        hold.forget();
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Dslr, DslrU, Release};
+use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Release};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -85,6 +85,8 @@ pub struct Choice {
     pub backs_off: bool,
     /// The way in which writers of `cas-rw` release.
     pub release: Release,
+    /// Times of the systems of DSLR.
+    pub times: DslrTimes,
 }
 
 /// Something to be done with a lock system, whichever it is.
@@ -100,19 +102,20 @@ impl Choice {
     /// A system with the options of its paper, fenced.
     pub const fn of(kind: Kind) -> Self {
         let recovery = Recovery::Fenced;
-        Self { kind, recovery, backs_off: false, release: Release::Add }
+        let times = DslrTimes::PUBLISHED;
+        Self { kind, recovery, backs_off: false, release: Release::Add, times }
     }
 
     /// Does something with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        let Self { recovery, release, .. } = self;
+        let Self { recovery, release, times, .. } = self;
         let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
         match self.kind {
             Kind::Cas => visitor.visit(move || Cas { recovery, pacing }),
             Kind::CasRw => visitor.visit(move || CasRw { recovery, pacing, release }),
-            Kind::Dslr => visitor.visit(move || Dslr::published(recovery)),
-            Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery)),
-            Kind::DslrU => visitor.visit(DslrU::published),
+            Kind::Dslr => visitor.visit(move || Dslr::new(recovery, times)),
+            Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
+            Kind::DslrU => visitor.visit(move || DslrU::new(times)),
         }
     }
 

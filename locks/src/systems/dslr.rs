@@ -43,6 +43,26 @@ pub struct Dslr {
     pub again: (Duration, Duration),
 }
 
+/// Times that DSLR's authors chose for their testbed, and vary in appendix A.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DslrTimes {
+    /// Time between two looks for each ticket ahead: ω in DSLR §4.6. Not used by DSLR+.
+    pub poll: Duration,
+    /// One term of a lease.
+    pub term: Duration,
+    /// Bound of the time until a ticket that was taken back is asked for again: L in appendix A.3.
+    pub again_most: Duration,
+}
+
+impl DslrTimes {
+    /// As published: ω = 5 µs, leases of 10 ms, L = 10 ms.
+    pub const PUBLISHED: Self = Self {
+        poll: Duration::from_micros(5),
+        term: Duration::from_millis(10),
+        again_most: Duration::from_millis(10),
+    };
+}
+
 /// Time between two looks of a waiter.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Polling {
@@ -53,20 +73,22 @@ pub enum Polling {
 }
 
 impl Dslr {
-    /// DSLR with the constants of its paper: ω = 5 µs, R = 10 µs, L = 10 ms, leases of 10 ms.
+    /// DSLR, with R = 10 µs (appendix A.3).
+    pub const fn new(recovery: Recovery, times: DslrTimes) -> Self {
+        let DslrTimes { poll, term, again_most } = times;
+        let again = (Duration::from_micros(10), again_most);
+        Self { recovery, polling: Polling::Proportional(poll), term, again }
+    }
+
+    /// DSLR with the times of its paper.
     pub const fn published(recovery: Recovery) -> Self {
-        Self {
-            recovery,
-            polling: Polling::Proportional(Duration::from_micros(5)),
-            term: Duration::from_millis(10),
-            again: (Duration::from_micros(10), Duration::from_millis(10)),
-        }
+        Self::new(recovery, DslrTimes::PUBLISHED)
     }
 
     /// DSLR+.
-    pub const fn plus(recovery: Recovery) -> Self {
+    pub const fn plus(recovery: Recovery, times: DslrTimes) -> Self {
         let polling = Polling::Backoff(Pacing::DSLR_PLUS);
-        Self { polling, ..Self::published(recovery) }
+        Self { polling, ..Self::new(recovery, times) }
     }
 
     const fn fields(&self) -> TicketFields {
@@ -409,6 +431,8 @@ impl LockSystem for Dslr {
             At::Waiting => self.look(of, found, view),
             At::Leaving => self.left(of, found),
             At::Draining(expected) if found == expected => Step::Gone(Ok(())),
+            // As published, one that waits for long sets them back itself.
+            At::Draining(_) if !self.fields().is_full(found) => Step::Gone(Ok(())),
             At::Draining(_) => Step::Pause(self.again.0),
             At::Skipping(_) | At::Clearing(..) | At::Undoing(_) => self.forced(of, found, view),
             At::Away | At::Held => unreachable!("no verb is under way: {of:?}"),

@@ -19,6 +19,7 @@
 
 use std::time::Duration;
 
+use super::DslrTimes;
 use crate::contract::{Event, LockSystem, Promises, Request, Step, Verb, View};
 use crate::word::{Head, Mode, UpdateTickets};
 
@@ -35,12 +36,14 @@ impl DslrU {
     /// Largest number of tickets that all requests for one lock may have outstanding together.
     pub const CAPACITY: u32 = UpdateTickets::LIMIT;
 
-    /// With the constants of the paper: ω = 5 µs, R = 10 µs, L = 10 ms.
+    /// The system with these times, and R = 10 µs (appendix A.3). It has no leases.
+    pub const fn new(times: DslrTimes) -> Self {
+        Self { unit: times.poll, again: (Duration::from_micros(10), times.again_most) }
+    }
+
+    /// With the times of the paper.
     pub const fn published() -> Self {
-        Self {
-            unit: Duration::from_micros(5),
-            again: (Duration::from_micros(10), Duration::from_millis(10)),
-        }
+        Self::new(DslrTimes::PUBLISHED)
     }
 }
 

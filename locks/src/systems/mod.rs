@@ -9,5 +9,5 @@ mod dslr_u;
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
 pub use choice::{Choice, Kind, UnknownKind, Unpublished, Visitor};
-pub use dslr::{Dslr, DslrUse, Polling};
+pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};

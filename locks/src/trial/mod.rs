@@ -26,11 +26,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
-use lotus_fabric::lane::Lane;
+use lotus_fabric::ids::{Epoch, NodeId, RegionId, RemoteAddr};
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
-use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::FabricError;
 
 use crate::client::{Client, Identity, Roster};
@@ -296,16 +295,10 @@ impl<M: Machines> Trial<M> {
         let (roster, referee) = (self.roster.clone(), Arc::clone(&self.referee));
         let (fabric, make) = (machines.fabric(), Arc::clone(make));
         Box::new(move |executor| {
-            let at = Endpoint { node: member.node, lane: LaneId(lane) };
-            let epoch = Epoch(member.life.incarnation());
-            let transport = fabric
-                .open_lane(at, epoch, executor.handle().waker())
-                .unwrap_or_else(|error| panic!("no lane at {at:?}: {error}"));
-            let lane = Lane::new(at, executor.handle().clone(), transport);
-            executor.add_driver(lane.driver());
-            let rpc = Rpc::new(lane.clone());
             let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
-            let client = Client::new(make(), rpc, identity);
+            let opened = Client::open(make(), executor, &*fabric, lane, identity);
+            let (client, lane) =
+                opened.unwrap_or_else(|error| panic!("no lane of {:?}: {error}", member.node));
             Box::pin(life(Seat { client, lane, member, space, referee, settings }))
         })
     }

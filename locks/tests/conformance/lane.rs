@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Executor, Handle};
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
+use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::region::Rights;
-use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::rpc::Service;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};
 use lotus_locks::{Client, Identity, LockSystem, Roster};
 
@@ -63,13 +63,10 @@ where
     let member = roster.join(node, 1).expect("there is room");
     let (send, ended) = async_channel::bounded(1);
     let program = move |executor: &mut Executor| {
-        let at = Endpoint { node, lane: LaneId(0) };
         let timer = executor.handle().clone();
-        let transport = fabric.open_lane(at, Epoch(1), timer.waker()).expect("nobody has it");
-        let lane = Lane::new(at, timer.clone(), transport);
-        executor.add_driver(lane.driver());
         let identity = Identity { member, peers: Rc::new(roster), service: Service(0) };
-        let client = Client::new(make(), Rpc::new(lane.clone()), identity);
+        let opened = Client::open(make(), executor, &*fabric, 0, identity);
+        let (client, lane) = opened.expect("nobody has the lane");
         let place = Rc::new(Place { client, lane, timer });
         let life: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
             let result = life(place).await;

@@ -27,6 +27,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         recovery,
         backs_off: rng.random(),
         release: if rng.random() { Release::Add } else { Release::Swap },
+        ..Choice::of(any)
     };
     LockScenario { choice, settings: settings(choice, rng), faults: faults(rng) }.with(recovery)
 }

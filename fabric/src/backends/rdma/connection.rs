@@ -22,7 +22,7 @@ use super::wire::Key;
 use crate::contract::ids::NodeId;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::transport::Token;
-use crate::contract::verbs::{Op, VerbError, Work, WorkRequest};
+use crate::contract::verbs::{Op, VerbError, Work, WorkRequest, not_declared};
 
 /// Index of a batch in [`Flights`].
 pub(super) type FlightId = u32;
@@ -500,9 +500,10 @@ fn action(request: &WorkRequest, fits_inline: bool) -> Action {
         Op::WriteWord { .. } => Action::Write { inline: true },
         Op::CompareAndSwap { expected, new } => Action::CompareAndSwap { expected, new },
         Op::FetchAndAdd { addend } => Action::FetchAndAdd { addend },
-        Op::MaskedCompareAndSwap | Op::MaskedFetchAndAdd { .. } => {
-            unreachable!("a batch refuses what a back end does not declare")
-        }
+        Op::MaskedCompareAndSwap
+        | Op::MaskedFetchAndAdd { .. }
+        | Op::WideCompareAndSwap
+        | Op::WideFetchAndAdd => not_declared(request.op),
     }
 }
 

@@ -8,6 +8,7 @@ use super::connection::{Connection, Ends};
 use super::faults::Fault;
 use super::memory::Region;
 use super::messages::recycle;
+use super::profile::Atomics;
 use super::queue::{TraceHash, picos};
 use super::state::{Inbox, Lane, NONE, State};
 use super::world::{Config, schedule_now, waits_for_the_world};
@@ -160,8 +161,13 @@ impl Fabric for SimFabric {
             Connection::new(ends, node.life)
         }));
         let stable_reads = !state.reads_may_tear;
-        let masked_atomics = state.costs.atomics.masked;
-        let capabilities = Capabilities { stable_reads, masked_atomics, ..Capabilities::default() };
+        let Atomics { masked: masked_atomics, wide, .. } = state.costs.atomics;
+        let capabilities = Capabilities {
+            stable_reads,
+            masked_atomics,
+            wide_atomics: wide.is_some(),
+            ..Capabilities::default()
+        };
         drop(state);
         Ok(Box::new(SimLane { fabric: self.clone(), at, index, capabilities }))
     }

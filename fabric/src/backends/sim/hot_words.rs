@@ -3,6 +3,10 @@
 //! A NIC keeps several atomics under way, but not two on one address: the second one begins when
 //! the first has left its pipeline. So a single lock is served much more slowly than many are
 //! (ShiftLock §2.3, Table 3).
+//!
+//! Two atomics are in each other's way if their bytes overlap. An atomic on 16 bytes takes both of
+//! its words, from the moment at which the later of them is free: it waits for atomics on either
+//! word, and they for it, while atomics on one word each do not wait for those on the other.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -11,6 +15,8 @@ use std::hash::BuildHasherDefault;
 use super::nic::Server;
 use super::queue::Picos;
 use crate::contract::ids::RemoteAddr;
+use crate::contract::region::WORD_BYTES;
+use crate::contract::wide::{WIDE_BYTES, WIDE_WORDS};
 
 /// Number of words after which those that are free are forgotten.
 const MOST_WORDS: usize = 1 << 16;
@@ -28,12 +34,29 @@ impl HotWords {
     /// Queues an atomic on a word that is ready at `at` and keeps the word for `span`; returns when
     /// it begins.
     pub(super) fn admit(&mut self, addr: RemoteAddr, at: Picos, span: Picos) -> Picos {
+        self.admit_at(place_of(addr), at, span)
+    }
+
+    /// Like [`HotWords::admit`], of an atomic on 16 bytes.
+    pub(super) fn admit_wide(&mut self, addr: RemoteAddr, at: Picos, span: Picos) -> Picos {
+        // Rounded down, if the address is wrong: the verb is refused when its service begins.
+        let first = place_of(addr) / WIDE_BYTES as u64 * WIDE_BYTES as u64;
+        let places: [u64; WIDE_WORDS] = [first, first + WORD_BYTES as u64];
+        let words = places.iter().filter_map(|place| self.words.get(place));
+        let both_free = words.map(|word| word.free_at()).fold(at, Picos::max);
+        for place in places {
+            self.admit_at(place, both_free, span);
+        }
+        both_free
+    }
+
+    /// Queues an atomic on the word at a place.
+    fn admit_at(&mut self, place: u64, at: Picos, span: Picos) -> Picos {
         if self.words.len() >= MOST_WORDS {
             // Atomics arrive a little out of the order of their times: one that is ready before
             // `at` may begin too early on a word that is forgotten here.
             self.words.retain(|place, word| *place == self.hottest || !word.is_free(at));
         }
-        let place = u64::from(addr.region().0) << RemoteAddr::OFFSET_BITS | addr.offset();
         let word = self.words.entry(place).or_default();
         let start = word.admit(at, span);
         if word.busy() > self.busy {
@@ -53,6 +76,11 @@ impl HotWords {
     }
 }
 
+/// Number of a byte among those of all regions of its node.
+fn place_of(addr: RemoteAddr) -> u64 {
+    u64::from(addr.region().0) << RemoteAddr::OFFSET_BITS | addr.offset()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +95,28 @@ mod tests {
         assert_eq!((starts, words.busy()), ([10, 10, 30, 50], 60));
         words.forget_busy();
         assert_eq!((words.admit(word(1), 50, 20), words.busy()), (70, 20));
+    }
+
+    #[test]
+    fn an_atomic_on_two_words_waits_for_both_and_those_on_either_wait_for_it() {
+        let word = |index: u64| RemoteAddr::new(NodeId(0), RegionId(0), 8 * index);
+        let mut words = HotWords::default();
+        // The words of another pair are not in the way, nor is one word of a pair in the other's.
+        assert_eq!([3, 4, 5].map(|index| words.admit(word(index), 10, 20)), [10, 10, 10]);
+        assert_eq!(words.admit_wide(word(2), 12, 20), 30, "for the upper word");
+        assert_eq!([2, 3, 4].map(|index| words.admit(word(index), 13, 20)), [50, 50, 30]);
+        assert_eq!(words.admit_wide(word(2), 13, 20), 70);
+        assert_eq!(words.admit(word(2), 13, 20), 90);
+        assert_eq!(words.admit_wide(word(2), 13, 20), 110, "for the lower word");
+        assert_eq!(words.admit_wide(word(6), 13, 20), 13);
+        assert_eq!(words.busy(), 100, "the first word of the pair, five times");
+    }
+
+    #[test]
+    fn words_of_an_address_that_is_refused_stay_in_their_region() {
+        let mut words = HotWords::default();
+        words.admit_wide(RemoteAddr::new(NodeId(0), RegionId(0), RemoteAddr::MAX_OFFSET), 1, 20);
+        assert_eq!(words.admit(RemoteAddr::new(NodeId(0), RegionId(1), 0), 2, 20), 2);
     }
 
     #[test]

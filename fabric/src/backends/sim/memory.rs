@@ -3,6 +3,7 @@
 use crate::contract::masked::{MaskedSwap, masked_sum};
 use crate::contract::region::{Memory, Rights, WORD_BYTES};
 use crate::contract::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
+use crate::contract::wide::{WIDE_WORDS, WideSwap, value_of, wide_sum, words_of};
 
 const REGIONS_PER_NODE: usize = 256;
 
@@ -23,6 +24,8 @@ pub(super) enum Effect {
     FetchAndAdd { addend: u64 },
     MaskedCompareAndSwap(MaskedSwap),
     MaskedFetchAndAdd { addend: u64, boundary: u64 },
+    WideCompareAndSwap(WideSwap),
+    WideFetchAndAdd { addend: u128, boundary: u128 },
 }
 
 impl Effect {
@@ -39,6 +42,11 @@ impl Effect {
             }
             Op::MaskedFetchAndAdd { addend, boundary } => {
                 Some(Self::MaskedFetchAndAdd { addend, boundary })
+            }
+            Op::WideCompareAndSwap => Some(Self::WideCompareAndSwap(work.wide_swap(request.local))),
+            Op::WideFetchAndAdd => {
+                let (addend, boundary) = work.wide_summands(request.local);
+                Some(Self::WideFetchAndAdd { addend, boundary })
             }
         }
     }
@@ -57,6 +65,12 @@ impl Effect {
             }
             Self::MaskedFetchAndAdd { addend, boundary } => {
                 memory.update(word, |old| Some(masked_sum(old, *addend, *boundary)));
+            }
+            Self::WideCompareAndSwap(swap) => {
+                update_wide(memory, word, |old| swap.applied_to(old));
+            }
+            Self::WideFetchAndAdd { addend, boundary } => {
+                update_wide(memory, word, |old| Some(wide_sum(old, *addend, *boundary)));
             }
         }
     }
@@ -137,6 +151,18 @@ impl Regions {
                 work.words_mut(request.local)[0] = held;
                 held
             }
+            Op::WideCompareAndSwap => {
+                let swap = work.wide_swap(request.local);
+                let held = update_wide(memory, word, |old| swap.applied_to(old));
+                work.words_mut(request.result()).copy_from_slice(&held);
+                digest(&held)
+            }
+            Op::WideFetchAndAdd => {
+                let (addend, boundary) = work.wide_summands(request.local);
+                let held = update_wide(memory, word, |old| Some(wide_sum(old, addend, boundary)));
+                work.words_mut(request.result()).copy_from_slice(&held);
+                digest(&held)
+            }
         })
     }
 
@@ -148,6 +174,22 @@ impl Regions {
             _ => memory.read(word + index, &mut work.words_mut(request.local)[index..=index]),
         }
     }
+}
+
+/// Stores what `change` makes of the two words from `first` on, or nothing if that is `None`;
+/// returns what they held. It is one step, because verbs take effect one by one, under the lock of
+/// the state, and nothing but verbs touches the memory.
+fn update_wide(
+    memory: &Memory,
+    first: usize,
+    change: impl FnOnce(u128) -> Option<u128>,
+) -> [u64; WIDE_WORDS] {
+    let mut held = [0; WIDE_WORDS];
+    memory.read(first, &mut held);
+    if let Some(new) = change(value_of(held)) {
+        memory.write(first, &words_of(new));
+    }
+    held
 }
 
 /// Combines the first and the last word, which differ whenever records do: a version comes first,

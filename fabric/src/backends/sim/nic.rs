@@ -7,7 +7,8 @@
 //!   other nodes;
 //! * one *atomic unit*, which carries out compare-and-swaps and fetch-and-adds one by one, and, if
 //!   the profile says so, holds up the inbound server meanwhile;
-//! * if the profile says so, a server for each word, at which the atomics on that word queue;
+//! * if the profile says so, a server for each word, at which the atomics on that word queue, those
+//!   on 16 bytes at two of them;
 //! * a link in each direction.
 //!
 //! Each server sums up its busy time, and each NIC counts the verbs that it serves, for the report.
@@ -15,7 +16,6 @@
 use super::hot_words::HotWords;
 use super::profile::{Atomics, Costs};
 use super::queue::Picos;
-use crate::contract::ids::RemoteAddr;
 use crate::contract::verbs::{VerbKind, WorkRequest};
 use crate::run::utilisation::Served;
 
@@ -38,6 +38,11 @@ impl Server {
 
     pub(super) fn busy(&self) -> Picos {
         self.busy
+    }
+
+    /// When the operations that were admitted have been served.
+    pub(super) fn free_at(&self) -> Picos {
+        self.free_at
     }
 
     /// Whether an operation that arrives at `at` begins at once.
@@ -126,7 +131,7 @@ impl Nic {
                 Service { start, end: start + service }
             }
             VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => {
-                self.serve_atomic(received, service, request.addr, &costs.atomics)
+                self.serve_atomic(received, service, request, &costs.atomics)
             }
         }
     }
@@ -137,10 +142,11 @@ impl Nic {
         &mut self,
         at: Picos,
         service: Picos,
-        addr: RemoteAddr,
+        request: &WorkRequest,
         atomics: &Atomics,
     ) -> Service {
-        let unit = self.scaled(atomics.unit);
+        let wide = request.is_wide();
+        let unit = self.scaled(if wide { atomics.wide_unit() } else { atomics.unit });
         let entered = match atomics.blocks_inbound {
             true => self.inbound.admit(at, service + unit) + service,
             false => self.inbound.admit(at, service),
@@ -148,7 +154,10 @@ impl Nic {
         let mut start = self.atomic_unit.admit(entered, unit);
         if let Some(span) = atomics.same_address {
             let span = self.scaled(span);
-            start = self.hot_words.admit(addr, start, span);
+            start = match wide {
+                true => self.hot_words.admit_wide(request.addr, start, span),
+                false => self.hot_words.admit(request.addr, start, span),
+            };
         }
         Service { start, end: start + unit }
     }

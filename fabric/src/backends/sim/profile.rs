@@ -8,7 +8,8 @@
 //! model has nothing of the kind:
 //!
 //! * `atomic_unit.same_address_mops`, `atomic_unit.blocks_inbound`: see [`Atomics`];
-//! * `extended.masked`: whether there are masked atomics;
+//! * `extended.masked`, `extended.wide`: whether there are masked atomics, and such on 16 bytes;
+//! * `atomic_unit.wide_mops`: rate of those, where it is not that of other atomics;
 //! * `connection.initiator_depth`: READs and atomics that one connection may have unanswered;
 //! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
 //!   do not travel with their work requests, and the NIC fetches them from memory.
@@ -22,8 +23,10 @@ use super::queue::{PICOS_PER_NANO, Picos};
 use crate::contract::verbs::{VerbKind, WorkRequest};
 
 /// Built-in profiles, by name.
-const BUILT_IN: [(&str, &str); 2] = [
+const BUILT_IN: [(&str, &str); 4] = [
     ("cx3-56g", include_str!("../../../profiles/cx3-56g.toml")),
+    ("cx4-100g", include_str!("../../../profiles/cx4-100g.toml")),
+    ("cx5-100g", include_str!("../../../profiles/cx5-100g.toml")),
     ("ideal", include_str!("../../../profiles/ideal.toml")),
 ];
 
@@ -116,6 +119,16 @@ pub(super) struct Atomics {
     pub(super) blocks_inbound: bool,
     /// Whether there are masked ones; they cost what others do.
     pub(super) masked: bool,
+    /// If there are atomics on 16 bytes, the time for which one occupies the atomic unit.
+    pub(super) wide: Option<Picos>,
+}
+
+impl Atomics {
+    /// Time for which an atomic on 16 bytes occupies the atomic unit.
+    #[inline]
+    pub(super) fn wide_unit(&self) -> Picos {
+        self.wide.unwrap_or(self.unit)
+    }
 }
 
 /// CPU time that a core spends on each operation.
@@ -238,10 +251,23 @@ struct Outbound {
 struct AtomicUnit {
     mops: Constant,
     same_address_mops: Option<Constant>,
+    wide_mops: Option<Constant>,
     blocks_inbound: Option<Flag>,
 }
 
 impl AtomicUnit {
+    /// Time of an atomic on 16 bytes, if there are any, where another takes `unit`.
+    fn wide(&self, unit: Picos, extended: &Extended) -> Result<Option<Picos>, Wrong> {
+        match (&self.wide_mops, optional(&extended.wide)?) {
+            (None, there) => Ok(there.then_some(unit)),
+            (Some(rate), true) => rate.rate(PICOS_PER_MOPS).map(Some),
+            (Some(rate), false) => {
+                let message = "wide_mops makes sense only with extended.wide".to_owned();
+                Err((rate.value.span().start, message))
+            }
+        }
+    }
+
     fn same_address(&self) -> Result<Option<Picos>, Wrong> {
         self.same_address_mops.as_ref().map(|rate| rate.rate(PICOS_PER_MOPS)).transpose()
     }
@@ -280,6 +306,7 @@ struct ConnectionLimits {
 #[serde(deny_unknown_fields)]
 struct Extended {
     masked: Option<Flag>,
+    wide: Option<Flag>,
 }
 
 #[derive(Deserialize)]
@@ -391,17 +418,23 @@ impl Outbound {
 }
 
 impl Document {
+    fn atomics(&self) -> Result<Atomics, Wrong> {
+        let unit = self.atomic_unit.mops.rate(PICOS_PER_MOPS)?;
+        Ok(Atomics {
+            unit,
+            same_address: self.atomic_unit.same_address()?,
+            blocks_inbound: optional(&self.atomic_unit.blocks_inbound)?,
+            masked: optional(&self.extended.masked)?,
+            wide: self.atomic_unit.wide(unit, &self.extended)?,
+        })
+    }
+
     fn costs(&self) -> Result<Costs, Wrong> {
         let (link, cpu) = (&self.link, &self.cpu);
         Ok(Costs {
             inbound: self.inbound.services()?,
             outbound: self.outbound.services()?,
-            atomics: Atomics {
-                unit: self.atomic_unit.mops.rate(PICOS_PER_MOPS)?,
-                same_address: self.atomic_unit.same_address()?,
-                blocks_inbound: optional(&self.atomic_unit.blocks_inbound)?,
-                masked: optional(&self.extended.masked)?,
-            },
+            atomics: self.atomics()?,
             initiator_depth: {
                 let depth = self.connection.initiator_depth.as_ref();
                 depth.map(|depth| depth.count(1.0..=MAX_DEPTH)).transpose()?
@@ -490,6 +523,41 @@ mod tests {
             assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
             assert!(error.contains(part), "{error} has no {part}");
         }
+    }
+
+    #[test]
+    fn wide_atomics_take_their_own_time_if_the_profile_says_so() {
+        let with = |rate: &str, extended: &str| {
+            let text = BUILT_IN[0].1.replace("[link]", &format!("{rate}\n[link]"));
+            let profile = Profile::parse("p", (text + extended).as_bytes());
+            profile.map(|profile| profile.costs.atomics.wide)
+        };
+        let flag = |value: bool| {
+            format!("\n[extended]\nwide = {{ value = {value}, source = \"a test\" }}")
+        };
+        let rate = "wide_mops = { value = 2, source = \"a test\" }";
+        assert_eq!(Profile::ideal().costs.atomics.wide, Some(0));
+        for (rate, extended, expected) in [
+            ("", String::new(), None),
+            ("", flag(false), None),
+            ("", flag(true), Some(400_000)),
+            (rate, flag(true), Some(500_000)),
+        ] {
+            assert_eq!(with(rate, &extended).expect("well-formed"), expected);
+        }
+        let line = 1 + BUILT_IN[0].1.lines().position(|line| line == "[link]").expect("it has one");
+        for (rate, extended, part) in [
+            (rate.to_owned(), String::new(), "only with extended.wide"),
+            (rate.to_owned(), flag(false), "only with extended.wide"),
+            (rate.replace("value = 2", "value = 0"), flag(true), "between"),
+            (rate.replace("a test", ""), flag(true), "source"),
+        ] {
+            let error = with(&rate, &extended).expect_err("malformed").to_string();
+            assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+            assert!(error.contains(part), "{error} has no {part}");
+        }
+        let error = with("", &flag(true).replace("a test", "")).expect_err("no source").to_string();
+        assert!(error.contains("source"), "{error}");
     }
 
     #[test]

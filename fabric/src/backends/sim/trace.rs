@@ -125,6 +125,9 @@ impl fmt::Display for Verb<'_> {
             }
             Op::FetchAndAdd { addend } => write!(f, "FAA {addend:#x} @{addr:?}"),
             Op::MaskedCompareAndSwap => write!(f, "CAS (masked) @{addr:?}"),
+            // Their operands are in the buffer, which the result may have replaced.
+            Op::WideCompareAndSwap => write!(f, "CAS (16B) @{addr:?}"),
+            Op::WideFetchAndAdd => write!(f, "FAA (16B) @{addr:?}"),
             Op::MaskedFetchAndAdd { addend, boundary } => {
                 write!(f, "FAA {addend:#x} (boundary {boundary:#x}) @{addr:?}")
             }

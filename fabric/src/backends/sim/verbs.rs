@@ -23,6 +23,7 @@ use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::transport::Token;
 use crate::contract::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
+use crate::contract::wide::{SUMMANDS_WORDS, WideSwap};
 
 /// A batch in flight.
 pub(super) struct Batch {
@@ -67,6 +68,8 @@ const MAX_PIECES: usize = 16;
 fn payload_sent(request: &WorkRequest) -> usize {
     match (request.op, request.kind()) {
         (Op::MaskedCompareAndSwap, _) => MaskedSwap::WORDS * WORD_BYTES,
+        (Op::WideCompareAndSwap, _) => WideSwap::WORDS * WORD_BYTES,
+        (Op::WideFetchAndAdd, _) => SUMMANDS_WORDS * WORD_BYTES,
         (_, VerbKind::Read) => 0,
         (_, VerbKind::Write) => request.bytes(),
         (_, VerbKind::CompareAndSwap | VerbKind::FetchAndAdd) => 2 * WORD_BYTES,

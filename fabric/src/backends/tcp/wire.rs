@@ -15,6 +15,7 @@
 //! Message    count bytes, padded to words
 //! ```
 //!
+//! There are no 16-byte atomics: no verb is numbered for them, and targets refuse other numbers.
 //! Numbers are little-endian. The first frames of a connection are in `handshake`.
 
 use zerocopy::IntoBytes;
@@ -23,7 +24,7 @@ use crate::contract::ids::{RegionId, RemoteAddr};
 use crate::contract::masked::MaskedSwap;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::transport::MAX_MESSAGE_BYTES;
-use crate::contract::verbs::{MAX_VERB_BYTES, Op, VerbError, VerbKind};
+use crate::contract::verbs::{MAX_VERB_BYTES, Op, VerbError, VerbKind, not_declared};
 
 /// Largest number of words in the body of a frame.
 pub(super) const MAX_BODY_WORDS: usize = 4095;
@@ -264,6 +265,7 @@ pub(super) fn sizes(op: Op, bytes: usize) -> (usize, usize) {
         Op::CompareAndSwap { .. } | Op::MaskedFetchAndAdd { .. } => (3, 1),
         Op::FetchAndAdd { .. } => (2, 1),
         Op::MaskedCompareAndSwap => (1 + MaskedSwap::WORDS, 1),
+        Op::WideCompareAndSwap | Op::WideFetchAndAdd => not_declared(op),
     }
 }
 
@@ -285,6 +287,7 @@ pub(super) fn encode_verb(
         Op::FetchAndAdd { .. } => FETCH_AND_ADD,
         Op::MaskedCompareAndSwap => MASKED_COMPARE_AND_SWAP,
         Op::MaskedFetchAndAdd { .. } => MASKED_FETCH_AND_ADD,
+        Op::WideCompareAndSwap | Op::WideFetchAndAdd => not_declared(op),
     };
     let place = u64::from(addr.region().0) << RemoteAddr::OFFSET_BITS | addr.offset();
     out.push(u64::from(number) << 60 | ((bytes / WORD_BYTES) as u64) << 48 | place);
@@ -295,6 +298,7 @@ pub(super) fn encode_verb(
         Op::CompareAndSwap { expected, new } => out.extend_from_slice(&[expected, new]),
         Op::FetchAndAdd { addend } => out.push(addend),
         Op::MaskedFetchAndAdd { addend, boundary } => out.extend_from_slice(&[addend, boundary]),
+        Op::WideCompareAndSwap | Op::WideFetchAndAdd => not_declared(op),
     }
 }
 

@@ -130,6 +130,7 @@ proptest! {
                 Op::MaskedFetchAndAdd { addend, boundary } => {
                     Act::MaskedFetchAndAdd { addend, boundary }
                 }
+                Op::WideCompareAndSwap | Op::WideFetchAndAdd => unreachable!("none was posted"),
             };
             prop_assert_eq!(verb.act, expected);
             prop_assert_eq!(sizes(*op, *bytes).1, verb.result_words());
@@ -171,6 +172,26 @@ proptest! {
             }
         }
     }
+}
+
+/// Among them any that an initiator might invent for atomics on 16 bytes.
+#[test]
+fn numbers_of_no_verb_are_refused() {
+    for (op, words) in (0..16_u8).flat_map(|op| (0..9_u64).map(move |words| (op, words))) {
+        let body = [vec![u64::from(op) << 60 | words << 48], vec![0; 16]].concat();
+        let known = (1..=7).contains(&op);
+        match decode_verb(&body) {
+            Err(WireError::Verb(number)) => assert!(number == op && !known),
+            decoded => assert!(known, "{op} is decoded as {decoded:?}"),
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "does not declare")]
+fn wide_atomics_cannot_be_sent() {
+    let addr = RemoteAddr::new(NodeId(1), REGION, 0);
+    encode_verb(&mut Vec::new(), addr, Op::WideFetchAndAdd, 16, &[0; 4]);
 }
 
 #[test]

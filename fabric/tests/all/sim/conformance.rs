@@ -87,6 +87,21 @@ fn one_outstanding_read_a_connection_keeps_the_contract() {
     }
 }
 
+/// Atomics of every kind, those on 16 bytes slower than others and all slow on one word.
+#[test]
+fn extended_atomics_that_wait_for_one_another_keep_the_contract() {
+    let slow = "[atomic_unit]\n\
+                same_address_mops = { value = 1, source = \"a test\" }\n\
+                wide_mops = { value = 2, source = \"a test\" }\n";
+    let extended = "[extended]\n\
+                    masked = { value = true, source = \"a test\" }\n\
+                    wide = { value = true, source = \"a test\" }\n";
+    let text = include_str!("../../../profiles/cx3-56g.toml").replace("[atomic_unit]\n", slow);
+    let profile = Profile::parse("cx3", (text + extended).as_bytes()).expect("well-formed");
+    let interleaving = Interleaving::PerBatch;
+    check(Config { interleaving, ..Config::new(6, NODES, profile) });
+}
+
 #[test]
 fn verbs_that_take_effect_batch_by_batch_keep_the_contract() {
     let profile = Profile::named("cx3-56g").expect("built in");

@@ -9,6 +9,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::sim::{Config, Fault, Limits, Rates, Scheduled, SimError, Stop, When, World};
 use lotus_fabric::transport::Fabric;
 use lotus_fabric::verbs::VerbError;
+use lotus_fabric::wide::WideSwap;
 
 use super::{CLIENT, MEMORY, Running, at, ideal, peek, post, read, run_alone, word, world, write};
 
@@ -140,6 +141,29 @@ fn a_stalled_write_lands_late_unless_the_connection_was_made_anew() {
         let stragglers = (faults.stragglers_landed, faults.stragglers_refused);
         assert_eq!(stragglers, if reconnect { (0, 1) } else { (1, 0) });
     }
+}
+
+/// Atomics on 16 bytes change both words in one step, also after their batch is gone.
+#[test]
+fn wide_atomics_land_whole_after_their_initiator_has_given_up() {
+    let mut world = world(ideal(1, 3));
+    let stall = Fault::Stall { from: CLIENT, to: MEMORY, lasting: micros(6000) };
+    world.inject(stall).expect("both exist");
+    run_alone(&mut world, at(CLIENT, 0), async move |lane| {
+        let low = u128::from(u64::MAX);
+        let swap = WideSwap { compare: 0, compare_mask: !0, swap: low, swap_mask: low };
+        let both = post(&lane, |batch| {
+            batch.wide_compare_and_swap(word(2), swap);
+            batch.wide_fetch_and_add(word(2), 7 << 64 | 2, 1 << 65);
+        });
+        let error = both.await.expect_err("stalled").first().error;
+        assert!(error.outcome_unknown(), "{error:?}");
+    });
+    assert_eq!([1, 2, 3, 4].map(|index| peek(&world, index)), [0, 0, 0, 0], "not yet");
+    world.run_for(micros(5000)).expect("no limit");
+    assert_eq!(world.faults().stragglers_landed, 2);
+    // A carry goes from the low word into the high one, whose two lowest bits are a field.
+    assert_eq!([1, 2, 3, 4].map(|index| peek(&world, index)), [0, 1, 4, 0]);
 }
 
 /// H2: the same, but the node is fenced before the WRITE lands.

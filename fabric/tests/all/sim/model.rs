@@ -93,12 +93,13 @@ fn floods_of_small_verbs_run_at_the_published_rates() {
     }
 }
 
-/// The profile `cx3-56g` with another atomic unit.
+/// The profile `cx3-56g` with another atomic unit, which may take atomics on 16 bytes.
 fn cx3_with(atomic_unit: &str) -> World {
     const CX3: &str = include_str!("../../../profiles/cx3-56g.toml");
     let (before, rest) = CX3.split_once("[atomic_unit]").expect("it has one");
     let (_, after) = rest.split_once("[link]").expect("it has one");
-    let text = format!("{before}[atomic_unit]\n{atomic_unit}\n[link]{after}");
+    let wide = "[extended]\nwide = { value = true, source = \"a test\" }";
+    let text = format!("{before}[atomic_unit]\n{atomic_unit}\n[link]{after}\n{wide}");
     let profile = Profile::parse("cx3", text.as_bytes()).expect("well-formed");
     world(Config { interleaving: Interleaving::PerBatch, ..Config::new(1, 1 + CLIENTS, profile) })
 }
@@ -122,6 +123,51 @@ fn atomics_on_one_word_are_slower_than_on_many_if_the_profile_says_so() {
         _ => _ = batch.read(word(0), 8),
     };
     assert_near(flood(&mut cx3_with(unit), 16, reads).mops, 26.0, 0.03);
+}
+
+#[test]
+fn wide_atomics_run_at_their_own_rate_if_the_profile_says_so() {
+    let unit = "mops = { value = 20, source = \"a test\" }\n";
+    let slower = unit.to_owned() + "wide_mops = { value = 8, source = \"a test\" }";
+    let wide: Verb = |batch, index| _ = batch.wide_fetch_and_add(word(2 * index), 1, 0);
+    let narrow: Verb = |batch, index| _ = batch.fetch_and_add(word(2 * index), 1);
+    for (unit, verb, mops) in
+        [(unit, wide, 20.0), (&slower, wide, 8.0), (unit, narrow, 20.0), (&slower, narrow, 20.0)]
+    {
+        let found = flood(&mut cx3_with(unit), 16, verb);
+        assert_near(found.mops, mops, 0.03);
+        let bound = found.report.bound().map(|most| most.resource);
+        assert_eq!(bound, Some(Resource::AtomicUnit(MEMORY)));
+    }
+}
+
+#[test]
+fn wide_atomics_wait_for_those_on_either_of_their_words() {
+    let unit = "mops = { value = 20, source = \"a test\" }\n\
+                same_address_mops = { value = 2.6, source = \"a test\" }";
+    let wide: Verb = |batch, _| _ = batch.wide_fetch_and_add(word(0), 1, 0);
+    let wide_and_low: Verb = |batch, index| match index % 2 {
+        0 => _ = batch.wide_fetch_and_add(word(0), 1, 0),
+        _ => _ = batch.fetch_and_add(word(0), 1),
+    };
+    let wide_and_high: Verb = |batch, index| match index % 2 {
+        0 => _ = batch.wide_fetch_and_add(word(0), 1, 0),
+        _ => _ = batch.fetch_and_add(word(1), 1),
+    };
+    let low_and_high: Verb = |batch, index| _ = batch.fetch_and_add(word(index % 2), 1);
+    let wide_and_next: Verb = |batch, index| match index % 2 {
+        0 => _ = batch.wide_fetch_and_add(word(0), 1, 0),
+        _ => _ = batch.wide_fetch_and_add(word(2), 1, 0),
+    };
+    for (verb, mops) in [
+        (wide, 2.6),
+        (wide_and_low, 2.6),
+        (wide_and_high, 2.6),
+        (low_and_high, 5.2),
+        (wide_and_next, 5.2),
+    ] {
+        assert_near(flood(&mut cx3_with(unit), 16, verb).mops, mops, 0.03);
+    }
 }
 
 #[test]
