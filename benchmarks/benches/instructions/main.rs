@@ -202,6 +202,7 @@ fn run_locks(system: &str, secs: f64) -> Result<u64, Error> {
         count: 1_000_000,
         zipf: 0.99,
         read_ratio: 0.5,
+        update_ratio: 0.0,
         section: 0,
         object_bytes: 8,
         patience: None,

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
-use lotus_fabric::ids::RemoteAddr;
-use lotus_fabric::lane::Lane;
+use lotus_fabric::lane::{Batch, Lane};
 use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_fabric::verbs::VerbError;
-use lotus_locks::{Client, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait};
+use lotus_locks::{
+    Client, Hold, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait,
+};
 use rand::Rng;
 
 use super::{LockLoad, LockTally, LongReads, OBJECT, Shared, Times};
@@ -39,11 +40,17 @@ struct Intent {
 
 impl Intent {
     fn draw<F>(shared: &Shared<F>, rng: &mut SmallRng) -> Self {
-        let LockLoad { read_ratio, habits, .. } = &shared.load;
+        let LockLoad { read_ratio, update_ratio, habits, .. } = &shared.load;
         let mut is_one_of = |share: f64| share > 0.0 && rng.random_bool(share);
         let (is_long, reads) = (is_one_of(habits.long_reads.share), is_one_of(*read_ratio));
         let fails = is_one_of(habits.failing);
-        let mode = if reads || is_long { Mode::Shared } else { Mode::Exclusive };
+        let mode = if reads || is_long {
+            Mode::Shared
+        } else if is_one_of(*update_ratio) {
+            Mode::Update
+        } else {
+            Mode::Exclusive
+        };
         let LongReads { time, terms, .. } = habits.long_reads;
         let (stays, terms) = if is_long { (time, terms.max(1)) } else { (Duration::ZERO, 1) };
         Self { lock: shared.chooser.draw(rng), mode, terms, stays, fails }
@@ -157,7 +164,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let noted = shared.ledger.as_ref().zip(arrival);
         let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
         let limits = Limits { wait: Wait::Until(until), terms };
-        let hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
+        let mut hold = match self.client.acquire(shared.space.object(lock), wanted, limits).await {
             Ok(hold) => hold,
             Err(why) => {
                 let tally = &mut *tally.borrow_mut();
@@ -174,14 +181,14 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             }
         };
         let held = executor.now();
-        let mode = hold.mode();
+        let mode = self.mode(&hold);
         let fairness = noted.map(|(ledger, arrival)| ledger.enter(lock, mode, wanted, arrival));
         if !stays.is_zero() {
             executor.sleep(stays).await;
         }
-        let used = self.use_lock(lock, hold.at().plus(OBJECT), wanted).await;
+        let used = self.use_lock(lock, &mut hold, wanted).await;
         if let Some((ledger, _)) = noted {
-            ledger.leave(lock, mode);
+            ledger.leave(lock, self.mode(&hold));
         }
         used?;
         if fails {
@@ -209,28 +216,64 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         if was_lost { Ok(()) } else { released }
     }
 
-    async fn use_lock(&self, lock: u64, data: RemoteAddr, wanted: Mode) -> Result<(), NotHeld> {
-        let load = &self.shared.load;
-        // Without verbs inside, nothing shows which writer was the last.
-        let writes = wanted == Mode::Exclusive && load.section > 0;
-        let ledger = self.shared.ledger.as_ref().filter(|_| writes);
-        let value = ledger.map(|ledger| ledger.next_value(lock));
-        for _ in 0..load.section {
+    /// Mode in which a lock is held, as others have to respect it.
+    fn mode(&self, hold: &Hold<S>) -> Mode {
+        match hold.mode() {
+            Mode::Update if !self.client.system().promises().upgrades => Mode::Exclusive,
+            mode => mode,
+        }
+    }
+
+    /// The verbs for whose sake the lock is taken.
+    async fn use_lock(&self, lock: u64, hold: &mut Hold<S>, wanted: Mode) -> Result<(), NotHeld> {
+        let (load, data) = (&self.shared.load, hold.at().plus(OBJECT));
+        let reads = match wanted {
+            Mode::Shared => load.section,
+            Mode::Update => load.section / 2,
+            Mode::Exclusive => 0,
+        };
+        for _ in 0..reads {
             let mut batch = self.lane.batch();
-            match wanted {
-                Mode::Shared => _ = batch.read(data, load.object_bytes as usize),
-                Mode::Exclusive => {
-                    let buffer = batch.stage(load.object_bytes as usize);
-                    batch.words_mut(buffer).fill(value.unwrap_or(1));
-                    batch.write(data, buffer);
-                }
-            }
-            batch.post().await.map_err(|failed| match failed.first().error {
-                VerbError::Revoked => NotHeld::Expelled,
-                _ => NotHeld::Unavailable,
-            })?;
+            batch.read(data, load.object_bytes as usize);
+            self.post(batch).await?;
+        }
+        if wanted == Mode::Update && !self.upgrade(lock, hold).await? {
+            return Ok(());
+        }
+        let writes = load.section - reads;
+        // Without verbs inside, nothing shows which writer was the last.
+        let ledger = self.shared.ledger.as_ref().filter(|_| writes > 0);
+        let value = ledger.map(|ledger| ledger.next_value(lock));
+        for _ in 0..writes {
+            let mut batch = self.lane.batch();
+            let buffer = batch.stage(load.object_bytes as usize);
+            batch.words_mut(buffer).fill(value.unwrap_or(1));
+            batch.write(data, buffer);
+            self.post(batch).await?;
         }
         Ok(())
+    }
+
+    /// Upgrades a lock, unless it is being reset.
+    async fn upgrade(&self, lock: u64, hold: &mut Hold<S>) -> Result<bool, NotHeld> {
+        let before = self.mode(hold);
+        match hold.upgrade(Wait::Until(Nanos::NEVER)).await {
+            Ok(()) => {}
+            Err(NotHeld::Reset) => return Ok(false),
+            Err(why) => return Err(why),
+        }
+        if let Some(ledger) = self.shared.ledger.as_ref().filter(|_| before == Mode::Update) {
+            ledger.upgrade(lock);
+        }
+        Ok(true)
+    }
+
+    async fn post(&self, batch: Batch) -> Result<(), NotHeld> {
+        let done = batch.post().await.map_err(|failed| match failed.first().error {
+            VerbError::Revoked => NotHeld::Expelled,
+            _ => NotHeld::Unavailable,
+        });
+        done.map(drop)
     }
 
     /// Looks at every lock, and at what it protects; returns what is wrong, or a sentence if they

@@ -19,6 +19,8 @@ use super::Fairness;
 
 /// What a writer counts in [`Note::held`].
 const WRITER: u32 = 1 << 16;
+/// What a holder of an update lock that was not upgraded counts there.
+const UPDATE: u32 = 1 << 28;
 /// What a request that waits counts in [`Note::queue`]: enough bits for all clients are above.
 const WAITING: u64 = 1 << 40;
 /// Bits of [`Note::queue`] that count grants.
@@ -27,7 +29,7 @@ const GRANTED: u64 = WAITING - 1;
 /// What is noted of one lock.
 #[derive(Default)]
 struct Note {
-    /// Readers that hold it, and [`WRITER`] for each writer.
+    /// Readers that hold it, [`WRITER`] for each writer, and [`UPDATE`].
     held: AtomicU32,
     /// Writers that have held it since the last reader.
     run: AtomicU32,
@@ -63,6 +65,7 @@ impl Ledger {
     const fn weight(mode: Mode) -> u32 {
         match mode {
             Mode::Shared => 1,
+            Mode::Update => UPDATE,
             Mode::Exclusive => WRITER,
         }
     }
@@ -85,7 +88,8 @@ impl Ledger {
         let note = self.note(lock);
         let before = note.held.fetch_add(Self::weight(held), Ordering::AcqRel);
         let clashes = match held {
-            Mode::Shared => before >= WRITER,
+            Mode::Shared => before % UPDATE >= WRITER,
+            Mode::Update => before >= WRITER,
             Mode::Exclusive => before > 0,
         };
         if clashes {
@@ -96,12 +100,21 @@ impl Ledger {
         // Writers are alone, so their additions need not be atomic; readers store the same.
         let run = match wanted {
             Mode::Shared => 0,
-            Mode::Exclusive => note.run.load(Ordering::Relaxed) + 1,
+            Mode::Update | Mode::Exclusive => note.run.load(Ordering::Relaxed) + 1,
         };
         if run > 0 || note.run.load(Ordering::Relaxed) > 0 {
             note.run.store(run, Ordering::Relaxed);
         }
         Fairness { longest_run: u64::from(run), largest_bypass: passed(before, arrival) }
+    }
+
+    /// Notes that an update lock was upgraded.
+    pub(super) fn upgrade(&self, lock: u64) {
+        let upgraded = WRITER.wrapping_sub(UPDATE);
+        let before = self.note(lock).held.fetch_add(upgraded, Ordering::AcqRel);
+        if before != UPDATE {
+            self.clashes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Notes that a client holds a lock no more.
@@ -136,7 +149,7 @@ const fn passed(now: u64, arrival: Arrival) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use Mode::{Exclusive, Shared};
+    use Mode::{Exclusive, Shared, Update};
 
     use super::*;
 
@@ -148,9 +161,16 @@ mod tests {
 
     #[test]
     fn two_holders_who_must_not_are_seen() {
-        for (first, second, clashes) in
-            [(Shared, Shared, 0), (Shared, Exclusive, 1), (Exclusive, Shared, 1)]
-        {
+        for (first, second, clashes) in [
+            (Shared, Shared, 0),
+            (Shared, Update, 0),
+            (Update, Shared, 0),
+            (Update, Update, 1),
+            (Update, Exclusive, 1),
+            (Exclusive, Update, 1),
+            (Shared, Exclusive, 1),
+            (Exclusive, Shared, 1),
+        ] {
             let ledger = Ledger::new(2);
             take(&ledger, 1, first);
             take(&ledger, 1, second);
@@ -161,6 +181,21 @@ mod tests {
             take(&ledger, 1, Exclusive);
             assert_eq!(ledger.clashes(), clashes);
         }
+    }
+
+    #[test]
+    fn an_upgraded_lock_is_held_alone() {
+        let ledger = Ledger::new(2);
+        take(&ledger, 0, Shared);
+        take(&ledger, 0, Update);
+        ledger.leave(0, Shared);
+        ledger.upgrade(0);
+        assert_eq!(ledger.clashes(), 0);
+        ledger.leave(0, Exclusive);
+        take(&ledger, 0, Shared);
+        take(&ledger, 0, Update);
+        ledger.upgrade(0);
+        assert_eq!(ledger.clashes(), 1, "a reader is there");
     }
 
     #[test]

@@ -55,7 +55,11 @@ pub struct LockLoad {
     pub zipf: f64,
     /// Share of requests that read.
     pub read_ratio: f64,
-    /// Verbs while a lock is held: READs of a reader, WRITEs of a writer.
+    /// Share of the other requests that take an update lock, and upgrade it in the middle of their
+    /// verbs.
+    pub update_ratio: f64,
+    /// Verbs while a lock is held: READs of a reader, WRITEs of a writer; READs, then WRITEs with
+    /// an update lock.
     pub section: u32,
     /// Bytes of each of them.
     pub object_bytes: u64,
@@ -111,6 +115,7 @@ impl LockLoad {
     /// # Errors
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
+        self.choice.kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
         let clients = u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines);
         let Habits { failing, long_reads, .. } = self.habits;
         let kind = self.choice.kind;
@@ -449,6 +454,7 @@ mod tests {
             count: 20,
             zipf: 0.99,
             read_ratio: 0.5,
+            update_ratio: 0.0,
             section: 1,
             object_bytes: 8,
             patience: None,

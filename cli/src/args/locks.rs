@@ -13,7 +13,7 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct LocksArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// Locks as published: without resets, and without fencing.
@@ -35,6 +35,9 @@ pub struct LocksArgs {
     /// Share of requests that read.
     #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = ratio)]
     pub read_ratio: f64,
+    /// Share of the other requests that take an update lock, and upgrade it in the middle.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = ratio)]
+    pub update_ratio: f64,
     /// Verbs while a lock is held: READs of a reader, WRITEs of a writer.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1000))]

@@ -98,6 +98,7 @@ enum Source<'a> {
 impl<'a> Source<'a> {
     fn new(args: &'a SimLocksArgs) -> Result<Self, Failure> {
         let recovery = recovery(args);
+        args.lock.map(|lock| lock.check(recovery)).transpose()?;
         Ok(match args.scenario.as_deref() {
             None => Self::Drawn(args),
             Some("all") => Self::Named(locks::all().iter().collect(), recovery),
@@ -112,7 +113,7 @@ impl<'a> Source<'a> {
     fn scenario(&self, seed: u64) -> (String, LockScenario) {
         match self {
             Self::Drawn(args) => {
-                let scenario = locks::drawn(seed, args.lock).with(recovery(args));
+                let scenario = locks::drawn(seed, args.lock, recovery(args));
                 let lock = args.lock.map(|lock| format!(" --lock {lock}")).unwrap_or_default();
                 (lock, scenario)
             }

@@ -48,6 +48,9 @@ pub enum Failure {
         "there is no scenario {0} of lock systems; `lotus sim locks --scenario list` names them"
     )]
     UnknownOfLocks(String),
+    /// A lock system cannot be had as published. Leave out the one or the other.
+    #[error(transparent)]
+    Unpublished(#[from] lotus_locks::systems::Unpublished),
     /// A trial of locks cannot be run.
     #[error(transparent)]
     Locks(#[from] TrialError),

@@ -102,7 +102,8 @@ fn nonsense_flags_are_named_in_one_sentence() {
 #[test]
 fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
-        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+"),
+        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+, dslr-u"),
+        (&["--lock", "dslr-u", "--as-published"], "no dslr-u as published"),
         (&["--count", "0"], "--count"),
         (&["--object-bytes", "12"], "a multiple of 8"),
         (&["--fabric", "rdma"], "locks alone run on local, shm, tcp and sim, not on rdma"),
@@ -115,6 +116,10 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
         (
             &["--cns", "64", "--threads", "2", "--coroutines", "256"],
             "32768 clients are more than a lock of dslr can count: at most 16384",
+        ),
+        (
+            &["--lock", "dslr-u", "--threads", "17"],
+            "544 clients are more than a lock of dslr-u can count: at most 512",
         ),
     ];
     for (flags, named) in cases {

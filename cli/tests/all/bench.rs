@@ -65,6 +65,7 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "dslr", "--patience-us", "30"],
         // Published locks may be lost where threads stand still for longer than their leases.
         &["--lock", "dslr+", "--as-published", "--fabric", "sim"],
+        &["--lock", "dslr-u", "--update-ratio", "0.8", "--critical-section", "2"],
         &["--lock", "cas", "--fabric", "shm", "--threads", "2"],
         &["--lock", "dslr", "--fabric", "shm", "--patience-us", "30"],
         &["--lock", "dslr", "--fabric", "sim", "--zipf", "0", "--critical-section", "2"],

@@ -199,6 +199,9 @@ fn lock_systems_are_tried_and_holes_of_published_ones_are_shown() {
     // What it names to run a trial again fails again.
     let again = text.lines().find_map(|line| line.strip_prefix("lotus ")).expect("a command");
     assert_eq!(run(&again.split(' ').collect::<Vec<_>>()).0, 1, "{again}");
+    let published = ["sim", "locks", "--lock", "dslr-u", "--as-published"];
+    let (code, _, why) = run(&published);
+    assert!(code == 2 && why.contains("there is no dslr-u as published"), "{why}");
     let (code, _, why) = run(&["sim", "locks", "--scenario", "nix"]);
     assert!(code == 2 && why.contains("no scenario nix"), "{why}");
 }

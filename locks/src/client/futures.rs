@@ -267,6 +267,31 @@ impl<S: LockSystem> Hold<S> {
         self.guard.get().mode
     }
 
+    /// Makes an update lock exclusive, so that its holder may write: waits for the readers that
+    /// were there before it. At once where update locks are exclusive, or the lock is already.
+    ///
+    /// However this ends, also if it is dropped, the lock is held: at an error in its mode until
+    /// then, so its holder may read on, try again, or release it.
+    ///
+    /// # Errors
+    /// [`NotHeld::Conflict`] and `TimedOut` if readers are there still. `Reset` if the lock is
+    /// being reset, which waits for this holder: it has to release the lock. `Unavailable` and
+    /// `Expelled` as for an acquisition. [`NotHeld::Unsupported`] for a lock that is held to read.
+    pub async fn upgrade(&mut self, wait: Wait) -> Result<(), NotHeld> {
+        let Guard { core, run, .. } = &mut self.guard;
+        let run = run.as_mut().expect(TAKEN);
+        match run.mode {
+            Mode::Shared => return Err(NotHeld::Unsupported),
+            Mode::Exclusive => return Ok(()),
+            Mode::Update if core.system.promises().upgrades => {}
+            Mode::Update => {
+                run.mode = Mode::Exclusive;
+                return Ok(());
+            }
+        }
+        run.upgrade(core, wait.until()).await.map_err(|why| core.refusal(why, wait))
+    }
+
     /// See [`LockSystem::holds_until`].
     pub(super) fn holds_until(&self) -> Nanos {
         self.guard.get().holds_until(&self.guard.core)

@@ -41,6 +41,8 @@ pub(super) struct Run<S: LockSystem> {
     doing: Doing,
     /// Whether the lock is being released, or the acquisition was given up.
     is_leaving: bool,
+    /// Whether it is held, and its holder waits for it to become exclusive.
+    is_upgrading: bool,
     /// Whether nobody waits for the lock to be held.
     pub(super) is_ghost: bool,
     /// Time and connection of the last verb.
@@ -80,6 +82,17 @@ pub(super) enum Turn {
     Stopped(NotHeld),
 }
 
+/// A run that is being upgraded. When this is dropped, the lock is held again, in whichever mode;
+/// a READ that is under way then changes nothing, so nobody waits for its answer.
+struct Upgrade<'a, S: LockSystem>(&'a mut Run<S>);
+
+impl<S: LockSystem> Drop for Upgrade<'_, S> {
+    fn drop(&mut self) {
+        self.0.doing = Doing::Held;
+        self.0.is_upgrading = false;
+    }
+}
+
 impl<S: LockSystem> Run<S> {
     /// A use whose first verb is to be added to a batch.
     pub(super) fn new(at: RemoteAddr, slot: u16, state: S::Use, mode: Mode) -> Self {
@@ -90,6 +103,7 @@ impl<S: LockSystem> Run<S> {
             state,
             doing: Doing::Ended,
             is_leaving: false,
+            is_upgrading: false,
             is_ghost: false,
             posted: (Nanos(0), 0),
             verbs: 0,
@@ -154,6 +168,24 @@ impl<S: LockSystem> Run<S> {
         self.is_leaving = true;
         let step = self.step(core, Event::Leave);
         self.carry_out(core, step, Nanos::NEVER)
+    }
+
+    /// Drives a held update lock until it is exclusive, or at `until` or later until it would wait.
+    /// Whatever comes of it, also if this is dropped, the lock is held.
+    pub(super) async fn upgrade(
+        &mut self,
+        core: &Rc<Core<S>>,
+        until: Nanos,
+    ) -> Result<(), NotHeld> {
+        (self.is_upgrading, self.next_look) = (true, Nanos(0));
+        let step = self.step(core, Event::Upgrade);
+        self.doing = Doing::Next(step);
+        let upgrade = Upgrade(self);
+        match upgrade.0.drive(core, until).await {
+            Turn::Held => Ok(()),
+            Turn::Stopped(why) => Err(why),
+            Turn::Gone(_) => unreachable!("it is held"),
+        }
     }
 
     /// Whether the run is at a point at which it may stop, at time `until` or later: its caller
@@ -253,6 +285,10 @@ impl<S: LockSystem> Run<S> {
             }
             Doing::Mending => match core.mend(self.at.node(), self.posted.1).await {
                 Ok(()) => Event::Lost,
+                // A holder learns it when it releases the lock.
+                Err(VerbError::Revoked) if self.is_upgrading => {
+                    return Some(Turn::Stopped(NotHeld::Expelled));
+                }
                 Err(VerbError::Revoked) => {
                     return Some(self.end(core, Err(NotHeld::Expelled)));
                 }
@@ -350,6 +386,11 @@ impl<S: LockSystem> Run<S> {
                 };
             }
             Step::Held => return Some(self.held(core)),
+            Step::Upgraded => {
+                (self.doing, self.mode) = (Doing::Held, Mode::Exclusive);
+                return Some(Turn::Held);
+            }
+            Step::Barred if self.is_upgrading => return Some(Turn::Stopped(NotHeld::Reset)),
             Step::Barred if self.is_ghost => return Some(self.end(core, Err(NotHeld::Reset))),
             Step::Barred => {
                 core.counts.borrow_mut().barred += 1;

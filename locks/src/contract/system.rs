@@ -59,6 +59,9 @@ pub enum NotHeld {
     /// The lane has too many requests outstanding. Wait for one of them.
     #[error("the lane has {} requests outstanding, and no room for another", Waiter::SLOTS)]
     TooMany,
+    /// The lock is held to read, and only update locks may be upgraded. Release it first.
+    #[error("a lock that is held to read cannot be upgraded, only an update lock can")]
+    Unsupported,
 }
 
 /// A verb on the head of a lock object, its first word.
@@ -91,6 +94,10 @@ pub enum Event {
     /// The holder releases the lock; or the acquisition is given up, with no verb under way and
     /// none of the last step posted.
     Leave,
+    /// The holder of an update lock wants to write. Only for systems that promise `upgrades`; it
+    /// may come again, and [`Event::Leave`] may come, when an upgrade was given up with no verb
+    /// under way whose answer matters.
+    Upgrade,
 }
 
 /// Next step of a use.
@@ -102,8 +109,10 @@ pub enum Step {
     Pause(Duration),
     /// The lock is held until [`Event::Leave`].
     Held,
+    /// The upgrade has succeeded: the holder is alone, until [`Event::Leave`].
+    Upgraded,
     /// The lock is being reset, which erases what the use has added. [`Event::Begin`] may follow
-    /// when the reset is over.
+    /// when the reset is over. Of an upgrade: it cannot end, and the lock is held as before.
     Barred,
     /// Nobody can know what the use has added: a reset has to erase it.
     Doubt,
@@ -149,6 +158,8 @@ pub struct Promises {
     /// A node that dies keeps no lock for ever, and nobody holds a lock beside another whatever
     /// stops or pauses.
     pub survives_losses: bool,
+    /// There are update locks. If not, they are exclusive ones.
+    pub upgrades: bool,
 }
 
 /// Counts of one lane. `+=` adds up several lanes, `-` is what came between two looks.
@@ -160,7 +171,7 @@ pub struct Counts {
     pub waited: u64,
     /// Verbs of acquisitions beyond the first of each.
     pub retries: u64,
-    /// Acquisitions given up at their deadline.
+    /// Acquisitions and upgrades given up at their deadline.
     pub timed_out: u64,
     /// Waiters left behind in a queue, to take their turn and release at once.
     pub ghosts: u64,

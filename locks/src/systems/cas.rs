@@ -4,7 +4,7 @@
 //! zero (16 bits) | the holder's life (24) | the holder (24)
 //! ```
 //!
-//! The word is 0 when the lock is free. Reading is exclusive like writing. The word names its
+//! The word is 0 when the lock is free. Every mode is exclusive. The word names its
 //! holder, so a lock is taken from a node that is lost without a reset, and after a verb without an
 //! answer the word says whether it took effect.
 
@@ -74,7 +74,7 @@ impl LockSystem for Cas {
 
     fn promises(&self) -> Promises {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: false, in_order: false, survives_losses }
+        Promises { shares: false, in_order: false, survives_losses, upgrades: false }
     }
 
     fn pacing(&self) -> Pacing {

@@ -60,7 +60,7 @@ impl CasRwUse {
         self.at = At::Asking;
         Step::Post(match self.mode {
             Mode::Shared => Verb::Add(CasRwWord::READER),
-            Mode::Exclusive => Verb::Swap {
+            Mode::Update | Mode::Exclusive => Verb::Swap {
                 expected: CasRwWord::free(self.generation).word(),
                 new: CasRwWord::written(self.generation, self.owner).word(),
             },
@@ -86,7 +86,7 @@ impl CasRwUse {
     fn acquire(&mut self, found: CasRwWord, view: &mut View<'_>) -> Step {
         let acquired = match self.mode {
             Mode::Shared => found.to_reader(),
-            Mode::Exclusive => found.to_writer(CasRwWord::free(self.generation)),
+            Mode::Update | Mode::Exclusive => found.to_writer(CasRwWord::free(self.generation)),
         };
         match acquired {
             Acquired::Resetting => Step::Barred,
@@ -115,8 +115,8 @@ impl CasRwUse {
         let minus = |summand: u64| Verb::Add(summand.wrapping_neg());
         let (expected, verb) = match (self.mode, release) {
             (Mode::Shared, _) => (None, minus(CasRwWord::READER)),
-            (Mode::Exclusive, Release::Add) => (None, minus(owned)),
-            (Mode::Exclusive, Release::Swap) => {
+            (_, Release::Add) => (None, minus(owned)),
+            (_, Release::Swap) => {
                 let expected = CasRwWord::written(self.generation, self.owner).word();
                 (Some(expected), Verb::Swap { expected, new: expected - owned })
             }
@@ -147,7 +147,7 @@ impl LockSystem for CasRw {
 
     fn promises(&self) -> Promises {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: true, in_order: false, survives_losses }
+        Promises { shares: true, in_order: false, survives_losses, upgrades: false }
     }
 
     fn pacing(&self) -> Pacing {

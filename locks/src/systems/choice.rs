@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Dslr, DslrTimes, Release};
+use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Release};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -17,11 +17,13 @@ pub enum Kind {
     Dslr,
     /// [`Dslr`] with the polling of DSLR+.
     DslrPlus,
+    /// [`DslrU`].
+    DslrU,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 4] = [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus];
+    pub const ALL: [Self; 5] = [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU];
 
     /// The name, as on the command line.
     pub const fn name(self) -> &'static str {
@@ -30,6 +32,18 @@ impl Kind {
             Self::CasRw => "cas-rw",
             Self::Dslr => "dslr",
             Self::DslrPlus => "dslr+",
+            Self::DslrU => "dslr-u",
+        }
+    }
+
+    /// Whether the system can be had with this treatment of holders that are late or lost.
+    ///
+    /// # Errors
+    /// [`Unpublished`].
+    pub const fn check(self, recovery: Recovery) -> Result<(), Unpublished> {
+        match (self, recovery) {
+            (Self::DslrU, Recovery::Paper) => Err(Unpublished(self)),
+            _ => Ok(()),
         }
     }
 }
@@ -42,8 +56,13 @@ impl fmt::Display for Kind {
 
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+")]
+#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u")]
 pub struct UnknownKind(String);
+
+/// A system whose paper does not say what becomes of holders that are late or lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no {0} as published: its paper has no leases of update locks")]
+pub struct Unpublished(Kind);
 
 impl FromStr for Kind {
     type Err = UnknownKind;
@@ -59,13 +78,14 @@ impl FromStr for Kind {
 pub struct Choice {
     /// The system.
     pub kind: Kind,
-    /// Treatment of holders that are late or lost.
+    /// Treatment of holders that are late or lost; without effect where [`Kind::check`] refuses
+    /// it.
     pub recovery: Recovery,
     /// Whether `cas` and `cas-rw` back off ([`Pacing::SMART`]).
     pub backs_off: bool,
     /// The way in which writers of `cas-rw` release.
     pub release: Release,
-    /// Times of DSLR and DSLR+.
+    /// Times of the systems of DSLR.
     pub times: DslrTimes,
 }
 
@@ -95,6 +115,7 @@ impl Choice {
             Kind::CasRw => visitor.visit(move || CasRw { recovery, pacing, release }),
             Kind::Dslr => visitor.visit(move || Dslr::new(recovery, times)),
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
+            Kind::DslrU => visitor.visit(move || DslrU::new(times)),
         }
     }
 
@@ -104,6 +125,7 @@ impl Choice {
         match self.kind {
             Kind::Cas | Kind::CasRw => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
+            Kind::DslrU => Some(DslrU::CAPACITY),
         }
     }
 }
@@ -130,6 +152,11 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(Choice::of(kind).visit(Name), kind.name());
+        }
+        for recovery in [Recovery::Fenced, Recovery::Paper] {
+            let unpublished = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_err());
+            let expected = (recovery == Recovery::Paper).then_some(Kind::DslrU);
+            assert!(unpublished.eq(expected), "{recovery:?}");
         }
         let error = "spin".parse::<Kind>().unwrap_err().to_string();
         assert!(Kind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");

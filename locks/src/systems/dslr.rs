@@ -367,7 +367,7 @@ impl LockSystem for Dslr {
 
     fn promises(&self) -> Promises {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: true, in_order: true, survives_losses }
+        Promises { shares: true, in_order: true, survives_losses, upgrades: false }
     }
 
     fn pacing(&self) -> Pacing {
@@ -416,6 +416,7 @@ impl LockSystem for Dslr {
             // Not posted yet, or taken back.
             Event::Leave if matches!(of.at, At::Asking | At::Away) => return Step::Gone(Ok(())),
             Event::Leave => unreachable!("a queue is not left: {of:?}"),
+            Event::Upgrade => unreachable!("there are no update locks: {of:?}"),
             Event::Lost if of.at == At::Waiting => return Step::Post(Verb::Read),
             Event::Lost if self.recovery == Recovery::Fenced => return Step::Doubt,
             Event::Lost => return Step::Gone(Err(NotHeld::Unavailable)),

@@ -4,8 +4,10 @@ mod cas;
 mod cas_rw;
 mod choice;
 mod dslr;
+mod dslr_u;
 
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
-pub use choice::{Choice, Kind, UnknownKind, Visitor};
+pub use choice::{Choice, Kind, UnknownKind, Unpublished, Visitor};
 pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
+pub use dslr_u::{DslrU, UpdateUse};

@@ -67,53 +67,110 @@ fn up_to(most: Duration, rng: &mut SmallRng) -> Duration {
     rng.random_range(Duration::ZERO..=most)
 }
 
+/// How long a request waits.
+#[derive(Clone, Copy)]
+enum Manner {
+    Refused,
+    Hurried(Duration),
+    Dropped(Duration),
+    Patient,
+}
+
+impl Manner {
+    fn drawn(settings: &Settings, rng: &mut SmallRng) -> Self {
+        let kind: f64 = rng.random();
+        let hurry = up_to(settings.hurry, rng);
+        if kind < settings.refusing {
+            Self::Refused
+        } else if kind < settings.refusing + settings.hurried {
+            Self::Hurried(hurry)
+        } else if kind > 1.0 - settings.dropped {
+            Self::Dropped(hurry)
+        } else {
+            Self::Patient
+        }
+    }
+
+    fn wait(self, now: Nanos) -> Wait {
+        match self {
+            Self::Refused => Wait::No,
+            Self::Hurried(hurry) => Wait::Until(now.after(hurry)),
+            Self::Dropped(_) | Self::Patient => Wait::Until(Nanos::NEVER),
+        }
+    }
+}
+
+/// What a client does with a lock.
+struct Plan {
+    wanted: Mode,
+    /// Time for which it only reads.
+    hold: Duration,
+    /// How it tries to upgrade an update lock, one time after another.
+    upgrades: Vec<Manner>,
+}
+
+impl Plan {
+    fn drawn(settings: &Settings, rng: &mut SmallRng) -> Self {
+        let wanted = if rng.random_bool(settings.shared) {
+            Mode::Shared
+        } else if settings.updates > 0.0 && rng.random_bool(settings.updates) {
+            Mode::Update
+        } else {
+            Mode::Exclusive
+        };
+        // Some leave without having tried.
+        let tries = if wanted == Mode::Update { rng.random_range(0..=3) } else { 0 };
+        let upgrades = (0..tries).map(|_| Manner::drawn(settings, rng)).collect();
+        Self { wanted, hold: Duration::ZERO, upgrades }
+    }
+}
+
 impl<S: LockSystem> Seat<S> {
     async fn round(&self, rng: &mut SmallRng, report: &Cell<LaneReport>) -> Result<(), NotHeld> {
         let settings = &self.settings;
         let executor = self.lane.executor();
         executor.sleep(up_to(settings.think, rng)).await;
         let lock = rng.random_range(0..settings.locks);
-        let shared = rng.random_bool(settings.shared);
-        let wanted = if shared { Mode::Shared } else { Mode::Exclusive };
-        let kind: f64 = rng.random();
-        let hurry = up_to(settings.hurry, rng);
+        let mut plan = Plan::drawn(settings, rng);
+        let manner = Manner::drawn(settings, rng);
         let terms = rng.random_range(1..=settings.terms);
-        let deadline = executor.now().after(hurry);
-        let wait = if kind < settings.refusing {
-            Wait::No
-        } else if kind < settings.refusing + settings.hurried {
-            Wait::Until(deadline)
-        } else {
-            Wait::Until(Nanos::NEVER)
-        };
-        let is_dropped = kind > 1.0 - settings.dropped;
-        let asked = self.client.acquire(self.space.object(lock), wanted, Limits { wait, terms });
-        let hold = match is_dropped {
-            true => match within(&self.lane, hurry, asked).await {
-                Some(hold) => hold,
-                None => return Ok(()),
-            },
-            false => asked.await,
-        };
-        let hold = match hold {
-            Ok(hold) => hold,
-            Err(why) => {
-                let mut now = report.get();
-                now.refused += 1;
-                if why == NotHeld::TimedOut {
-                    now.late = now.late.max(executor.now().since(deadline));
-                }
-                report.set(now);
-                self.expect(lock, matches!(why, NotHeld::TimedOut | NotHeld::Conflict), why);
+        let wait = manner.wait(executor.now());
+        let limits = Limits { wait, terms };
+        let asked = self.client.acquire(self.space.object(lock), plan.wanted, limits);
+        let mut hold = match self.patiently(manner, asked).await {
+            None => return Ok(()),
+            Some(Ok(hold)) => hold,
+            Some(Err(why)) => {
+                self.refused(lock, why, wait, report);
                 return Err(why);
             }
         };
-        self.use_lock(lock, &hold, wanted, up_to(settings.hold, rng)).await;
+        plan.hold = up_to(settings.hold, rng);
+        self.use_lock(lock, &mut hold, plan, report).await;
         let released = self.client.release(hold).await;
         let mut now = report.get();
         now.lost += u64::from(released == Err(NotHeld::Reset));
         report.set(now);
         released.inspect_err(|why| self.expect(lock, false, *why))
+    }
+
+    /// What comes of a request, unless it is dropped before.
+    async fn patiently<T>(&self, manner: Manner, request: impl Future<Output = T>) -> Option<T> {
+        match manner {
+            Manner::Dropped(hurry) => within(&self.lane, hurry, request).await,
+            _ => Some(request.await),
+        }
+    }
+
+    /// Notes that a request was refused.
+    fn refused(&self, lock: u64, why: NotHeld, wait: Wait, report: &Cell<LaneReport>) {
+        let mut now = report.get();
+        now.refused += 1;
+        if let (NotHeld::TimedOut, Wait::Until(deadline)) = (why, wait) {
+            now.late = now.late.max(self.lane.executor().now().since(deadline));
+        }
+        report.set(now);
+        self.expect(lock, matches!(why, NotHeld::TimedOut | NotHeld::Conflict), why);
     }
 
     /// Judges an error, where nothing but the request may be its reason.
@@ -124,15 +181,28 @@ impl<S: LockSystem> Seat<S> {
     }
 
     /// Uses what a lock protects.
-    async fn use_lock(&self, lock: u64, hold: &Hold<S>, wanted: Mode, time: Duration) {
-        let (referee, life, mode) = (&self.referee, self.member.life, hold.mode());
+    async fn use_lock(&self, lock: u64, hold: &mut Hold<S>, plan: Plan, report: &Cell<LaneReport>) {
+        let (referee, life) = (&self.referee, self.member.life);
+        let mode = match hold.mode() {
+            Mode::Update if !self.client.system().promises().upgrades => Mode::Exclusive,
+            mode => mode,
+        };
         referee.enter(lock, life, mode);
-        let left = Left { referee, lock, life, mode, tears: Cell::new(false) };
+        let left = Left { referee, lock, life, mode: Cell::new(mode), tears: Cell::new(false) };
         let words = words_of(hold.at());
         let Some(before) = self.read(words).await else { return };
         referee.judge(lock, life, before);
-        self.lane.executor().sleep(time).await;
-        if wanted == Mode::Shared {
+        self.lane.executor().sleep(plan.hold).await;
+        let writes = match plan.wanted {
+            Mode::Shared => false,
+            Mode::Update => self.upgrade(lock, hold, &plan.upgrades, report).await,
+            Mode::Exclusive => true,
+        };
+        if writes && left.mode.get() == Mode::Update {
+            referee.upgrade(lock, life);
+            left.mode.set(Mode::Exclusive);
+        }
+        if plan.wanted != Mode::Exclusive {
             let Some(after) = self.read(words).await else { return };
             if after != before {
                 referee.judge(lock, life, after);
@@ -141,9 +211,33 @@ impl<S: LockSystem> Seat<S> {
                     referee.violate(changed);
                 }
             }
-            return;
         }
-        let value = before[0].max(before[1]) + 1;
+        if writes {
+            self.write(lock, words, before[0].max(before[1]) + 1, &left).await;
+        }
+    }
+
+    /// Tries to make an update lock exclusive.
+    async fn upgrade(
+        &self,
+        lock: u64,
+        hold: &mut Hold<S>,
+        tries: &[Manner],
+        report: &Cell<LaneReport>,
+    ) -> bool {
+        for manner in tries {
+            let wait = manner.wait(self.lane.executor().now());
+            match self.patiently(*manner, hold.upgrade(wait)).await {
+                Some(Ok(())) => return true,
+                Some(Err(why)) => self.refused(lock, why, wait, report),
+                None => {}
+            }
+        }
+        false
+    }
+
+    /// Writes both words.
+    async fn write(&self, lock: u64, words: RemoteAddr, value: u64, left: &Left<'_>) {
         left.tears.set(true);
         for word in [words, words.plus(8)] {
             let mut batch = self.lane.batch();
@@ -153,7 +247,7 @@ impl<S: LockSystem> Seat<S> {
             }
         }
         left.tears.set(false);
-        referee.wrote(lock, life, value);
+        self.referee.wrote(lock, self.member.life, value);
     }
 
     /// Returns when no write of this lane can land any more: the lock must not be released before.
@@ -176,14 +270,14 @@ struct Left<'a> {
     referee: &'a Referee,
     lock: u64,
     life: crate::word::Claimant,
-    mode: Mode,
+    mode: Cell<Mode>,
     /// Whether it ends between its two writes.
     tears: Cell<bool>,
 }
 
 impl Drop for Left<'_> {
     fn drop(&mut self) {
-        self.referee.leave(self.lock, self.life, self.mode, self.tears.get());
+        self.referee.leave(self.lock, self.life, self.mode.get(), self.tears.get());
     }
 }
 
@@ -238,7 +332,7 @@ impl<S: LockSystem> Seat<S> {
     async fn audit(&self, lock: u64, until: Nanos) -> Result<(), String> {
         let object = self.space.object(lock);
         let executor = self.lane.executor();
-        let hold = loop {
+        let mut hold = loop {
             let limits = Limits { wait: Wait::Until(until), terms: 1 };
             match self.client.acquire(object, Mode::Exclusive, limits).await {
                 Ok(hold) => break hold,
@@ -246,7 +340,9 @@ impl<S: LockSystem> Seat<S> {
                 Err(why) => return Err(why.to_string()),
             }
         };
-        self.use_lock(lock, &hold, Mode::Exclusive, Duration::ZERO).await;
+        let wanted = Mode::Exclusive;
+        let plan = Plan { wanted, hold: Duration::ZERO, upgrades: Vec::new() };
+        self.use_lock(lock, &mut hold, plan, &Cell::default()).await;
         let released = self.client.release(hold).await;
         released.map_err(|why| why.to_string())?;
         self.client.quiet().await;

@@ -3,8 +3,8 @@
 //! # What it is
 //! The load and the judges of the conformance suite and of simulated campaigns. A client that
 //! holds a lock to write reads two words beside it, writes the first, then the second; one that
-//! reads compares them. So two holders at once show in the words, also where no judge in this
-//! process can see them.
+//! reads compares them; one with an update lock compares them first, and then writes or leaves. So
+//! two holders at once show in the words, also where no judge in this process can see them.
 //!
 //! # What it is not
 //! It injects no faults itself: the caller stops, pauses and expels nodes while the trial runs, as
@@ -65,6 +65,8 @@ pub struct Settings {
     pub locks: u64,
     /// Share of requests that read.
     pub shared: f64,
+    /// Share of the others that ask for an update lock, which most of them then upgrade.
+    pub updates: f64,
     /// Requests of each client.
     pub rounds: u32,
     /// Share of requests that do not wait, of those that wait for a short time only, and of those
@@ -100,6 +102,7 @@ impl Settings {
             clients: 3,
             locks: 2,
             shared: 0.5,
+            updates: 0.0,
             rounds: 40,
             refusing: 0.0,
             hurried: 0.0,
@@ -145,6 +148,10 @@ pub struct Judgement {
     pub refused: u64,
     /// Largest number of holders of one lock at one time.
     pub together: usize,
+    /// Number of times that somebody held a lock with an update lock beside readers.
+    pub beside: u64,
+    /// Number of update locks that became exclusive.
+    pub upgraded: u64,
     /// The longest time between a deadline and the refusal.
     pub late: Duration,
     /// Locks that their holder had lost when it released them, according to the release.
@@ -158,6 +165,8 @@ impl std::ops::AddAssign for Judgement {
         self.entered += other.entered;
         self.refused += other.refused;
         self.lost += other.lost;
+        self.beside += other.beside;
+        self.upgraded += other.upgraded;
         self.together = self.together.max(other.together);
         self.late = self.late.max(other.late);
     }
@@ -387,6 +396,8 @@ impl<M: Machines> Trial<M> {
         verdict.violations = self.referee.violations();
         verdict.entered = self.referee.entered();
         verdict.together = self.referee.together();
+        verdict.beside = self.referee.beside();
+        verdict.upgraded = self.referee.upgraded();
         Ok(verdict)
     }
 }

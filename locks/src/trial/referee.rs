@@ -31,6 +31,18 @@ struct Lock {
     entered: u64,
     /// Largest number of holders at one time.
     together: usize,
+    /// Number of times that somebody held it with an update lock beside readers.
+    beside: u64,
+    /// Number of update locks that became exclusive.
+    upgraded: u64,
+}
+
+/// Whether two may hold a lock at the same time.
+const fn are_compatible(one: Mode, other: Mode) -> bool {
+    matches!(
+        (one, other),
+        (Mode::Shared, Mode::Shared | Mode::Update) | (Mode::Update, Mode::Shared)
+    )
 }
 
 /// Violations that are kept; more say nothing new.
@@ -62,15 +74,33 @@ impl Referee {
         }
         let found = &mut state.locks[lock as usize];
         found.entered += 1;
-        let is_alone = found.holders.is_empty();
-        let are_readers = found.holders.iter().all(|(_, mode)| *mode == Mode::Shared);
-        if !(is_alone || mode == Mode::Shared && are_readers) {
+        if !found.holders.iter().all(|(_, other)| are_compatible(*other, mode)) {
             let holders = found.holders.clone();
             state.violate(format!("lock {lock}: {by:?} holds it {mode:?} beside {holders:?}"));
         }
         let found = &mut state.locks[lock as usize];
         found.holders.push((by, mode));
         found.together = found.together.max(found.holders.len());
+        let is_update = found.holders.iter().any(|(_, mode)| *mode == Mode::Update);
+        found.beside += u64::from(is_update && found.holders.len() > 1);
+    }
+
+    /// Notes that an update lock has become exclusive.
+    pub fn upgrade(&self, lock: u64, by: Claimant) {
+        let state = &mut *self.state();
+        if state.out.contains(&key(by)) {
+            return;
+        }
+        let found = &mut state.locks[lock as usize];
+        found.upgraded += 1;
+        match found.holders.iter().position(|holder| *holder == (by, Mode::Update)) {
+            Some(index) => found.holders[index].1 = Mode::Exclusive,
+            None => state.violate(format!("lock {lock}: {by:?} upgrades what it does not hold")),
+        }
+        let holders = state.locks[lock as usize].holders.clone();
+        if holders.len() > 1 {
+            state.violate(format!("lock {lock}: {by:?} upgrades it beside {holders:?}"));
+        }
     }
 
     /// Notes that a client gives up a lock. `tears` says that it has ended between its two writes.
@@ -138,6 +168,16 @@ impl Referee {
         self.state().locks.iter().map(|lock| lock.together).max().unwrap_or(0)
     }
 
+    /// Number of times that somebody held a lock with an update lock beside readers.
+    pub fn beside(&self) -> u64 {
+        self.state().locks.iter().map(|lock| lock.beside).sum()
+    }
+
+    /// Number of update locks that became exclusive.
+    pub fn upgraded(&self) -> u64 {
+        self.state().locks.iter().map(|lock| lock.upgraded).sum()
+    }
+
     /// What must not have been.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
@@ -167,10 +207,18 @@ mod tests {
 
     #[test]
     fn a_writer_is_alone_and_readers_are_not() {
-        use Mode::{Exclusive, Shared};
-        for (first, second, expected) in
-            [(Shared, Shared, 0), (Shared, Exclusive, 1), (Exclusive, Shared, 1)]
-        {
+        use Mode::{Exclusive, Shared, Update};
+        for (first, second, expected) in [
+            (Shared, Shared, 0),
+            (Shared, Update, 0),
+            (Update, Shared, 0),
+            (Update, Update, 1),
+            (Shared, Exclusive, 1),
+            (Update, Exclusive, 1),
+            (Exclusive, Shared, 1),
+            (Exclusive, Update, 1),
+            (Exclusive, Exclusive, 1),
+        ] {
             let found = violations(|referee| {
                 referee.enter(0, ONE, first);
                 referee.enter(0, OTHER, second);
@@ -183,6 +231,31 @@ mod tests {
             referee.enter(0, OTHER, Exclusive);
         });
         assert_eq!(one_after_the_other, 0);
+    }
+
+    #[test]
+    fn an_upgraded_lock_is_alone() {
+        use Mode::{Exclusive, Shared, Update};
+        for (left, expected) in [(true, 0), (false, 1)] {
+            let found = violations(|referee| {
+                referee.enter(0, ONE, Update);
+                referee.enter(0, OTHER, Shared);
+                if left {
+                    referee.leave(0, OTHER, Shared, false);
+                }
+                referee.upgrade(0, ONE);
+                referee.leave(0, ONE, Exclusive, false);
+                assert_eq!((referee.beside(), referee.upgraded()), (1, 1));
+            });
+            assert_eq!(found, expected);
+        }
+        let beside_a_writer = violations(|referee| {
+            referee.enter(0, ONE, Update);
+            referee.upgrade(0, ONE);
+            referee.enter(0, OTHER, Shared);
+        });
+        assert_eq!(beside_a_writer, 1);
+        assert_eq!(violations(|referee| referee.upgrade(0, ONE)), 1);
     }
 
     #[test]

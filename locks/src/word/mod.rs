@@ -5,9 +5,11 @@ mod claim;
 mod head;
 mod mode;
 mod tickets;
+mod update_tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
 pub use head::Head;
 pub use mode::Mode;
 pub use tickets::{TicketFields, Tickets};
+pub use update_tickets::UpdateTickets;

@@ -87,12 +87,12 @@ impl TicketFields {
 
     /// Summand of a request for `count` tickets.
     pub const fn asking(self, mode: Mode, count: u16) -> u64 {
-        (count as u64) << self.shift(matches!(mode, Mode::Exclusive) as u32)
+        (count as u64) << self.shift(!matches!(mode, Mode::Shared) as u32)
     }
 
     /// Summand of the release of `count` tickets.
     pub const fn leaving(self, mode: Mode, count: u16) -> u64 {
-        (count as u64) << self.shift(2 + matches!(mode, Mode::Exclusive) as u32)
+        (count as u64) << self.shift(2 + !matches!(mode, Mode::Shared) as u32)
     }
 
     const fn shift(self, field: u32) -> u32 {
@@ -109,7 +109,7 @@ impl Tickets {
     pub const fn given(self, mode: Mode) -> u32 {
         match mode {
             Mode::Shared => self.max_s,
-            Mode::Exclusive => self.max_x,
+            Mode::Update | Mode::Exclusive => self.max_x,
         }
     }
 
@@ -119,7 +119,7 @@ impl Tickets {
         let written = self.n_x == ticket.max_x;
         match mode {
             Mode::Shared => written,
-            Mode::Exclusive => written && self.n_s == ticket.max_s,
+            Mode::Update | Mode::Exclusive => written && self.n_s == ticket.max_s,
         }
     }
 
@@ -132,7 +132,7 @@ impl Tickets {
     pub const fn has_skipped(self, ticket: Self, mode: Mode) -> bool {
         let passed = match mode {
             Mode::Shared => self.n_x > ticket.max_x,
-            Mode::Exclusive => self.n_x > ticket.max_x || self.n_s > ticket.max_s,
+            Mode::Update | Mode::Exclusive => self.n_x > ticket.max_x || self.n_s > ticket.max_s,
         };
         passed || self.given(mode) <= ticket.given(mode)
     }
@@ -144,7 +144,7 @@ impl Tickets {
         let (mut x, mut s) = (self.max_x, self.max_s);
         match mode {
             Mode::Shared => s += count as u32,
-            Mode::Exclusive => x += count as u32,
+            Mode::Update | Mode::Exclusive => x += count as u32,
         }
         Self { n_x: x, n_s: s, max_x: x, max_s: s }
     }
@@ -156,7 +156,7 @@ impl Tickets {
     pub const fn skipped(self, ticket: Self, mode: Mode, count: u16) -> Self {
         let (n_x, n_s) = match mode {
             Mode::Shared => (ticket.max_x, self.n_s + count as u32),
-            Mode::Exclusive => (ticket.max_x + count as u32, ticket.max_s),
+            Mode::Update | Mode::Exclusive => (ticket.max_x + count as u32, ticket.max_s),
         };
         Self { n_x, n_s, ..self }
     }
@@ -168,7 +168,7 @@ mod tests {
     use proptest::prelude::*;
 
     const BOTH: [TicketFields; 2] = [TicketFields::PAPER, TicketFields::WITH_RESETS];
-    const MODES: [Mode; 2] = [Mode::Shared, Mode::Exclusive];
+    const MODES: [Mode; 3] = [Mode::Shared, Mode::Update, Mode::Exclusive];
 
     proptest! {
         #[test]

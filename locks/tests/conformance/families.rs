@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Judgement, Settings};
-use lotus_locks::word::{TicketFields, Tickets};
+use lotus_locks::word::{TicketFields, Tickets, UpdateTickets};
 use lotus_locks::{Promises, Recovery};
 
 use super::grounds::{Ground, settings, trial};
@@ -48,6 +48,25 @@ pub const CALM: &[Family] = &[
             // Threads of one processor may never hold it at the same time.
             if matches!(ground, Ground::Sim(_)) {
                 assert_eq!(verdict.together > 1, promises.shares, "{} together", verdict.together);
+            }
+        },
+    },
+    Family {
+        name: "upgrade",
+        settings: |small| Settings {
+            locks: 1,
+            shared: 0.6,
+            updates: 0.8,
+            hurried: 0.2,
+            dropped: 0.1,
+            ..small
+        },
+        faults: |none| none,
+        demands: |verdict, promises, ground| {
+            let upgrades = |count: u64| (count > 0) == promises.upgrades;
+            if matches!(ground, Ground::Sim(_)) {
+                let Judgement { beside, upgraded, .. } = verdict;
+                assert!(upgrades(*beside) && upgrades(*upgraded), "{beside} beside, {upgraded}");
             }
         },
     },
@@ -172,8 +191,15 @@ fn check(
 
 /// A free lock whose counters are nearly used up, for systems that have any.
 fn nearly_used_up(choice: Choice) -> Option<u64> {
-    if !matches!(choice.kind, Kind::Dslr) {
-        return None;
+    match choice.kind {
+        Kind::Dslr => {}
+        Kind::DslrU => {
+            let count = UpdateTickets::LIMIT - 3;
+            let (n_x, n_s, n_u) = (count, count, count);
+            let (max_x, max_s, max_u) = (count, count, count);
+            return Some(UpdateTickets { n_x, n_s, n_u, max_x, max_s, max_u }.with(0));
+        }
+        Kind::Cas | Kind::CasRw | Kind::DslrPlus => return None,
     }
     let fields = match choice.recovery {
         Recovery::Paper => TicketFields::PAPER,

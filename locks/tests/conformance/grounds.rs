@@ -19,9 +19,11 @@ const MEMORY: NodeId = NodeId(0);
 /// All nodes: the memory node, the compute nodes, and one that audits.
 const COUNT: u16 = 6;
 
-/// Two locks, and a few clients on each of four compute nodes.
+/// Two locks, and a few clients on each of four compute nodes. Some of those that do not only read
+/// ask for update locks.
 pub fn settings() -> Settings {
-    Settings::small(MEMORY, (1..COUNT).map(NodeId).collect())
+    let small = Settings::small(MEMORY, (1..COUNT).map(NodeId).collect());
+    Settings { updates: 0.3, ..small }
 }
 
 /// A place where trials run.

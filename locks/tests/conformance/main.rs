@@ -6,7 +6,9 @@
 
 mod families;
 mod grounds;
+mod lane;
 mod order;
+mod upgrade;
 
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind, Release};
@@ -22,7 +24,8 @@ fn seeds() -> u64 {
 
 /// All systems with the options that matter.
 fn all(recovery: Recovery) -> Vec<Choice> {
-    let choices = Kind::ALL.into_iter().map(|kind| Choice { recovery, ..Choice::of(kind) });
+    let kinds = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok());
+    let choices = kinds.map(|kind| Choice { recovery, ..Choice::of(kind) });
     let backs_off = Choice { recovery, backs_off: true, ..Choice::of(Kind::Cas) };
     let swaps = Choice { recovery, release: Release::Swap, ..Choice::of(Kind::CasRw) };
     choices.chain([backs_off, Choice { backs_off: true, ..swaps }]).collect()

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
+use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind, Release};
 use lotus_locks::trial::{Faults, Settings};
-use lotus_locks::{Recovery, word::TicketFields, word::Tickets};
+use lotus_locks::word::{TicketFields, Tickets, UpdateTickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -15,18 +16,20 @@ use super::LockScenario;
 /// Stream of the randomness that draws scenarios.
 const STREAM: u64 = 0x10C5;
 
-/// The scenario of a seed, of this lock system or of any.
-pub fn drawn(seed: u64, kind: Option<Kind>) -> LockScenario {
+/// The scenario of a seed, of this lock system or of any that can be had so.
+pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario {
     let rng = &mut Env::real(seed).rng(STREAM);
-    let any = Kind::ALL[rng.random_range(0..Kind::ALL.len())];
+    let kinds = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok());
+    let kinds: Vec<Kind> = kinds.collect();
+    let any = kinds[rng.random_range(0..kinds.len())];
     let choice = Choice {
         kind: kind.unwrap_or(any),
-        recovery: Recovery::Fenced,
+        recovery,
         backs_off: rng.random(),
         release: if rng.random() { Release::Add } else { Release::Swap },
         ..Choice::of(any)
     };
-    LockScenario { choice, settings: settings(choice, rng), faults: faults(rng) }
+    LockScenario { choice, settings: settings(choice, rng), faults: faults(rng) }.with(recovery)
 }
 
 /// A share of requests: often none.
@@ -43,6 +46,7 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
         clients: rng.random_range(1..=6),
         locks: rng.random_range(1..=3),
         shared: rng.random(),
+        updates: share(1.0, rng),
         rounds: rng.random_range(10..60),
         refusing: share(0.3, rng),
         hurried: share(0.3, rng),
@@ -69,6 +73,12 @@ pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
             let count = fields.limit() - left;
             let tickets = Tickets { n_x: count, n_s: count, max_x: count, max_s: count };
             fields.with(tickets, 0)
+        }
+        Kind::DslrU => {
+            let count = UpdateTickets::LIMIT - left;
+            let (n_x, n_s, n_u) = (count, count, count);
+            let (max_x, max_s, max_u) = (count, count, count);
+            UpdateTickets { n_x, n_s, n_u, max_x, max_s, max_u }.with(0)
         }
     }
 }
