@@ -102,7 +102,7 @@ fn nonsense_flags_are_named_in_one_sentence() {
 #[test]
 fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
-        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+"),
+        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+, mcs"),
         (&["--count", "0"], "--count"),
         (&["--object-bytes", "12"], "a multiple of 8"),
         (&["--fabric", "shm"], "locks alone run on local, tcp and sim, not on shm"),

@@ -66,6 +66,8 @@ fn lock_systems_pass_their_audit() {
         // Published locks may be lost where threads stand still for longer than their leases.
         &["--lock", "dslr+", "--as-published", "--fabric", "sim"],
         &["--lock", "dslr", "--fabric", "sim", "--zipf", "0", "--critical-section", "2"],
+        &["--lock", "mcs", "--fabric", "sim"],
+        &["--lock", "mcs", "--cns", "2"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
     ];

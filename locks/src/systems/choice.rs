@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Dslr, Release};
+use super::{Cas, CasRw, Dslr, Mcs, Release};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -17,11 +17,13 @@ pub enum Kind {
     Dslr,
     /// [`Dslr`] with the polling of DSLR+.
     DslrPlus,
+    /// [`Mcs`].
+    Mcs,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 4] = [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus];
+    pub const ALL: [Self; 5] = [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::Mcs];
 
     /// The name, as on the command line.
     pub const fn name(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Kind {
             Self::CasRw => "cas-rw",
             Self::Dslr => "dslr",
             Self::DslrPlus => "dslr+",
+            Self::Mcs => "mcs",
         }
     }
 }
@@ -42,7 +45,7 @@ impl fmt::Display for Kind {
 
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+")]
+#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, mcs")]
 pub struct UnknownKind(String);
 
 impl FromStr for Kind {
@@ -92,6 +95,7 @@ impl Choice {
             Kind::CasRw => visitor.visit(move || CasRw { recovery, pacing, release }),
             Kind::Dslr => visitor.visit(move || Dslr::published(recovery)),
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery)),
+            Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
         }
     }
 
@@ -99,7 +103,7 @@ impl Choice {
     /// outstanding together; `None` if there is no bound below that of [`crate::Waiter`].
     pub const fn capacity(self) -> Option<u32> {
         match self.kind {
-            Kind::Cas | Kind::CasRw => None,
+            Kind::Cas | Kind::CasRw | Kind::Mcs => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
         }
     }

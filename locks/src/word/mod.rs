@@ -3,11 +3,13 @@
 mod cas_rw;
 mod claim;
 mod head;
+mod mcs;
 mod mode;
 mod tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
 pub use head::Head;
+pub use mcs::McsWord;
 pub use mode::Mode;
 pub use tickets::{TicketFields, Tickets};

@@ -74,11 +74,11 @@ impl Visitor for InOrder {
 }
 
 #[test]
-fn tickets_are_served_in_order() {
+fn queues_are_served_in_order() {
     for recovery in [Recovery::Fenced, Recovery::Paper] {
         for kind in Kind::ALL {
             let order = Choice { recovery, ..Choice::of(kind) }.visit(InOrder);
-            let promised = matches!(kind, Kind::Dslr | Kind::DslrPlus);
+            let promised = matches!(kind, Kind::Dslr | Kind::DslrPlus | Kind::Mcs);
             assert_eq!(order, promised.then(|| (0..CLIENTS).collect()), "{kind} {recovery:?}");
         }
     }

@@ -10,7 +10,7 @@ use lotus_locks::{Recovery, word::TicketFields, word::Tickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::LockScenario;
+use super::{LockScenario, MASKED, PROFILE};
 
 /// Stream of the randomness that draws scenarios.
 const STREAM: u64 = 0x10C5;
@@ -25,7 +25,10 @@ pub fn drawn(seed: u64, kind: Option<Kind>) -> LockScenario {
         backs_off: rng.random(),
         release: if rng.random() { Release::Add } else { Release::Swap },
     };
-    LockScenario { choice, settings: settings(choice, rng), faults: faults(rng) }
+    let (settings, faults) = (settings(choice, rng), faults(rng));
+    let is_masked = choice.kind == Kind::Mcs && rng.random();
+    let profile = if is_masked { MASKED } else { PROFILE };
+    LockScenario { choice, settings, faults, profile }
 }
 
 /// A share of requests: often none.
@@ -59,7 +62,7 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
 /// A free lock whose counters have `left` until they are used up; zero for systems without.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
-        Kind::Cas | Kind::CasRw => 0,
+        Kind::Cas | Kind::CasRw | Kind::Mcs => 0,
         Kind::Dslr | Kind::DslrPlus => {
             let fields = match choice.recovery {
                 Recovery::Paper => TicketFields::PAPER,
