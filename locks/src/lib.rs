@@ -3,7 +3,8 @@
 //! # What it is
 //! Locks that compute nodes operate by verbs alone, without a server: those of DSLR and of the
 //! systems that it is compared with. Each is a state machine ([`LockSystem`]) over the words that
-//! its verbs find; a [`Client`] drives the machines of one lane over the fabric.
+//! its verbs find, and in some over what uses of a lock tell one another; a [`Client`] drives the
+//! machines of one lane over the fabric.
 //!
 //! # What it is not
 //! The locks of the engine: they are in `lotus-locktable`.
@@ -37,7 +38,7 @@ pub mod word;
 
 pub use client::{Acquiring, Begun, Client, Hold, Identity, Limits, Releasing, Roster, Wait};
 pub use contract::{
-    Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Pacing, Peers, PeersFuture,
-    Promises, Recovery, Request, SpaceError, Step, Verb, View, Waiter,
+    Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Notice, Pacing, Peer, Peers,
+    PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
 };
 pub use word::Mode;

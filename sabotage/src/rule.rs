@@ -423,6 +423,10 @@ rules! {
     "A reader's ticket is skipped by writers only"
     ReadersIgnoreSiblings "readers-ignore-siblings" "DSLR §4.6"
     "a reader's ticket fails when a later reader has left"
+
+    "A notice between users of a lock is repeated until it is acknowledged"
+    NoticesAreRepeated "notices-are-repeated" "ShiftLock §3.2"
+    "a notice is sent once"
 }
 
 #[cfg(test)]
@@ -444,7 +448,8 @@ mod tests {
             let hazard = rule.hazard();
             let number = hazard.strip_prefix('H').and_then(|number| number.parse::<u32>().ok());
             let known = number.is_some_and(|number| (1..=24).contains(&number));
-            let cites = ["LOTUS §", "DSLR §"].iter().any(|paper| hazard.starts_with(paper));
+            let cites =
+                ["LOTUS §", "DSLR §", "ShiftLock §"].iter().any(|paper| hazard.starts_with(paper));
             assert!(known || cites, "{rule:?}: {hazard}");
         }
     }

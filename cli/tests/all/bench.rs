@@ -69,6 +69,8 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "cas", "--fabric", "shm", "--threads", "2"],
         &["--lock", "dslr", "--fabric", "shm", "--patience-us", "30"],
         &["--lock", "dslr", "--fabric", "sim", "--zipf", "0", "--critical-section", "2"],
+        &["--lock", "mcs", "--fabric", "sim"],
+        &["--lock", "mcs", "--cns", "2"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
     ];

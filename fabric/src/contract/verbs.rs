@@ -10,6 +10,7 @@ mod work;
 
 pub use buffers::{Buffer, Buffers, CHUNK_WORDS, MAX_VERB_BYTES};
 pub use work::Work;
+#[cfg(any(feature = "tcp", feature = "rdma"))]
 pub(crate) use work::not_declared;
 
 use crate::contract::ids::{NodeId, NodeSet, RemoteAddr};

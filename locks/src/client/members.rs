@@ -66,6 +66,9 @@ async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
 /// Tells the uses of the lock that it is being reset, and answers if they are done with it.
 fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) {
     let Some(head) = core.system.head() else { return };
+    if S::TELLS {
+        core.notices.borrow_mut().forget(at);
+    }
     let generation = head.generation(found);
     let mut is_used = false;
     let mut slots = core.slots.borrow_mut();

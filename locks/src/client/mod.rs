@@ -2,6 +2,7 @@
 //!
 //! * `futures`: what users hold and await.
 //! * `run`: one use of a lock, carried out; `slots`: the uses that a lane has outstanding.
+//! * `notices`: what uses of locks tell one another.
 //! * `ghosts`: uses that nobody waits for any more.
 //! * `members`, `resetter`: the two parts in a reset; `wire`: their messages.
 //! * `connections`: what becomes of a connection whose verb had no answer.
@@ -11,6 +12,7 @@ mod connections;
 mod futures;
 mod ghosts;
 mod members;
+mod notices;
 mod resetter;
 mod roster;
 mod run;
@@ -26,9 +28,10 @@ use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RemoteAddr};
 use lotus_fabric::lane::{Batch, BatchResult, Lane};
+use lotus_fabric::masked::MaskedSwap;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
-use lotus_fabric::verbs::VerbError;
+use lotus_fabric::verbs::{Buffer, VerbError};
 
 use crate::contract::{Backoff, Counts, LockSystem, Member, NotHeld, Peers, Request, Verb, Waiter};
 use crate::word::Mode;
@@ -37,6 +40,7 @@ pub use futures::{Acquiring, Begun, Hold, Releasing};
 use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
 use members::Told;
+use notices::Notices;
 pub use roster::Roster;
 use run::Run;
 use slots::Slots;
@@ -51,7 +55,8 @@ pub struct Identity {
     pub member: Member,
     /// The membership.
     pub peers: Rc<dyn Peers>,
-    /// Number of the service by which lanes tell one another of resets.
+    /// Number of the service by which lanes tell one another of resets, and of their
+    /// uses of locks.
     pub service: Service,
 }
 
@@ -110,6 +115,7 @@ struct Core<S: LockSystem> {
     slots: RefCell<Slots>,
     connections: Rc<Connections>,
     ghosts: Ghosts<S>,
+    notices: RefCell<Notices>,
     luck: RefCell<Luck>,
     counts: RefCell<Counts>,
     /// Locks that are being reset by another node, or this one, as far as this lane was told.
@@ -134,6 +140,20 @@ type Spare<S> = Vec<Box<Run<S>>>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Expelled;
 
+/// Adds a verb on a word to a batch.
+#[inline(always)]
+fn add_verb(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> Buffer {
+    match verb {
+        Verb::Read => batch.read(word, 8),
+        Verb::Add(summand) => batch.fetch_and_add(word, summand),
+        Verb::Swap { expected, new } => batch.compare_and_swap(word, expected, new),
+        Verb::Exchange { mask, new } => {
+            let swap = MaskedSwap { compare: 0, compare_mask: 0, swap: new, swap_mask: mask };
+            batch.masked_compare_and_swap(word, swap)
+        }
+    }
+}
+
 impl<S: LockSystem> Core<S> {
     /// See [`Connections::settle`].
     async fn mend(&self, node: NodeId, used: u64) -> Result<(), VerbError> {
@@ -148,11 +168,7 @@ impl<S: LockSystem> Core<S> {
     async fn verb(&self, word: RemoteAddr, verb: Verb) -> Result<Option<u64>, Expelled> {
         let used = self.connections.current(word.node());
         let mut batch = self.lane.batch();
-        let buffer = match verb {
-            Verb::Read => batch.read(word, 8),
-            Verb::Add(summand) => batch.fetch_and_add(word, summand),
-            Verb::Swap { expected, new } => batch.compare_and_swap(word, expected, new),
-        };
+        let buffer = add_verb(&mut batch, word, verb);
         if let Ok(done) = batch.post().await {
             return Ok(Some(done.words(buffer)[0]));
         }
@@ -206,6 +222,9 @@ impl<S: LockSystem> Core<S> {
     /// Frees the slot of a use that has ended.
     #[inline]
     fn free(&self, slot: u16, at: RemoteAddr) {
+        if S::TELLS {
+            self.close(slot);
+        }
         self.slots.borrow_mut().free(slot);
         self.wake_answer(at);
     }
@@ -239,9 +258,10 @@ impl<S: LockSystem> Client<S> {
     ///
     /// # Panics
     /// If the lane's number is beyond [`Waiter::LANES`].
-    pub fn new(system: S, rpc: Rpc, identity: Identity) -> Self {
+    pub fn new(mut system: S, rpc: Rpc, identity: Identity) -> Self {
         let lane = rpc.lane().clone();
         assert!(lane.at().lane.0 < Waiter::LANES, "a node has fewer lanes that use locks");
+        system.fit(&lane.capabilities());
         let Identity { member, peers, service } = identity;
         let stream = u64::from(lane.at().node.0) << 16 | u64::from(lane.at().lane.0);
         let core = Core {
@@ -258,6 +278,7 @@ impl<S: LockSystem> Client<S> {
             slots: RefCell::default(),
             connections: Rc::default(),
             ghosts: Ghosts::default(),
+            notices: RefCell::default(),
             counts: RefCell::default(),
             told: RefCell::default(),
             resetting: RefCell::default(),
@@ -282,7 +303,14 @@ impl<S: LockSystem> Client<S> {
             }
         };
         rpc.serve(service, Box::new(request));
-        let notice = move |_, bytes: &[u8]| {
+        let notice = move |from, bytes: &[u8]| {
+            if S::TELLS
+                && let Some((letter, is_answer)) = wire::decode_letter(bytes)
+            {
+                return weak.upgrade().into_iter().for_each(|core| {
+                    core.hear(from, &letter, is_answer);
+                });
+            }
             let Some((why @ (Message::Stalled | Message::Doubted), at, _)) = wire::decode(bytes)
             else {
                 return;
@@ -307,10 +335,14 @@ impl<S: LockSystem> Client<S> {
         self.core.slots.borrow().count()
     }
 
-    /// Waits until no use is outstanding.
+    /// Waits until no use is outstanding, and no notice of one.
     pub async fn quiet(&self) {
         let executor = self.core.lane.executor();
-        while self.outstanding() > 0 || !self.core.resetting.borrow().is_empty() {
+        let core = &self.core;
+        while self.outstanding() > 0
+            || !core.resetting.borrow().is_empty()
+            || !core.notices.borrow().is_quiet()
+        {
             executor.sleep(Duration::from_micros(10)).await;
         }
     }

@@ -7,6 +7,8 @@
 //! What happens often, verbs and pauses, is polled ([`Run::poll`]); what happens seldom, resets and
 //! lost connections, is for the async function [`Run::drive`].
 
+mod listening;
+
 use std::future::Future as _;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,10 +21,11 @@ use lotus_fabric::lane::{Batch, Posted};
 use lotus_fabric::verbs::{Buffer, VerbError};
 use lotus_sabotage::{Rule, broken};
 
-use super::Core;
 use super::wire::Message;
+use super::{Core, add_verb};
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb, View};
 use crate::word::Mode;
+use listening::Listened;
 
 /// Time after which a waiter asks whether it waits for a node that was lost, and after which it
 /// asks again.
@@ -63,6 +66,8 @@ enum Doing {
     /// A verb had no answer; its connection is made anew.
     Mending,
     Pausing(Nanos),
+    /// It waits for a notice.
+    Listening,
     Held,
     /// Time until the next look, and number of resets that were over when it began.
     Barred(Duration, u32),
@@ -127,6 +132,9 @@ impl<S: LockSystem> Run<S> {
             self.doing = Doing::Next(Step::Barred);
             return;
         }
+        if S::TELLS {
+            self.renumber(core);
+        }
         let step = self.step(core, Event::Begin);
         self.doing = match step {
             Step::Post(verb) => Doing::InBatch(self.add(core, batch, verb)),
@@ -165,6 +173,9 @@ impl<S: LockSystem> Run<S> {
     /// If a verb is under way.
     pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
         assert!(matches!(self.doing, Doing::Held | Doing::Pausing(_) | Doing::Next(_)));
+        if S::TELLS && self.is_held() {
+            self.catch_up(core);
+        }
         self.is_leaving = true;
         let step = self.step(core, Event::Leave);
         self.carry_out(core, step, Nanos::NEVER)
@@ -253,6 +264,11 @@ impl<S: LockSystem> Run<S> {
                     }
                 }
                 Doing::Held => return Poll::Ready(Some(Turn::Held)),
+                Doing::Listening if S::TELLS => match ready!(self.poll_notice(core, until)) {
+                    Listened::Next => continue,
+                    Listened::Turn(turn) => return Poll::Ready(Some(turn)),
+                    Listened::Look => return Poll::Ready(None),
+                },
                 _ => return Poll::Ready(None),
             };
             if let Some(turn) = self.happened(core, event, until) {
@@ -302,9 +318,13 @@ impl<S: LockSystem> Run<S> {
                 Some(turn) => return Some(turn),
                 None => Event::Begin,
             },
+            Doing::Listening => return self.look(core).await,
             Doing::Ended => unreachable!("it has ended"),
             Doing::Next(_) | Doing::Verb(..) | Doing::Pausing(_) | Doing::Held => return None,
         };
+        if S::TELLS && event == Event::Begin {
+            self.renumber(core);
+        }
         let step = self.step(core, event);
         self.doing = Doing::Next(step);
         None
@@ -332,11 +352,7 @@ impl<S: LockSystem> Run<S> {
         if !self.is_leaving {
             self.verbs += 1;
         }
-        match verb {
-            Verb::Read => batch.read(self.at, 8),
-            Verb::Add(summand) => batch.fetch_and_add(self.at, summand),
-            Verb::Swap { expected, new } => batch.compare_and_swap(self.at, expected, new),
-        }
+        add_verb(batch, self.at, verb)
     }
 
     #[inline(always)]
@@ -357,10 +373,12 @@ impl<S: LockSystem> Run<S> {
     fn carry_out_rest(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
         // Told of a reset, it waits no more, and takes nothing back: the reset erases that.
         let step = match step {
-            Step::Post(_) | Step::Pause(_) if self.is_told(core) => match self.is_leaving {
-                true => Step::Gone(Ok(())),
-                false => Step::Barred,
-            },
+            Step::Post(_) | Step::Pause(_) | Step::Tell(_) | Step::Listen if self.is_told(core) => {
+                match self.is_leaving {
+                    true => Step::Gone(Ok(())),
+                    false => Step::Barred,
+                }
+            }
             step => step,
         };
         match step {
@@ -385,6 +403,12 @@ impl<S: LockSystem> Run<S> {
                     false => Doing::Pausing(now.after(pause)),
                 };
             }
+            Step::Tell(notice) => {
+                core.tell(self.slot, notice);
+                let step = self.step(core, Event::Told);
+                self.doing = Doing::Next(step);
+            }
+            Step::Listen => return self.listen(core, until),
             Step::Held => return Some(self.held(core)),
             Step::Upgraded => {
                 (self.doing, self.mode) = (Doing::Held, Mode::Exclusive);

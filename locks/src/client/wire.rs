@@ -1,9 +1,15 @@
-//! Messages about resets.
+//! Messages about resets, and notices between uses of locks.
 
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 
+use crate::contract::{Peer, Said, Waiter};
+
 /// Bytes of a message.
 const BYTES: usize = 16;
+/// Bytes of a notice. The number differs from `BYTES`, which tells them apart.
+const LETTER_BYTES: usize = ADDRESS_BYTES + 2 * PEER_BYTES + 1;
+const ADDRESS_BYTES: usize = 11;
+const PEER_BYTES: usize = 12;
 
 /// Message about a lock that is reset, or is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,28 +26,25 @@ pub(super) enum Message {
 /// not answer for it: verbs of the earlier one may be under way.
 pub(super) fn encode(message: Message, at: RemoteAddr, incarnation: u32) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
+    bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(at));
+    bytes[ADDRESS_BYTES..BYTES - 1].copy_from_slice(&incarnation.to_le_bytes());
     bytes[BYTES - 1] = message as u8;
-    bytes[..2].copy_from_slice(&at.node().0.to_le_bytes());
-    bytes[2] = at.region().0;
-    bytes[11..15].copy_from_slice(&incarnation.to_le_bytes());
-    bytes[3..11].copy_from_slice(&at.offset().to_le_bytes());
     bytes
 }
 
 /// The message; `None` for other bytes.
 pub(super) fn decode(bytes: &[u8]) -> Option<(Message, RemoteAddr, u32)> {
-    let [n0, n1, region, offset @ .., i0, i1, i2, i3, message] = bytes else { return None };
-    let incarnation = u32::from_le_bytes([*i0, *i1, *i2, *i3]);
+    let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
+    let (address, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;
+    let [incarnation @ .., message] = rest else { return None };
+    let incarnation = u32::from_le_bytes(incarnation.try_into().ok()?);
     let message = match message {
         0 => Message::Finish,
         1 => Message::Stalled,
         2 => Message::Doubted,
         _ => return None,
     };
-    let offset = u64::from_le_bytes(offset.try_into().ok()?);
-    let fits = offset <= RemoteAddr::MAX_OFFSET && offset.is_multiple_of(8);
-    let node = NodeId(u16::from_le_bytes([*n0, *n1]));
-    fits.then(|| (message, RemoteAddr::new(node, RegionId(*region), offset), incarnation))
+    Some((message, decode_address(address)?, incarnation))
 }
 
 /// Answer: the generation whose reset may go on.
@@ -52,6 +55,77 @@ pub(super) fn encode_answer(generation: u64) -> [u8; 8] {
 /// The generation of an answer; `None` for other bytes.
 pub(super) fn decode_answer(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// A notice of one use of a lock to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Letter {
+    pub(super) said: Said,
+    /// The lock.
+    pub(super) at: RemoteAddr,
+    pub(super) from: Peer,
+    pub(super) to: Peer,
+}
+
+/// Bit of the last byte that makes a notice its own acknowledgement.
+const ANSWER: u8 = 0x80;
+
+/// A notice.
+pub(super) fn encode_letter(letter: &Letter) -> [u8; LETTER_BYTES] {
+    let mut bytes = [0; LETTER_BYTES];
+    bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(letter.at));
+    let (peers, said) = bytes[ADDRESS_BYTES..].split_at_mut(2 * PEER_BYTES);
+    for (bytes, peer) in peers.chunks_mut(PEER_BYTES).zip([letter.from, letter.to]) {
+        bytes[..4].copy_from_slice(&peer.who.raw().to_le_bytes());
+        bytes[4..].copy_from_slice(&peer.number.to_le_bytes());
+    }
+    said[0] = letter.said as u8;
+    bytes
+}
+
+/// The acknowledgement of a notice.
+pub(super) fn encode_answer_to(letter: &Letter) -> [u8; LETTER_BYTES] {
+    let mut bytes = encode_letter(letter);
+    bytes[LETTER_BYTES - 1] |= ANSWER;
+    bytes
+}
+
+/// The notice, and whether this is its acknowledgement; `None` for other bytes.
+pub(super) fn decode_letter(bytes: &[u8]) -> Option<(Letter, bool)> {
+    let bytes: &[u8; LETTER_BYTES] = bytes.try_into().ok()?;
+    let (address, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;
+    let (from, rest) = rest.split_first_chunk::<PEER_BYTES>()?;
+    let (to, rest) = rest.split_first_chunk::<PEER_BYTES>()?;
+    let said = match rest[0] & !ANSWER {
+        0 => Said::Successor,
+        1 => Said::Handover,
+        _ => return None,
+    };
+    let (from, to) = (decode_peer(from)?, decode_peer(to)?);
+    let letter = Letter { said, at: decode_address(address)?, from, to };
+    Some((letter, rest[0] & ANSWER != 0))
+}
+
+fn decode_peer(bytes: &[u8; PEER_BYTES]) -> Option<Peer> {
+    let (who, number) = bytes.split_first_chunk::<4>()?;
+    let who = Waiter::of(u32::from_le_bytes(*who)).filter(|who| who.node() <= Waiter::MAX_NODE)?;
+    Some(Peer { who, number: u64::from_le_bytes(number.try_into().ok()?) })
+}
+
+fn encode_address(at: RemoteAddr) -> [u8; ADDRESS_BYTES] {
+    let mut bytes = [0; ADDRESS_BYTES];
+    bytes[..2].copy_from_slice(&at.node().0.to_le_bytes());
+    bytes[2] = at.region().0;
+    bytes[3..].copy_from_slice(&at.offset().to_le_bytes());
+    bytes
+}
+
+fn decode_address(bytes: &[u8; ADDRESS_BYTES]) -> Option<RemoteAddr> {
+    let [n0, n1, region, offset @ ..] = bytes;
+    let offset = u64::from_le_bytes(*offset);
+    let fits = offset <= RemoteAddr::MAX_OFFSET && offset.is_multiple_of(8);
+    let node = NodeId(u16::from_le_bytes([*n0, *n1]));
+    fits.then(|| RemoteAddr::new(node, RegionId(*region), offset))
 }
 
 #[cfg(test)]
@@ -74,5 +148,26 @@ mod tests {
         bytes[BYTES - 1] = 3;
         assert_eq!(decode(&bytes), None, "no such message");
         assert_eq!(decode_answer(&[1; 7]), None);
+    }
+
+    #[test]
+    fn notices_are_read_as_they_were_written_and_garbage_is_refused() {
+        let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
+        let from = Peer { who: Waiter::new(3, 2, 1), number: 0x1234_5678_9ABC_DEF0 };
+        let to = Peer { who: Waiter::new(0, 0, 0), number: 7 };
+        for said in [Said::Successor, Said::Handover] {
+            let letter = Letter { said, at, from, to };
+            assert_eq!(decode_letter(&encode_letter(&letter)), Some((letter, false)));
+            assert_eq!(decode_letter(&encode_answer_to(&letter)), Some((letter, true)));
+            assert_eq!(decode(&encode_letter(&letter)), None);
+            let mut bytes = encode_letter(&letter);
+            assert_eq!(decode_letter(&bytes[1..]), None);
+            bytes[LETTER_BYTES - 1] = 2;
+            assert_eq!(decode_letter(&bytes), None, "nothing is said so");
+            bytes = encode_letter(&letter);
+            bytes[ADDRESS_BYTES..ADDRESS_BYTES + 4].fill(0);
+            assert_eq!(decode_letter(&bytes), None, "from nobody");
+        }
+        assert_eq!(decode_letter(&encode(Message::Finish, at, 7)), None);
     }
 }

@@ -1,12 +1,14 @@
 //! What a lock system is, and what its users and its cluster are: plain values and traits.
 
 mod backoff;
+mod notice;
 mod peers;
 mod space;
 mod system;
 mod waiter;
 
 pub use backoff::{Backoff, Pacing};
+pub use notice::{Notice, Peer, Said};
 pub use peers::{Member, Peers, PeersFuture};
 pub use space::{LockSpace, SpaceError};
 pub use system::{

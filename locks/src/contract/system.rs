@@ -9,8 +9,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
+use lotus_fabric::verbs::Capabilities;
 
-use super::{Backoff, Waiter};
+use super::{Backoff, Notice, Waiter};
 use crate::word::{Claimant, Head, Mode};
 
 /// Treatment of holders that are late or lost.
@@ -78,6 +79,13 @@ pub enum Verb {
         /// Word that replaces it.
         new: u64,
     },
+    /// Replaces some bits, whatever the word is. Only where the fabric has masked atomics.
+    Exchange {
+        /// Bits that are replaced.
+        mask: u64,
+        /// Their values.
+        new: u64,
+    },
 }
 
 /// Event in the life of a use.
@@ -91,6 +99,8 @@ pub enum Event {
     Lost,
     /// The pause is over.
     Paused,
+    /// The notice is on its way.
+    Told,
     /// The holder releases the lock; or the acquisition is given up, with no verb under way and
     /// none of the last step posted.
     Leave,
@@ -107,6 +117,11 @@ pub enum Step {
     Post(Verb),
     /// The lock is another's: wait, if only for no time at all. [`Event::Paused`] follows.
     Pause(Duration),
+    /// Send the notice to the use that it names. [`Event::Told`] follows.
+    Tell(Notice),
+    /// Wait for a notice; if the lock is not held yet, it is another's. [`LockSystem::hear`]
+    /// follows.
+    Listen,
     /// The lock is held until [`Event::Leave`].
     Held,
     /// The upgrade has succeeded: the holder is alone, until [`Event::Leave`].
@@ -215,6 +230,9 @@ pub trait LockSystem: 'static {
     /// State of a use.
     type Use: Copy + Debug;
 
+    /// Whether uses tell one another of themselves, by [`Step::Tell`].
+    const TELLS: bool = false;
+
     /// Name, as on the command line.
     fn name(&self) -> &'static str;
 
@@ -246,6 +264,19 @@ pub trait LockSystem: 'static {
 
     /// A use that has not begun.
     fn start(&self, request: Request) -> Self::Use;
+
+    /// Takes note of what the fabric can do, before the first use.
+    fn fit(&mut self, _fabric: &Capabilities) {}
+
+    /// Names a use anew, by a number that its lane has never given before; before each
+    /// [`Event::Begin`], where uses tell one another of themselves.
+    fn renumber(&self, _of: &mut Self::Use, _number: u64) {}
+
+    /// The next step of a use that listens, or holds the lock, after a notice to it. Each use
+    /// hears of one successor at most, and is handed the lock once at most.
+    fn hear(&self, of: &mut Self::Use, notice: Notice) -> Step {
+        unreachable!("{notice:?} to {of:?}, which listens to none")
+    }
 
     /// The next step of a use after an event.
     fn step(&self, of: &mut Self::Use, event: Event, view: &mut View<'_>) -> Step;

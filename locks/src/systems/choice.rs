@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Release};
+use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Mcs, Release};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -19,11 +19,14 @@ pub enum Kind {
     DslrPlus,
     /// [`DslrU`].
     DslrU,
+    /// [`Mcs`].
+    Mcs,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 5] = [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU];
+    pub const ALL: [Self; 6] =
+        [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU, Self::Mcs];
 
     /// The name, as on the command line.
     pub const fn name(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Kind {
             Self::Dslr => "dslr",
             Self::DslrPlus => "dslr+",
             Self::DslrU => "dslr-u",
+            Self::Mcs => "mcs",
         }
     }
 
@@ -56,7 +60,7 @@ impl fmt::Display for Kind {
 
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u")]
+#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs")]
 pub struct UnknownKind(String);
 
 /// A system whose paper does not say what becomes of holders that are late or lost.
@@ -116,6 +120,7 @@ impl Choice {
             Kind::Dslr => visitor.visit(move || Dslr::new(recovery, times)),
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
             Kind::DslrU => visitor.visit(move || DslrU::new(times)),
+            Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
         }
     }
 
@@ -123,7 +128,7 @@ impl Choice {
     /// outstanding together; `None` if there is no bound below that of [`crate::Waiter`].
     pub const fn capacity(self) -> Option<u32> {
         match self.kind {
-            Kind::Cas | Kind::CasRw => None,
+            Kind::Cas | Kind::CasRw | Kind::Mcs => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
         }

@@ -3,6 +3,7 @@
 mod cas_rw;
 mod claim;
 mod head;
+mod mcs;
 mod mode;
 mod tickets;
 mod update_tickets;
@@ -10,6 +11,7 @@ mod update_tickets;
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
 pub use head::Head;
+pub use mcs::McsWord;
 pub use mode::Mode;
 pub use tickets::{TicketFields, Tickets};
 pub use update_tickets::UpdateTickets;

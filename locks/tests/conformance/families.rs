@@ -46,7 +46,7 @@ pub const CALM: &[Family] = &[
         faults: |none| none,
         demands: |verdict, promises, ground| {
             // Threads of one processor may never hold it at the same time.
-            if matches!(ground, Ground::Sim(_)) {
+            if ground.is_simulated() {
                 assert_eq!(verdict.together > 1, promises.shares, "{} together", verdict.together);
             }
         },
@@ -75,7 +75,7 @@ pub const CALM: &[Family] = &[
         settings: |small| Settings { refusing: 1.0, shared: 0.2, ..small },
         faults: |none| none,
         demands: |verdict, _, ground| {
-            let is_sure = matches!(ground, Ground::Sim(_));
+            let is_sure = ground.is_simulated();
             assert!(verdict.refused > 0 || !is_sure, "some have to be refused");
         },
     },
@@ -199,7 +199,7 @@ fn nearly_used_up(choice: Choice) -> Option<u64> {
             let (max_x, max_s, max_u) = (count, count, count);
             return Some(UpdateTickets { n_x, n_s, n_u, max_x, max_s, max_u }.with(0));
         }
-        Kind::Cas | Kind::CasRw | Kind::DslrPlus => return None,
+        Kind::Cas | Kind::CasRw | Kind::DslrPlus | Kind::Mcs => return None,
     }
     let fields = match choice.recovery {
         Recovery::Paper => TicketFields::PAPER,

@@ -35,6 +35,8 @@ pub enum Ground {
     Tcp,
     /// On virtual time, with these many seeds.
     Sim(u64),
+    /// The same, with cards that have masked atomics.
+    Masked(u64),
 }
 
 impl Ground {
@@ -43,8 +45,18 @@ impl Ground {
         match self {
             // Threads of a busy machine may stand still for long.
             Self::Local | Self::Shm | Self::Tcp => Duration::from_secs(5),
-            Self::Sim(_) => Duration::from_micros(10),
+            Self::Sim(_) | Self::Masked(_) => Duration::from_micros(10),
         }
+    }
+
+    /// Profile of the simulated cards.
+    const fn profile(self) -> &'static str {
+        if matches!(self, Self::Masked(_)) { "ideal" } else { "cx3-56g" }
+    }
+
+    /// Whether time is virtual, so that what happens does not depend on the machine.
+    pub const fn is_simulated(self) -> bool {
+        matches!(self, Self::Sim(_) | Self::Masked(_))
     }
 }
 
@@ -98,10 +110,10 @@ impl Visitor for Asked<'_> {
                 let fabric = fabric.expect("loopback has free ports");
                 run(&Threads::over(fabric, env), self.settings, &make)
             }
-            Ground::Sim(seeds) => {
+            Ground::Sim(seeds) | Ground::Masked(seeds) => {
                 let mut all = Judgement::default();
                 for seed in 0..seeds {
-                    let profile = Profile::named("cx3-56g").expect("built in");
+                    let profile = Profile::named(self.ground.profile()).expect("built in");
                     let verdict = simulate(seed, profile, self.settings, self.faults, &make);
                     let mut verdict = verdict.expect("a valid trial");
                     let numbered = |what| format!("seed {seed}: {what}");

@@ -56,6 +56,16 @@ fn faults_break_no_promise() {
     families::run(&all(Recovery::Fenced), Ground::Sim(seeds()), families::FAULTY);
 }
 
+/// Locks that use masked atomics where there are any do without elsewhere.
+#[test]
+fn masked_atomics_keep_the_promises() {
+    let of = |recovery| Choice { recovery, ..Choice::of(Kind::Mcs) };
+    let fenced = [of(Recovery::Fenced)];
+    families::run(&fenced, Ground::Masked(seeds()), families::CALM);
+    families::run(&fenced, Ground::Masked(seeds()), families::FAULTY);
+    families::run(&[of(Recovery::Paper)], Ground::Masked(seeds()), families::CALM);
+}
+
 /// As published, locks exclude as long as nobody is late or lost.
 #[test]
 fn published_locks_keep_the_promises_without_faults() {

@@ -45,11 +45,11 @@ impl Visitor for InOrder {
 }
 
 #[test]
-fn tickets_are_served_in_order() {
+fn queues_are_served_in_order() {
     for recovery in [Recovery::Fenced, Recovery::Paper] {
         for kind in Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok()) {
             let order = Choice { recovery, ..Choice::of(kind) }.visit(InOrder);
-            let promised = matches!(kind, Kind::Dslr | Kind::DslrPlus | Kind::DslrU);
+            let promised = matches!(kind, Kind::Dslr | Kind::DslrPlus | Kind::DslrU | Kind::Mcs);
             assert_eq!(order, promised.then(|| (0..CLIENTS).collect()), "{kind} {recovery:?}");
         }
     }

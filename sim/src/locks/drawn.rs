@@ -11,7 +11,7 @@ use lotus_locks::word::{TicketFields, Tickets, UpdateTickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::LockScenario;
+use super::{LockScenario, MASKED, PROFILE};
 
 /// Stream of the randomness that draws scenarios.
 const STREAM: u64 = 0x10C5;
@@ -29,7 +29,10 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         release: if rng.random() { Release::Add } else { Release::Swap },
         ..Choice::of(any)
     };
-    LockScenario { choice, settings: settings(choice, rng), faults: faults(rng) }.with(recovery)
+    let (settings, faults) = (settings(choice, rng), faults(rng));
+    let is_masked = choice.kind == Kind::Mcs && rng.random();
+    let profile = if is_masked { MASKED } else { PROFILE };
+    LockScenario { choice, settings, faults, profile }.with(recovery)
 }
 
 /// A share of requests: often none.
@@ -64,7 +67,7 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
 /// A free lock whose counters have `left` until they are used up; zero for systems without.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
-        Kind::Cas | Kind::CasRw => 0,
+        Kind::Cas | Kind::CasRw | Kind::Mcs => 0,
         Kind::Dslr | Kind::DslrPlus => {
             let fields = match choice.recovery {
                 Recovery::Paper => TicketFields::PAPER,

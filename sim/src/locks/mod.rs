@@ -14,8 +14,10 @@ use lotus_locks::{LockSystem, Recovery};
 pub use drawn::drawn;
 pub use named::{Named, all, find};
 
-/// Profile of the simulated cards.
+/// Profile of the simulated cards, without masked atomics.
 const PROFILE: &str = "cx3-56g";
+/// One with them.
+const MASKED: &str = "ideal";
 
 /// A trial of a lock system with its faults.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub struct LockScenario {
     pub settings: Settings,
     /// Faults.
     pub faults: Faults,
+    /// Profile of the simulated cards.
+    pub profile: &'static str,
 }
 
 impl LockScenario {
@@ -55,8 +59,8 @@ impl Visitor for Seeded<'_> {
     type Output = Result<Judgement, TrialError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
-        let LockScenario { settings, faults, .. } = self.scenario;
-        let profile = Profile::named(PROFILE).expect("it is built in");
+        let LockScenario { settings, faults, profile, .. } = self.scenario;
+        let profile = Profile::named(profile).expect("it is built in");
         simulate(self.seed, profile, settings, faults, &(Arc::new(make) as Arc<_>))
     }
 }

@@ -8,8 +8,8 @@ use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Settings};
 
-use super::LockScenario;
 use super::drawn::nearly_used_up;
+use super::{LockScenario, PROFILE};
 
 /// A scenario by its name.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl Named {
             ..(self.settings)(small)
         };
         let faults = (self.faults)(Faults::none());
-        LockScenario { choice, settings, faults }.with(recovery)
+        LockScenario { choice, settings, faults, profile: PROFILE }.with(recovery)
     }
 }
 
@@ -165,6 +165,36 @@ const NAMED: &[Named] = &[
         faults: |none| none,
     },
     Named {
+        name: "mcs-lost-notice",
+        shows: "a notice is lost: nobody knows who comes next, or that it is its turn",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Mcs,
+        left: None,
+        settings: same,
+        faults: Faults::lossy,
+    },
+    Named {
+        name: "mcs-dead-waiter",
+        shows: "a node that is in the queue dies: the lock is handed to it, and to nobody after it",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Mcs,
+        left: None,
+        settings: same,
+        faults: one_dies,
+    },
+    Named {
+        name: "mcs-impatient",
+        shows: "waiters give up: they stay in the queue, and hand the lock on",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Mcs,
+        left: None,
+        settings: |small| Settings { locks: 1, hurried: 0.5, is_calm: true, ..small },
+        faults: |none| none,
+    },
+    Named {
         name: "cas-rw-resets",
         shows: "locks are reset while nodes hold them, wait for them, die, pause and return",
         published_fail: true,
@@ -180,6 +210,16 @@ const NAMED: &[Named] = &[
         published_fail: true,
         published_only: false,
         kind: Kind::Dslr,
+        left: None,
+        settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
+        faults: |none| Faults { crashes: 1, pauses: 1, returns: true, ..none.doubtful().lossy() },
+    },
+    Named {
+        name: "mcs-resets",
+        shows: "the same with a queue whose notices are late, or come twice",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Mcs,
         left: None,
         settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
         faults: |none| Faults { crashes: 1, pauses: 1, returns: true, ..none.doubtful().lossy() },

@@ -309,6 +309,7 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::DoubtsAreReset, &["cas-rw-lost-answer"], &[Property(LOCKS)]),
     hunted(Rule::GhostsTakeTheirTurns, &["dslr-impatient"], &[Property(LOCKS)]),
     hunted(Rule::ReadersIgnoreSiblings, &["dslr-siblings"], &[Property(LOCKS)]),
+    hunted(Rule::NoticesAreRepeated, &["mcs-lost-notice"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]

@@ -1,0 +1,374 @@
+//! Notices between uses of locks: a box for each slot of the lane, and the notices of the lane that
+//! are not acknowledged yet.
+//!
+//! A notice may be lost, late, or come twice, and slots are used again. It is taken in only by the
+//! use that it was meant for ([`Peer`]), once; everybody else acknowledges and drops it. Where
+//! locks are reset, it is sent again until it is acknowledged, until its use needs it no more, or
+//! until the lock is reset: then nobody waits for it.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::{Handle, TaskId};
+use lotus_fabric::ids::{Endpoint, LaneId, RemoteAddr};
+use lotus_sabotage::{Rule, broken};
+
+use super::Core;
+use super::wire::{self, Letter};
+use crate::contract::{LockSystem, Notice, Peer, Said, Waiter};
+use crate::word::Claimant;
+
+/// Bounds of the time after which a notice is sent again: about four round trips at first.
+const AGAIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+/// Bits of a number below the incarnation of its node.
+const COUNT_BITS: u32 = 40;
+
+/// What uses of this lane were told, and have told others.
+#[derive(Default)]
+pub(super) struct Notices {
+    /// By slot.
+    boxes: Vec<Mailbox>,
+    unacknowledged: Vec<Sent>,
+    /// Next count of an enqueue; zero before the first.
+    next: u64,
+    /// Task that sends notices again, once there was one.
+    repeater: Option<TaskId>,
+    /// Time of its next look, if there is to be one.
+    next_look: Option<Nanos>,
+}
+
+/// What a use was told.
+#[derive(Clone, Copy)]
+struct Mailbox {
+    /// The lock, and the use of it; `None` if the slot is free.
+    owner: Option<(RemoteAddr, Peer)>,
+    successor: Mail,
+    handover: Mail,
+}
+
+#[derive(Clone, Copy)]
+enum Mail {
+    None,
+    Unread(Peer),
+    Read,
+}
+
+const CLOSED: Mailbox = Mailbox { owner: None, successor: Mail::None, handover: Mail::None };
+
+struct Sent {
+    letter: Letter,
+    to: Endpoint,
+    due: Nanos,
+    pause: Duration,
+}
+
+impl Mailbox {
+    fn mail(&mut self, said: Said) -> &mut Mail {
+        match said {
+            Said::Successor => &mut self.successor,
+            Said::Handover => &mut self.handover,
+        }
+    }
+
+    /// Whether its use is the one that is meant.
+    fn is_for(&self, letter: &Letter) -> bool {
+        let Peer { who, number } = letter.to;
+        self.owner.is_some_and(|(at, own)| {
+            let is_number = match letter.said {
+                // The word has had room for half of it.
+                Said::Successor => own.number as u32 == number as u32,
+                Said::Handover => own.number == number,
+            };
+            at == letter.at && own.who == who && is_number
+        })
+    }
+}
+
+impl Notices {
+    /// Opens the box of a slot for a use of it, from an enqueue on.
+    fn open(&mut self, own: Peer, at: RemoteAddr) {
+        let slot = own.who.slot();
+        if self.boxes.len() <= usize::from(slot) {
+            self.boxes.resize(usize::from(slot) + 1, CLOSED);
+        }
+        self.hush(slot);
+        self.boxes[usize::from(slot)] = Mailbox { owner: Some((at, own)), ..CLOSED };
+    }
+
+    /// Closes the box of a use that has ended.
+    fn close(&mut self, slot: u16) {
+        // A use that was told of a reset before it began had none.
+        if usize::from(slot) < self.boxes.len() {
+            self.hush(slot);
+            self.boxes[usize::from(slot)] = CLOSED;
+        }
+    }
+
+    /// Whether all notices were acknowledged.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.unacknowledged.is_empty()
+    }
+
+    /// Puts a notice in the box of its use, if that is there and has not had it. Returns whether it
+    /// is new there.
+    fn put(&mut self, letter: &Letter) -> bool {
+        let slot = usize::from(letter.to.who.slot());
+        let Some(mailbox) = self.boxes.get_mut(slot).filter(|own| own.is_for(letter)) else {
+            return false;
+        };
+        let mail = mailbox.mail(letter.said);
+        if !matches!(mail, Mail::None) {
+            return false;
+        }
+        *mail = Mail::Unread(letter.from);
+        true
+    }
+
+    /// Takes a notice to the use of a slot.
+    pub(super) fn take(&mut self, slot: u16) -> Option<Notice> {
+        let mailbox = &mut self.boxes[usize::from(slot)];
+        [Said::Handover, Said::Successor].into_iter().find_map(|said| {
+            let mail = mailbox.mail(said);
+            let Mail::Unread(peer) = *mail else { return None };
+            *mail = Mail::Read;
+            Some(Notice { said, peer })
+        })
+    }
+
+    /// Sends no more what the use of a slot has told the one before it.
+    fn hush(&mut self, slot: u16) {
+        if let Some((_, own)) = self.boxes[usize::from(slot)].owner {
+            self.unacknowledged
+                .retain(|Sent { letter, .. }| letter.said == Said::Handover || letter.from != own);
+        }
+    }
+
+    /// Sends nothing more about a lock: it is being reset.
+    pub(super) fn forget(&mut self, at: RemoteAddr) {
+        self.unacknowledged.retain(|sent| sent.letter.at != at);
+    }
+}
+
+impl<S: LockSystem> Core<S> {
+    /// Opens the box of a slot for a use, from an enqueue on. Returns the number of that.
+    pub(super) fn open(&self, slot: u16, at: RemoteAddr) -> u64 {
+        let notices = &mut *self.notices.borrow_mut();
+        if notices.next == 0 {
+            // Half of the numbers are left; and other lives of this node begin elsewhere.
+            let begin = self.lane.executor().env().begin_counting();
+            notices.next = begin & ((1 << (COUNT_BITS - 1)) - 1);
+        }
+        notices.next += 1;
+        let number = u64::from(self.me.life.incarnation()) << COUNT_BITS | notices.next;
+        let who = Waiter::new(self.me.life.node(), self.lane.at().lane.0, slot);
+        notices.open(Peer { who, number }, at);
+        number
+    }
+
+    /// Closes the box of a use that has ended.
+    pub(super) fn close(&self, slot: u16) {
+        self.notices.borrow_mut().close(slot);
+    }
+
+    /// Sends the notice of a use to the one that it names.
+    pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice) {
+        let Notice { said, peer } = notice;
+        let owner = self.notices.borrow().boxes[usize::from(slot)].owner;
+        let (at, from) = owner.expect("a use has its box open");
+        let letter = Letter { said, at, from, to: peer };
+        let Some(node) = self.peers.node(peer.who.node()) else { return };
+        let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
+        if to == self.lane.at() {
+            return self.deliver(&letter);
+        }
+        self.send(to, &wire::encode_letter(&letter));
+        // As published, once.
+        if self.system.head().is_none() {
+            return;
+        }
+        let due = self.lane.executor().now().after(AGAIN.0);
+        let sent = Sent { letter, to, due, pause: AGAIN.0 };
+        self.notices.borrow_mut().unacknowledged.push(sent);
+        self.look_at(due);
+    }
+
+    /// Takes in a notice, or the acknowledgement of one.
+    pub(super) fn hear(&self, from: Endpoint, letter: &Letter, is_answer: bool) {
+        if is_answer {
+            let unacknowledged = &mut self.notices.borrow_mut().unacknowledged;
+            return unacknowledged.retain(|sent| sent.letter != *letter);
+        }
+        self.deliver(letter);
+        if self.system.head().is_some() {
+            self.send(from, &wire::encode_answer_to(letter));
+        }
+    }
+
+    fn deliver(&self, letter: &Letter) {
+        let slot = letter.to.who.slot();
+        if !self.notices.borrow_mut().put(letter) {
+            return;
+        }
+        if letter.said == Said::Handover {
+            self.notices.borrow_mut().hush(slot);
+        }
+        let task = self.slots.borrow_mut().get(slot).task;
+        task.into_iter().for_each(|task| self.lane.executor().wake(task));
+    }
+
+    fn send(&self, to: Endpoint, bytes: &[u8]) {
+        let told = self.rpc.tell(to, self.service, bytes);
+        told.unwrap_or_else(|error| unreachable!("a notice is short: {error}"));
+    }
+
+    /// Makes sure that the repeater looks at the notices at `due` or earlier.
+    fn look_at(self: &Rc<Self>, due: Nanos) {
+        let executor = self.lane.executor();
+        let repeater = {
+            let notices = &mut *self.notices.borrow_mut();
+            if notices.next_look.is_some_and(|look| look <= due) {
+                return;
+            }
+            notices.next_look = Some(due);
+            *notices.repeater.get_or_insert_with(|| {
+                executor.spawn(repeat(Rc::downgrade(self), executor.clone()))
+            })
+        };
+        executor.wake_at(due, repeater);
+    }
+
+    /// Sends what is due again.
+    fn repeat(self: &Rc<Self>) {
+        let now = self.lane.executor().now();
+        let mut due = Vec::new();
+        let next = {
+            let notices = &mut *self.notices.borrow_mut();
+            if notices.next_look.is_none_or(|look| now < look) {
+                return;
+            }
+            notices.next_look = None;
+            // What concerns the lost is for a reset, of which those who are out hear nothing.
+            let is_out = self.is_expelled.get();
+            notices.unacknowledged.retain(|Sent { letter, .. }| {
+                !is_out && (letter.said == Said::Successor || !self.is_lost(letter.to))
+            });
+            for sent in &mut notices.unacknowledged {
+                if sent.due <= now {
+                    sent.pause = (sent.pause * 2).min(AGAIN.1);
+                    sent.due = now.after(sent.pause);
+                    due.push((sent.to, wire::encode_letter(&sent.letter)));
+                }
+            }
+            notices.unacknowledged.iter().map(|sent| sent.due).min()
+        };
+        if !broken(Rule::NoticesAreRepeated) {
+            due.iter().for_each(|(to, bytes)| self.send(*to, bytes));
+        }
+        next.into_iter().for_each(|due| self.look_at(due));
+    }
+
+    /// Whether the node of a use was lost, in the life in which it has numbered it.
+    fn is_lost(&self, peer: Peer) -> bool {
+        let incarnation = (peer.number >> COUNT_BITS) as u32;
+        self.peers.is_settled(Claimant::new(peer.who.node(), incarnation))
+    }
+}
+
+/// Task that sends notices again, as long as the lane uses locks.
+async fn repeat<S: LockSystem>(core: Weak<Core<S>>, executor: Handle) {
+    loop {
+        let Some(core) = core.upgrade() else { return };
+        core.repeat();
+        drop(core);
+        executor.suspend().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_fabric::ids::{NodeId, RegionId};
+
+    /// The lock.
+    fn at() -> RemoteAddr {
+        RemoteAddr::new(NodeId(0), RegionId(0), 64)
+    }
+
+    const OTHER: Peer = Peer { who: Waiter::new(1, 0, 0), number: 3 << COUNT_BITS | 9 };
+
+    /// The use numbered `count` of this lane's first slot.
+    fn own(count: u64) -> Peer {
+        Peer { who: Waiter::new(0, 0, 0), number: 2 << COUNT_BITS | count }
+    }
+
+    fn handover(to: Peer) -> Letter {
+        Letter { said: Said::Handover, at: at(), from: OTHER, to }
+    }
+
+    /// As the word names its tail.
+    fn successor(of: Peer) -> Letter {
+        let to = Peer { number: u64::from(of.number as u32), ..of };
+        Letter { said: Said::Successor, to, ..handover(of) }
+    }
+
+    #[test]
+    fn a_notice_is_for_one_use_once() {
+        let mut notices = Notices::default();
+        assert!(!notices.put(&handover(own(5))), "nobody is there");
+        notices.open(own(5), at());
+        for letter in [successor(own(5)), handover(own(5))] {
+            let elsewhere = Letter { at: at().plus(64), ..letter };
+            let earlier =
+                Letter { to: Peer { number: letter.to.number - 1, ..letter.to }, ..letter };
+            let namesake = Letter { to: Peer { who: OTHER.who, ..letter.to }, ..letter };
+            for stray in [elsewhere, earlier, namesake] {
+                assert!(!notices.put(&stray), "{stray:?}");
+            }
+            assert!(notices.put(&letter));
+            assert!(!notices.put(&letter), "twice");
+            assert_eq!(notices.take(0), Some(Notice { said: letter.said, peer: OTHER }));
+            assert!(!notices.put(&letter), "again, after it was read");
+            assert_eq!(notices.take(0), None);
+        }
+    }
+
+    /// A slot is used again, by another request or after a reset; what was said to its former use
+    /// comes late.
+    #[test]
+    fn what_was_for_the_former_use_is_for_nobody() {
+        let mut notices = Notices::default();
+        notices.open(own(5), at());
+        assert!(notices.put(&successor(own(5))));
+        notices.open(own(6), at());
+        assert_eq!(notices.take(0), None, "what was not read either");
+        for letter in [successor(own(5)), handover(own(5))] {
+            assert!(!notices.put(&letter));
+        }
+        notices.close(0);
+        for letter in [successor(own(6)), handover(own(6))] {
+            assert!(!notices.put(&letter));
+        }
+    }
+
+    #[test]
+    fn a_use_that_ends_or_is_reset_says_no_more_that_it_waits() {
+        let mut notices = Notices::default();
+        let to = Endpoint { node: NodeId(1), lane: LaneId(0) };
+        let sent = |said, from| Sent {
+            letter: Letter { said, at: at(), from, to: OTHER },
+            to,
+            due: Nanos(0),
+            pause: AGAIN.0,
+        };
+        notices.open(own(5), at());
+        notices.unacknowledged.push(sent(Said::Successor, own(5)));
+        notices.unacknowledged.push(sent(Said::Handover, own(4)));
+        notices.close(0);
+        assert_eq!(notices.unacknowledged.len(), 1, "it was handed over all the same");
+        notices.forget(at().plus(64));
+        assert!(!notices.is_quiet());
+        notices.forget(at());
+        assert!(notices.is_quiet());
+    }
+}

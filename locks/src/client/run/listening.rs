@@ -1,0 +1,84 @@
+//! Uses that tell one another of themselves: the parts of a run that only their systems need.
+
+use std::rc::Rc;
+use std::task::Poll;
+
+use lotus_fabric::env::Nanos;
+
+use super::{Core, Doing, Run, Turn};
+use crate::contract::{LockSystem, NotHeld, Step};
+
+/// What has ended a wait for a notice.
+pub(super) enum Listened {
+    /// The next step is known.
+    Next,
+    /// The acquisition is given up.
+    Turn(Turn),
+    /// It is time to see whether this node may reach the memory still.
+    Look,
+}
+
+impl<S: LockSystem> Run<S> {
+    /// Names the use anew, before it begins.
+    pub(super) fn renumber(&mut self, core: &Core<S>) {
+        let number = core.open(self.slot, self.at);
+        core.system.renumber(&mut self.state, number);
+    }
+
+    /// Waits for a notice, unless the acquisition is given up.
+    pub(super) fn listen(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
+        let now = core.lane.executor().now();
+        if self.may_stop(core, now, until) {
+            self.doing = Doing::Next(Step::Listen);
+            return Some(Turn::Stopped(NotHeld::TimedOut));
+        }
+        self.has_waited |= !self.is_leaving;
+        self.look_for_losses(core, now);
+        self.doing = Doing::Listening;
+        None
+    }
+
+    /// Ready when there is a notice, or a reset to know of, or the wait has lasted long enough.
+    pub(super) fn poll_notice(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Poll<Listened> {
+        if self.is_told(core) {
+            self.doing = Doing::Next(Step::Listen);
+            return Poll::Ready(Listened::Next);
+        }
+        let heard = core.notices.borrow_mut().take(self.slot);
+        if let Some(notice) = heard {
+            self.doing = Doing::Next(core.system.hear(&mut self.state, notice));
+            return Poll::Ready(Listened::Next);
+        }
+        let executor = core.lane.executor();
+        let now = executor.now();
+        if self.may_stop(core, now, until) {
+            return Poll::Ready(Listened::Turn(Turn::Stopped(NotHeld::TimedOut)));
+        }
+        if now >= self.next_look {
+            return Poll::Ready(Listened::Look);
+        }
+        let stops = !self.is_leaving && !self.is_ghost;
+        core.slots.borrow_mut().get(self.slot).task = Some(executor.current());
+        let due = if stops { self.next_look.min(until) } else { self.next_look };
+        executor.wake_at(due, executor.current());
+        Poll::Pending
+    }
+
+    /// Asks for a reset if a node was lost, and learns from the memory node whether it was this
+    /// one: who only listens would never know.
+    pub(super) async fn look(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
+        let now = core.lane.executor().now();
+        self.look_for_losses(core, now);
+        match core.read_head(self.at).await {
+            Err(NotHeld::Expelled) => Some(self.end(core, Err(NotHeld::Expelled))),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// Lets a holder hear what it was told meanwhile, before it leaves.
+    pub(super) fn catch_up(&mut self, core: &Core<S>) {
+        while let Some(notice) = core.notices.borrow_mut().take(self.slot) {
+            core.system.hear(&mut self.state, notice);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What the uses of one lock tell one another.
+
+use super::Waiter;
+
+/// One use of a lock, from one enqueue on.
+///
+/// The number is never given twice by one lane, also not in a later life of its node; after a reset
+/// a use has another one. So nothing that was said to a use, or by it, is taken for what concerns
+/// the next one of that slot, however late it comes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Peer {
+    /// Name of the request.
+    pub who: Waiter,
+    /// Number of the enqueue. In the addressee of [`Said::Successor`] only the low 32 bits, which
+    /// the word has: they say which use of the slot is meant, as long as a notice is not under way
+    /// for as long as a lane takes for 2³² requests.
+    pub number: u64,
+}
+
+/// What is said.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Said {
+    /// "I come after you."
+    Successor,
+    /// "The lock is yours."
+    Handover,
+}
+
+/// A notice, to a use or from one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Notice {
+    /// What is said.
+    pub said: Said,
+    /// The use that is told, in [`super::Step::Tell`]; the one that tells, in
+    /// [`super::LockSystem::hear`].
+    pub peer: Peer,
+}
