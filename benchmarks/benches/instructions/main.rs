@@ -194,8 +194,8 @@ fn run(workload: &str, length: Length) -> Result<u64, Error> {
     }
 }
 
-/// Runs a lock system on one lane of `local`, with a million locks. Returns the number of locks that
-/// were held.
+/// Runs a lock system on one lane of `local`, with a million locks. Returns the number of locks
+/// that were held.
 fn run_locks(system: &str, secs: f64) -> Result<u64, Error> {
     let load = LockLoad {
         choice: Choice::of(system.parse()?),

@@ -432,8 +432,6 @@ impl LockSystem for Dslr {
             At::Waiting => self.look(of, found, view),
             At::Leaving => self.left(of, found),
             At::Draining(expected) if found == expected => Step::Gone(Ok(())),
-            // As published, one that waits for long sets them back itself.
-            At::Draining(_) if !self.fields().is_full(found) => Step::Gone(Ok(())),
             At::Draining(_) => Step::Pause(self.again.0),
             At::Skipping(_) | At::Clearing(..) | At::Undoing(_) => self.forced(of, found, view),
             At::Away | At::Held => unreachable!("no verb is under way: {of:?}"),
