@@ -295,9 +295,10 @@ impl<M: Machines> Trial<M> {
             let lane = Lane::new(at, executor.handle().clone(), transport);
             executor.add_driver(lane.driver());
             let rpc = Rpc::new(lane.clone());
-            let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
+            let peers = Rc::new(roster.clone());
+            let identity = Identity { member, peers, service: SERVICE };
             let client = Client::new(make(), rpc, identity);
-            Box::pin(life(Seat { client, lane, member, space, referee, settings }))
+            Box::pin(life(Seat { client, lane, member, roster, space, referee, settings }))
         })
     }
 
