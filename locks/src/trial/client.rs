@@ -15,8 +15,8 @@ use lotus_fabric::verbs::VerbError;
 use rand::Rng;
 
 use super::{LaneReport, Referee, Settings, words_of};
-use crate::client::{Client, Hold, Limits, Wait};
-use crate::contract::{LockSpace, LockSystem, Member, NotHeld};
+use crate::client::{Client, Hold, Limits, Roster, Wait};
+use crate::contract::{LockSpace, LockSystem, Member, NotHeld, Peers};
 use crate::word::Mode;
 
 /// A lane's place in a trial.
@@ -24,6 +24,7 @@ pub(super) struct Seat<S: LockSystem> {
     pub(super) client: Client<S>,
     pub(super) lane: Lane,
     pub(super) member: Member,
+    pub(super) roster: Roster,
     pub(super) space: LockSpace,
     pub(super) referee: Arc<Referee>,
     pub(super) settings: Settings,
@@ -349,8 +350,10 @@ impl<S: LockSystem> Seat<S> {
         loop {
             let words = self.read(object).await;
             if let Some([head, claim]) = words {
-                // Another node may be about to end its claim.
-                let is_claimed = crate::word::Claim::of(claim).by().is_some();
+                // Another node may be about to end its claim. One that was lost between its claim
+                // and its mark, or after it has freed the head, leaves it to the next resetter.
+                let claimant = crate::word::Claim::of(claim).by();
+                let is_claimed = claimant.is_some_and(|life| !self.roster.is_settled(life));
                 if self.client.system().is_free(head) && !is_claimed {
                     return Ok(());
                 }

@@ -295,11 +295,12 @@ impl<M: Machines> Trial<M> {
         let (roster, referee) = (self.roster.clone(), Arc::clone(&self.referee));
         let (fabric, make) = (machines.fabric(), Arc::clone(make));
         Box::new(move |executor| {
-            let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
+            let peers = Rc::new(roster.clone());
+            let identity = Identity { member, peers, service: SERVICE };
             let opened = Client::open(make(), executor, &*fabric, lane, identity);
             let (client, lane) =
                 opened.unwrap_or_else(|error| panic!("no lane of {:?}: {error}", member.node));
-            Box::pin(life(Seat { client, lane, member, space, referee, settings }))
+            Box::pin(life(Seat { client, lane, member, roster, space, referee, settings }))
         })
     }
 
