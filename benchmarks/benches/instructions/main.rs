@@ -42,7 +42,7 @@ type Error = Box<dyn std::error::Error>;
 const SEED: u64 = 1;
 /// Seconds of virtual time of the shorter and of the longer run.
 const SIMULATED_SECS: [f64; 2] = [0.02, 0.12];
-/// Commits of the shorter and of the longer run on `local`.
+/// Commits of the shorter and of the longer run on `local`, or locks held.
 const LOCAL_COMMITS: [u64; 2] = [5_000, 55_000];
 /// Seconds that no run takes.
 const NEVER_SECS: f64 = 1e6;
@@ -53,8 +53,6 @@ const LOCAL: &str = "/local";
 /// Start of the names of lock systems: a lock of `local` that nobody else wants is acquired and
 /// released.
 const LOCKS: &str = "locks/";
-/// Seconds of the shorter and of the longer run of a lock system.
-const LOCKS_SECS: [f64; 2] = [0.2, 1.2];
 /// Growth of a sum that a check accepts, of 1. Two runs differ by up to 0.004.
 const TOLERANCE: f64 = 0.03;
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/recorded.json");
@@ -173,7 +171,7 @@ fn measure(workload: &str, length: Length) -> Result<(Layers, u64), Error> {
 #[inline(never)]
 fn run(workload: &str, length: Length) -> Result<u64, Error> {
     if let Some(system) = workload.strip_prefix(LOCKS) {
-        return run_locks(system, LOCKS_SECS[length as usize]);
+        return run_locks(system, LOCAL_COMMITS[length as usize]);
     }
     let progress = Progress::new(1, |_| ());
     let (name, fabric, secs, progress) = match workload.strip_suffix(LOCAL) {
@@ -196,7 +194,7 @@ fn run(workload: &str, length: Length) -> Result<u64, Error> {
 
 /// Runs a lock system on one lane of `local`, with a million locks. Returns the number of locks
 /// that were held.
-fn run_locks(system: &str, secs: f64) -> Result<u64, Error> {
+fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
     let load = LockLoad {
         choice: Choice::of(system.parse()?),
         count: 1_000_000,
@@ -211,10 +209,11 @@ fn run_locks(system: &str, secs: f64) -> Result<u64, Error> {
         threads: 1,
         coroutines: 1,
         warmup: 0.0,
-        secs,
+        secs: NEVER_SECS,
         audit: false,
     };
-    let (machines, progress) = (Threads::new(load.nodes(), SEED), Progress::new(1, |_| ()));
+    let progress = Progress::new(1, |_| ()).ending_after(count);
+    let machines = Threads::new(load.nodes(), SEED);
     Ok(locks::run(&machines, &load, &Arc::new(progress))?.tally.operations)
 }
 

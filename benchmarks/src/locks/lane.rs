@@ -92,10 +92,18 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         self.shared.progress.failure().is_some()
     }
 
-    /// Waits for a time, or until the run has failed.
+    /// Whether the lane asks for no further lock: see [`Self::has_failed`] and
+    /// [`Progress::ending_after`].
+    ///
+    /// [`Progress::ending_after`]: crate::drive::progress::Progress::ending_after
+    fn is_over(&self) -> bool {
+        self.has_failed() || self.shared.progress.is_complete(self.index)
+    }
+
+    /// Waits for a time, or until the run is over.
     async fn wait_until(&self, time: Nanos) {
         let executor = self.lane.executor();
-        while executor.now() < time && !self.has_failed() {
+        while executor.now() < time && !self.is_over() {
             executor.sleep_until(time.min(executor.now().after(LOOK))).await;
         }
     }
@@ -142,7 +150,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let stream = stream.fold(0, |stream, part| stream << 16 | u64::from(part));
         let mut rng = self.lane.executor().env().rng(stream);
         let think = self.shared.load.habits.think;
-        while self.lane.executor().now() < self.shared.times.ends && !self.has_failed() {
+        while self.lane.executor().now() < self.shared.times.ends && !self.is_over() {
             if let Err(why) = self.operate(&mut rng, tally).await {
                 tally.borrow_mut().ended = Some(why);
                 break;
