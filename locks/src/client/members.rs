@@ -21,6 +21,8 @@ const MAX_REQUESTS: usize = 8;
 pub(super) struct Told {
     requests: Vec<Responder>,
     task: Option<TaskId>,
+    /// Number of uses that have seen since that the head is not marked, and have begun anew.
+    begun: u32,
 }
 
 /// Takes in a request to be done with a lock.
@@ -34,15 +36,20 @@ pub(super) fn tell<S: LockSystem>(core: &Rc<Core<S>>, at: RemoteAddr, request: R
         known.task.into_iter().for_each(|task| core.lane.executor().wake(task));
         return;
     }
-    told.insert(at, Told { requests: vec![request], task: None });
+    told.insert(at, Told { requests: vec![request], task: None, begun: 0 });
     core.lane.executor().spawn(answer(Rc::clone(core), at));
 }
 
 async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
     let executor = core.lane.executor().clone();
     let mut pause = LOOK.0;
+    let begun = || core.told.borrow().get(&at).map(|told| told.begun);
     loop {
+        let before = begun();
         let found = match core.read_head(at).await {
+            // The answer may be older than what a use has seen that has begun anew meanwhile: it
+            // would end a wait of the next generation.
+            Ok(_) if begun() != before => continue,
             Ok(head) => Some(head),
             Err(NotHeld::Expelled) => return drop(core.told.borrow_mut().remove(&at)),
             Err(_) => None,
@@ -105,6 +112,13 @@ impl<S: LockSystem> Core<S> {
     pub(super) fn is_told(&self, at: RemoteAddr) -> bool {
         let told = self.told.borrow();
         !told.is_empty() && told.contains_key(&at)
+    }
+
+    /// Notes that a use has seen the head without a mark, and begins anew.
+    pub(super) fn begins_anew(&self, at: RemoteAddr) {
+        if let Some(told) = self.told.borrow_mut().get_mut(&at) {
+            told.begun += 1;
+        }
     }
 
     /// Lets the answer to a reset be considered again, if there is one to be given.

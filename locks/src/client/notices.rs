@@ -132,7 +132,7 @@ impl Notices {
             let mail = mailbox.mail(said);
             let Mail::Unread(peer) = *mail else { return None };
             *mail = Mail::Read;
-            Some(Notice { said, peer })
+            Some(Notice::new(said, peer))
         })
     }
 
@@ -173,7 +173,7 @@ impl<S: LockSystem> Core<S> {
 
     /// Sends the notice of a use to the one that it names.
     pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice) {
-        let Notice { said, peer } = notice;
+        let (said, peer) = (notice.said(), notice.peer());
         let owner = self.notices.borrow().boxes[usize::from(slot)].owner;
         let (at, from) = owner.expect("a use has its box open");
         let letter = Letter { said, at, from, to: peer };
@@ -327,7 +327,7 @@ mod tests {
             }
             assert!(notices.put(&letter));
             assert!(!notices.put(&letter), "twice");
-            assert_eq!(notices.take(0), Some(Notice { said: letter.said, peer: OTHER }));
+            assert_eq!(notices.take(0), Some(Notice::new(letter.said, OTHER)));
             assert!(!notices.put(&letter), "again, after it was read");
             assert_eq!(notices.take(0), None);
         }

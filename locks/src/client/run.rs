@@ -547,6 +547,7 @@ impl<S: LockSystem> Run<S> {
                     let is_over = slot.resets != before || !core.is_resetting(head);
                     if is_over && slot.told.is_none() {
                         slot.is_quiet = false;
+                        core.begins_anew(self.at);
                         return None;
                     }
                 }

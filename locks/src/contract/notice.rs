@@ -26,12 +26,30 @@ pub enum Said {
     Handover,
 }
 
-/// A notice, to a use or from one.
+/// A notice, to a use or from one. Its parts are side by side, because it is part of each
+/// [`super::Step`], which every verb has one of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Notice {
+    said: Said,
+    who: Waiter,
+    number: u64,
+}
+
+const _: () = assert!(size_of::<Notice>() == 16);
+
+impl Notice {
+    /// A notice to `peer`, in [`super::Step::Tell`], or from it, in [`super::LockSystem::hear`].
+    pub const fn new(said: Said, peer: Peer) -> Self {
+        Self { said, who: peer.who, number: peer.number }
+    }
+
     /// What is said.
-    pub said: Said,
-    /// The use that is told, in [`super::Step::Tell`]; the one that tells, in
-    /// [`super::LockSystem::hear`].
-    pub peer: Peer,
+    pub const fn said(self) -> Said {
+        self.said
+    }
+
+    /// The use that is told, or the one that tells.
+    pub const fn peer(self) -> Peer {
+        Peer { who: self.who, number: self.number }
+    }
 }

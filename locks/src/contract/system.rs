@@ -136,6 +136,9 @@ pub enum Step {
     Gone(Result<(), NotHeld>),
 }
 
+/// A step is handed on by each verb: what few systems need must not make it larger.
+const _: () = assert!(size_of::<Step>() == size_of::<Verb>());
+
 /// What a step may look at.
 pub struct View<'a> {
     /// The clock. It costs more than a step.

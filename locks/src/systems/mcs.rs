@@ -97,7 +97,7 @@ impl Mcs {
         };
         of.at = At::Behind;
         let peer = Peer { who, number: u64::from(found.number()) };
-        Step::Tell(Notice { said: Said::Successor, peer })
+        Step::Tell(Notice::new(Said::Successor, peer))
     }
 
     #[inline]
@@ -112,7 +112,7 @@ impl Mcs {
 
     const fn hand_over(of: &mut McsUse, peer: Peer) -> Step {
         of.at = At::HandingOver;
-        Step::Tell(Notice { said: Said::Handover, peer })
+        Step::Tell(Notice::new(Said::Handover, peer))
     }
 }
 
@@ -158,14 +158,14 @@ impl LockSystem for Mcs {
     }
 
     fn hear(&self, of: &mut McsUse, notice: Notice) -> Step {
-        match (of.at, notice.said) {
+        match (of.at, notice.said()) {
             (At::Behind, Said::Handover) => {
                 of.at = At::Held;
                 Step::Held
             }
-            (At::Followed, Said::Successor) => Self::hand_over(of, notice.peer),
+            (At::Followed, Said::Successor) => Self::hand_over(of, notice.peer()),
             (At::Behind | At::Held, Said::Successor) => {
-                of.successor = Some(notice.peer);
+                of.successor = Some(notice.peer());
                 if of.at == At::Held { Step::Held } else { Step::Listen }
             }
             (at, said) => unreachable!("{said:?} at {at:?}"),
@@ -238,7 +238,7 @@ mod tests {
         }
 
         fn hear(&mut self, said: Said) -> Step {
-            self.0.hear(&mut self.1, Notice { said, peer: OTHER })
+            self.0.hear(&mut self.1, Notice::new(said, OTHER))
         }
     }
 
@@ -246,13 +246,13 @@ mod tests {
         McsWord::of(GENERATION).with_tail(who.raw(), number as u32).word()
     }
 
-    const HANDED: Step = Step::Tell(Notice { said: Said::Handover, peer: OTHER });
+    const HANDED: Step = Step::Tell(Notice::new(Said::Handover, OTHER));
 
     /// The one whose name was found is told; of its number the word has the low half.
-    const TOLD: Step = Step::Tell(Notice {
-        said: Said::Successor,
-        peer: Peer { who: OTHER.who, number: OTHER.number as u32 as u64 },
-    });
+    const TOLD: Step = Step::Tell(Notice::new(
+        Said::Successor,
+        Peer { who: OTHER.who, number: OTHER.number as u32 as u64 },
+    ));
 
     #[test]
     fn a_free_lock_is_taken_and_left_by_one_verb_each() {
