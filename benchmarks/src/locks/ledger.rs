@@ -49,7 +49,7 @@ pub(super) struct Arrival {
 /// What the clients of all lanes share: what is held, and what was written.
 pub(super) struct Ledger {
     notes: Vec<Note>,
-    /// Locks that two have held who must not.
+    /// Locks that two clients have held and must not.
     clashes: AtomicU64,
 }
 
@@ -136,7 +136,7 @@ impl Ledger {
         self.note(lock).written.load(Ordering::Relaxed)
     }
 
-    /// Number of times that two held a lock who must not.
+    /// Number of times that two clients held a lock and must not.
     pub(super) fn clashes(&self) -> u64 {
         self.clashes.load(Ordering::Relaxed)
     }

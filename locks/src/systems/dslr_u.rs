@@ -2,7 +2,7 @@
 //!
 //! The word is [`UpdateTickets`]. It is the system of [`Dslr`](super::Dslr), fenced, with a third
 //! mode. The holder of an update lock reads beside the readers that came before it, and may write
-//! once they have left; whoever comes after it, a reader too, waits until it releases. So there is
+//! once they have left; later requests, of readers too, wait until it releases. So there is
 //! one at a time, and two that want to write do not wait for each other.
 //!
 //! # Upgrades

@@ -1,16 +1,16 @@
 //! `mcs`: a queue of waiters, each of which hands the lock to the next (MCS, on
 //! memory nodes as in ShiftLock §3.3). The word is [`McsWord`].
 //!
-//! Who comes makes itself the tail. If there was a tail before, it tells that one who comes after
-//! it, and waits until the lock is handed to it. Who leaves takes its name out of the word, if it
-//! is the tail still; else it hands the lock to the one that came after it, as soon as it knows
-//! which one that is. So a waiter posts no verb. All modes are exclusive.
+//! A request makes itself the tail. If there was a tail before, it tells that one its name, and
+//! waits until the lock is handed to it. A release takes its name out of the word, if it is the
+//! tail still; else it hands the lock to its successor, as soon as it knows which one that is. So a
+//! waiter posts no verb. All modes are exclusive.
 //!
 //! Where the fabric has masked atomics, the tail is replaced by one; elsewhere by compare-and-swap,
 //! repeated for as long as others come between.
 //!
 //! # As published, and fenced
-//! As published, nobody repeats a notice, and a lost one stops the queue for ever, like a node that
+//! As published, a notice is sent once, and a lost one stops the queue for ever, like a node that
 //! dies in it. Fenced, notices are repeated until they are acknowledged (`client`), and a queue
 //! that has lost a node is reset (`crate::reset`).
 

@@ -51,7 +51,7 @@ impl McsWord {
         Self(self.0 & !Self::TAIL | (who as u64) << TAIL_SHIFT | number as u64)
     }
 
-    /// The word without a tail: nobody holds the lock.
+    /// The word without a tail: the lock is free.
     #[must_use]
     pub const fn without_tail(self) -> Self {
         Self(self.0 & !Self::TAIL)
@@ -72,7 +72,7 @@ impl McsWord {
         Self::HEAD.is_resetting(self.0)
     }
 
-    /// Whether nobody holds the lock or waits for it.
+    /// Whether the lock is free.
     pub const fn is_free(self) -> bool {
         self.tail() == 0 && !self.is_resetting()
     }

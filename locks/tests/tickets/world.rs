@@ -23,15 +23,15 @@ pub enum Rule {
     WritersWaitForReaders,
     /// Counters are set back when all tickets up to its own are served.
     DrainsWaitForTheirTurn,
-    /// Whose ticket reaches the limit sets the counters back.
+    /// The client of the ticket that reaches the limit sets the counters back.
     UsedUpCountersAreSetBack,
-    /// Who finds the counters used up takes its ticket back.
+    /// A client that finds the counters used up takes its ticket back.
     TheSentAwayTakeBack,
-    /// Who gives up its wait releases only when its turn has come.
+    /// A client that gives up its wait releases only when its turn has come.
     GhostsWait,
-    /// Who gives up its wait releases when its turn has come.
+    /// A client that gives up its wait releases when its turn has come.
     GhostsRelease,
-    /// Who has held the lock releases it.
+    /// A client that has held the lock releases it.
     HoldersRelease,
     /// It releases it once.
     ReleasesAreNotRepeated,

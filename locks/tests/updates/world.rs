@@ -24,7 +24,8 @@ pub enum Rule {
     WritersWaitForUpdates,
     /// A reader's turn does not end when an update lock behind it is released.
     ReadersIgnoreLaterUpdates,
-    /// Whose ticket reaches the limit sets the counters back when all up to its own are served.
+    /// The client of the ticket that reaches the limit sets the counters back when all up to its
+    /// own are served.
     DrainsWaitForTheirTurn,
     /// An upgrade that is given up leaves the lock with its holder, who releases it.
     UpgradesKeepTheLock,
