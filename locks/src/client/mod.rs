@@ -435,6 +435,9 @@ impl<S: LockSystem> Client<S> {
 
     /// Releases a lock: its first verb is posted behind everything that this lane has posted
     /// before. The rest goes on in the background, also if what is returned is dropped.
+    ///
+    /// Where uses tell one another of themselves ([`LockSystem::TELLS`]), a message may release
+    /// the lock, which follows nothing: the holder's own verbs have to be answered before.
     #[inline]
     pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
         hold.release()

@@ -37,7 +37,7 @@ use crate::contract::{Counts, LockSpace, LockSystem, Member, SpaceError};
 use crate::word::Claimant;
 use client::Seat;
 pub use referee::Referee;
-pub use simulated::{Faults, simulate};
+pub use simulated::{Faults, Struck, StruckAfter, simulate};
 
 /// Region that holds the locks, and the words beside them.
 pub const REGION: RegionId = RegionId(0);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{
-    Config, Fault, Limits, MAX_CLOCK_PPM, MemoryFate, Profile, Rates, SimMachines, World,
+    Config, Fault, Limits, MAX_CLOCK_PPM, MemoryFate, Profile, Rates, Scheduled, SimMachines, Stop,
+    When, World,
 };
 use lotus_sabotage::{Rule, broken};
 use rand::Rng;
@@ -44,6 +45,44 @@ pub struct Faults {
     pub returns: bool,
     /// Bound of the rates at which clocks gain or lose time, in parts per million.
     pub drift_ppm: i32,
+    /// A node that is struck at a step of its own, beside those that are struck at random times.
+    pub struck: Option<Struck>,
+}
+
+/// A compute node that is struck when it has come so far: between any two of its verbs, if a trial
+/// is made for each count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Struck {
+    /// The node.
+    pub node: NodeId,
+    /// Number of its verbs, or else of its messages, that come before.
+    pub after: StruckAfter,
+    /// Time for which it stands still, and is expelled meanwhile; it dies if there is none.
+    pub pause: Option<Duration>,
+}
+
+/// What a node does before it is struck; from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StruckAfter {
+    /// Verbs that take effect.
+    Verbs(u64),
+    /// Messages that are sent.
+    Messages(u64),
+}
+
+impl Struck {
+    fn scheduled(self) -> Scheduled {
+        let Self { node, after, pause } = self;
+        let when = match after {
+            StruckAfter::Verbs(count) => When::AfterVerbs { node, count },
+            StruckAfter::Messages(count) => When::AfterMessages { node, count },
+        };
+        let fault = match pause {
+            Some(lasting) => Fault::Pause { node, lasting },
+            None => Fault::Crash { node, memory: MemoryFate::Lost },
+        };
+        Scheduled { when, fault }
+    }
 }
 
 impl Faults {
@@ -61,6 +100,7 @@ impl Faults {
             fences: true,
             returns: false,
             drift_ppm: 0,
+            struck: None,
         }
     }
 
@@ -158,6 +198,7 @@ pub fn simulate<S: LockSystem>(
         limits: Limits { time: LIMIT, ..Limits::default() },
         // Some verbs that are held up are given up on, and land all the same.
         verb_timeout: Duration::from_micros(150),
+        schedule: faults.struck.into_iter().map(Struck::scheduled).collect(),
         ..Config::new(seed, highest.unwrap_or(0) + 1, profile)
     };
     let world = World::new(config).unwrap_or_else(|error| panic!("a world: {error}"));
@@ -170,12 +211,35 @@ pub fn simulate<S: LockSystem>(
         }
     }
     let mut trial = Trial::start(&machines, settings.clone(), make.clone())?;
+    if let Some(struck) = faults.struck {
+        wait_for(&machines, &mut trial, struck, faults, make)?;
+    }
     for (at, happening) in draw(faults, settings, &mut rng) {
         let now = machines.world().now();
         machines.run_for(at.saturating_sub(now));
         strike(&machines, &mut trial, happening, faults.fences, make)?;
     }
     trial.finish::<S>(&machines)
+}
+
+/// Lets the trial go on until a node was struck, or has had the time to be; then it is expelled.
+fn wait_for<S: LockSystem>(
+    machines: &SimMachines,
+    trial: &mut Trial<SimMachines>,
+    struck: Struck,
+    faults: &Faults,
+    make: &Make<S>,
+) -> Result<(), TrialError> {
+    let has_crashed = matches!(machines.run_for(faults.span), Some(Stop::Crashed(_)));
+    inject(machines, Fault::Disarm);
+    if has_crashed {
+        trial.is_out(struck.node);
+        machines.run_for(faults.detection);
+    }
+    if has_crashed || struck.pause.is_some() {
+        strike(machines, trial, Happening::Expel(struck.node), faults.fences, make)?;
+    }
+    Ok(())
 }
 
 fn inject(machines: &SimMachines, fault: Fault) {

@@ -190,7 +190,7 @@ fn check(
 }
 
 /// A free lock whose counters are nearly used up, for systems that have any.
-fn nearly_used_up(choice: Choice) -> Option<u64> {
+pub fn nearly_used_up(choice: Choice) -> Option<u64> {
     match choice.kind {
         Kind::Dslr => {}
         Kind::DslrU => {

@@ -8,6 +8,7 @@ mod families;
 mod grounds;
 mod lane;
 mod order;
+mod struck;
 mod upgrade;
 
 use lotus_locks::Recovery;
@@ -54,6 +55,11 @@ fn simulated_nodes_keep_the_promises() {
 #[test]
 fn faults_break_no_promise() {
     families::run(&all(Recovery::Fenced), Ground::Sim(seeds()), families::FAULTY);
+}
+
+#[test]
+fn a_node_may_be_lost_between_any_two_of_its_steps() {
+    struck::strike_everywhere(&all(Recovery::Fenced), seeds().div_ceil(SEEDS));
 }
 
 /// Locks that use masked atomics where there are any do without elsewhere.

@@ -101,6 +101,7 @@ fn faults(rng: &mut SmallRng) -> Faults {
         partitions: rng.random_range(0..=1),
         returns: rng.random(),
         drift_ppm: if rng.random() { 100_000 } else { 0 },
+        struck: None,
         ..faults
     }
 }

@@ -1,0 +1,140 @@
+use super::*;
+
+const IDEAL: &str = include_str!("../../../../profiles/ideal.toml");
+
+#[test]
+fn every_built_in_profile_parses_and_bears_its_name() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(profile.name(), name);
+        assert!(!profile.summary().is_empty());
+    }
+}
+
+#[test]
+fn rates_become_times() {
+    let costs = Profile::named("cx3-56g").expect("built in").costs;
+    assert_eq!(costs.atomics.unit, 400_000);
+    assert_eq!(costs.inbound.of(VerbKind::Write), 28_571);
+    // 50 bytes at 54.5 Gbps.
+    assert_eq!(costs.transmission(8), 50 * 147);
+    assert_eq!(Profile::ideal().costs.transmission(1000), 0);
+}
+
+#[test]
+fn what_not_every_nic_has_is_absent_unless_the_profile_has_it() {
+    let good = IDEAL;
+    let depth = |value: &str| {
+        let constant = format!("{{ value = {value}, source = \"a test\" }}");
+        let text = format!("{good}\n[connection]\ninitiator_depth = {constant}");
+        Profile::parse("p", text.as_bytes()).map(|profile| profile.costs.initiator_depth)
+    };
+    assert_eq!(Profile::ideal().costs.initiator_depth, None);
+    assert_eq!(depth("16").expect("well-formed"), Some(16));
+    for (value, part) in [("0", "between"), ("256", "between"), ("1.5", "whole")] {
+        let error = depth(value).expect_err("malformed").to_string();
+        let line = good.lines().count() + 3;
+        assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+        assert!(error.contains(part), "{error} has no {part}");
+    }
+}
+
+#[test]
+fn the_data_of_larger_writes_is_fetched_if_the_profile_says_so() {
+    let with = |keys: &str| {
+        let text = IDEAL.replace("[atomic_unit]", &format!("{keys}\n[atomic_unit]"));
+        Profile::parse("p", text.as_bytes()).map(|profile| profile.costs.outbound)
+    };
+    let limit = "inline_bytes = { value = 64, source = \"a test\" }\n";
+    let dma = "dma_ns = { value = 20, source = \"a test\" }";
+    let services = with(&(limit.to_owned() + dma)).expect("well-formed");
+    assert_eq!((services.inline_bytes, services.dma), (64, 20_000));
+    let services = with("").expect("well-formed");
+    assert_eq!((services.inline_bytes, services.dma), (usize::MAX, 0));
+    let refused = [
+        (limit.to_owned(), "only together"),
+        (dma.to_owned(), "only together"),
+        (limit.replace("64", "-1") + dma, "between"),
+        (limit.replace("64", "6.5") + dma, "whole"),
+        (limit.replace("a test", "") + dma, "source"),
+    ];
+    for (keys, part) in refused {
+        let error = with(&keys).expect_err("malformed").to_string();
+        let line = IDEAL.lines().position(|line| line == "[atomic_unit]");
+        let line = line.expect("it has one") + 1;
+        assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+        assert!(error.contains(part), "{error} has no {part}");
+    }
+}
+
+#[test]
+fn wide_atomics_take_their_own_time_if_the_profile_says_so() {
+    let with = |rate: &str, extended: &str| {
+        let text = BUILT_IN[0].1.replace("[link]", &format!("{rate}\n[link]"));
+        let profile = Profile::parse("p", (text + extended).as_bytes());
+        profile.map(|profile| profile.costs.atomics.wide)
+    };
+    let flag =
+        |value: bool| format!("\n[extended]\nwide = {{ value = {value}, source = \"a test\" }}");
+    let rate = "wide_mops = { value = 2, source = \"a test\" }";
+    assert_eq!(Profile::ideal().costs.atomics.wide, Some(0));
+    for (rate, extended, expected) in [
+        ("", String::new(), None),
+        ("", flag(false), None),
+        ("", flag(true), Some(400_000)),
+        (rate, flag(true), Some(500_000)),
+    ] {
+        assert_eq!(with(rate, &extended).expect("well-formed"), expected);
+    }
+    let line = 1 + BUILT_IN[0].1.lines().position(|line| line == "[link]").expect("it has one");
+    for (rate, extended, part) in [
+        (rate.to_owned(), String::new(), "only with extended.wide"),
+        (rate.to_owned(), flag(false), "only with extended.wide"),
+        (rate.replace("value = 2", "value = 0"), flag(true), "between"),
+        (rate.replace("a test", ""), flag(true), "source"),
+    ] {
+        let error = with(&rate, &extended).expect_err("malformed").to_string();
+        assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+        assert!(error.contains(part), "{error} has no {part}");
+    }
+    let error = with("", &flag(true).replace("a test", "")).expect_err("no source").to_string();
+    assert!(error.contains("source"), "{error}");
+}
+
+#[test]
+fn an_unknown_name_lists_the_known_ones() {
+    let error = Profile::named("cx9").expect_err("no such profile").to_string();
+    assert_eq!(error, "unknown profile \"cx9\"; known are cx3-56g, cx4-100g, cx5-100g, ideal");
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line() {
+    let good = IDEAL;
+    let line_of = |part: &str| {
+        1 + good.lines().position(|line| line.contains(part)).expect("part of the profile")
+    };
+    let cases: [(String, usize, &str); 10] = [
+        (good.replace("value = 100,", "value = -1,"), line_of("value = 100,"), "between"),
+        (good.replace("value = 100,", "value = nan,"), line_of("value = 100,"), "between"),
+        (good.replace("value = 20,", "value = \"x\","), line_of("value = 20,"), "invalid type"),
+        (good.replace("delay_ns", "delay_us"), line_of("delay_ns"), "delay_us"),
+        (good.replace("poll_ns", "?"), line_of("poll_ns"), ""),
+        ("name = \"x\"".to_owned(), 1, "missing field"),
+        (good.replacen("\"by definition\"", "\" \"", 1), line_of("read_mops"), "source"),
+        (good.replacen("value = inf", "value = 0", 1), line_of("read_mops"), "between"),
+        (good.replace("value = true", "value = 1"), line_of("masked"), "invalid type"),
+        (
+            good.replace("true, source = \"by definition\"", "true, source = \"\""),
+            line_of("masked"),
+            "source",
+        ),
+    ];
+    for (text, expected, part) in cases {
+        let error = Profile::parse("p", text.as_bytes()).expect_err("malformed");
+        let ProfileError::Malformed { line, message, .. } = error else { panic!("{error}") };
+        assert_eq!(line, expected, "{message}");
+        assert!(message.contains(part), "{message} has no {part}");
+    }
+    let error = Profile::parse("p", b"name = \"x\"\n\xFF\xFE").expect_err("garbage");
+    assert_eq!(error.to_string(), "p, line 2: not text (UTF-8)");
+}
