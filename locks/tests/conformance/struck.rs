@@ -13,7 +13,7 @@ use super::grounds::{Ground, settings, trial};
 
 const NODE: NodeId = NodeId(1);
 /// Steps at which the node is struck: those of its first few requests.
-const STEPS: u64 = 24;
+const STEPS: u64 = 16;
 /// Longer than a trial would take otherwise.
 const PAUSE: Duration = Duration::from_millis(70);
 

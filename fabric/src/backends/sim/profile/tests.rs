@@ -1,3 +1,5 @@
+//! What a profile accepts and refuses, and the built-in ones.
+
 use super::*;
 
 const IDEAL: &str = include_str!("../../../../profiles/ideal.toml");
