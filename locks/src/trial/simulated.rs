@@ -8,6 +8,7 @@ use lotus_fabric::sim::{
     Config, Fault, Limits, MAX_CLOCK_PPM, MemoryFate, Profile, Rates, Scheduled, SimMachines, Stop,
     When, World,
 };
+use lotus_fabric::transport::FabricError;
 use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -17,6 +18,8 @@ use crate::contract::LockSystem;
 
 /// Virtual time after which a trial counts as stuck.
 const LIMIT: Duration = Duration::from_secs(1);
+/// Time after which a node is fenced again, if the memory node did not answer.
+const AGAIN: Duration = Duration::from_micros(50);
 /// Stream of the world's randomness from which faults are drawn.
 const STREAM: u64 = u64::MAX;
 
@@ -33,6 +36,8 @@ pub struct Faults {
     pub pause: Duration,
     /// Number of compute nodes that are cut off for a while, and expelled meanwhile.
     pub partitions: u32,
+    /// Number of times that nothing reaches the memory node, which keeps its memory.
+    pub outages: u32,
     /// Time within which those begin.
     pub span: Duration,
     /// The longest time until a node that stands still is expelled.
@@ -94,6 +99,7 @@ impl Faults {
             pauses: 0,
             pause: Duration::from_millis(2),
             partitions: 0,
+            outages: 0,
             span: Duration::from_micros(500),
             detection: Duration::from_millis(1),
             expelled: 0.5,
@@ -140,6 +146,7 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
     let clients = settings.nodes.len() - 1;
     let mut nodes = settings.nodes[..clients].to_vec();
     let mut happenings = Vec::new();
+    let random_span = |rng: &mut SmallRng| rng.random_range(Duration::ZERO..faults.span);
     let kinds = [faults.crashes, faults.pauses, faults.partitions];
     for (kind, count) in kinds.into_iter().enumerate() {
         for _ in 0..count {
@@ -147,14 +154,14 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
                 break;
             }
             let node = nodes.swap_remove(rng.random_range(0..nodes.len()));
-            let at = rng.random_range(Duration::ZERO..faults.span);
+            let at = random_span(rng);
             let noticed = at + rng.random_range(Duration::ZERO..=faults.detection);
             match kind {
                 0 => {
                     happenings
                         .extend([(at, Happening::Crash(node)), (noticed, Happening::Expel(node))]);
                     if faults.returns {
-                        let later = rng.random_range(Duration::ZERO..faults.span);
+                        let later = random_span(rng);
                         happenings.push((noticed + later, Happening::Return(node)));
                     }
                 }
@@ -167,7 +174,7 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
                     }
                 }
                 _ => {
-                    let healed = noticed + rng.random_range(Duration::ZERO..faults.span);
+                    let healed = noticed + random_span(rng);
                     happenings.extend([
                         (at, Happening::Isolate(node)),
                         (noticed, Happening::Expel(node)),
@@ -176,6 +183,12 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
                 }
             }
         }
+    }
+    for _ in 0..faults.outages {
+        let (at, lasting) = (random_span(rng), random_span(rng));
+        let memory = settings.memory;
+        happenings
+            .extend([(at, Happening::Isolate(memory)), (at + lasting, Happening::Rejoin(memory))]);
     }
     happenings.sort_by_key(|(at, _)| *at);
     happenings
@@ -214,10 +227,15 @@ pub fn simulate<S: LockSystem>(
     if let Some(struck) = faults.struck {
         wait_for(&machines, &mut trial, struck, faults, make)?;
     }
-    for (at, happening) in draw(faults, settings, &mut rng) {
+    let mut happenings = draw(faults, settings, &mut rng);
+    while !happenings.is_empty() {
+        let (at, happening) = happenings.remove(0);
         let now = machines.world().now();
         machines.run_for(at.saturating_sub(now));
-        strike(&machines, &mut trial, happening, faults.fences, make)?;
+        if !strike(&machines, &mut trial, happening, faults.fences, make)? {
+            happenings.push((at + AGAIN, happening));
+            happenings.sort_by_key(|(at, _)| *at);
+        }
     }
     trial.finish::<S>(&machines)
 }
@@ -237,7 +255,10 @@ fn wait_for<S: LockSystem>(
         machines.run_for(faults.detection);
     }
     if has_crashed || struck.pause.is_some() {
-        strike(machines, trial, Happening::Expel(struck.node), faults.fences, make)?;
+        let expel = Happening::Expel(struck.node);
+        while !strike(machines, trial, expel, faults.fences, make)? {
+            machines.run_for(AGAIN);
+        }
     }
     Ok(())
 }
@@ -246,13 +267,14 @@ fn inject(machines: &SimMachines, fault: Fault) {
     machines.world().inject(fault).unwrap_or_else(|error| panic!("a fault: {error}"));
 }
 
+/// Returns whether it has happened.
 fn strike<S: LockSystem>(
     machines: &SimMachines,
     trial: &mut Trial<SimMachines>,
     happening: Happening,
     fences: bool,
     make: &Make<S>,
-) -> Result<(), TrialError> {
+) -> Result<bool, TrialError> {
     match happening {
         Happening::Crash(node) => {
             let crashed = machines.world().crash(node, MemoryFate::Lost);
@@ -269,10 +291,13 @@ fn strike<S: LockSystem>(
         Happening::Rejoin(node) => inject(machines, Fault::Rejoin { node }),
         Happening::Expel(node) => {
             if fences && !broken(Rule::LostHoldersAreFenced) {
-                machines.fabric().fence(trial.memory(), node, trial.next_epoch())?;
+                match machines.fabric().fence(trial.memory(), node, trial.next_epoch()) {
+                    Err(FabricError::Unreachable { .. }) => return Ok(false),
+                    fenced => fenced?,
+                }
             }
             trial.expel(node);
         }
     }
-    Ok(())
+    Ok(true)
 }

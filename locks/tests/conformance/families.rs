@@ -139,12 +139,19 @@ pub const FAULTY: &[Family] = &[
         demands: nothing,
     },
     Family {
+        name: "the memory node is out of reach",
+        settings: mixed,
+        faults: |none| Faults { outages: 2, ..none },
+        demands: nothing,
+    },
+    Family {
         name: "all of these, clocks drift",
         settings: mixed,
         faults: |none| Faults {
             crashes: 1,
             pauses: 1,
             partitions: 1,
+            outages: 1,
             returns: true,
             drift_ppm: 100_000,
             ..none.lossy().doubtful()
