@@ -7,7 +7,7 @@
 //! machines of one lane over the fabric.
 //!
 //! # What it is not
-//! The locks of the engine: they are in `lotus-locktable`.
+//! The locks of LOTUS, which are tables of compute nodes: they are in `lotus-locktable`.
 //!
 //! # Fencing
 //! The published systems take a lock from a holder that is late, and do not keep that holder from
@@ -21,6 +21,7 @@
 //! | folder | holds |
 //! |---|---|
 //! | `trial` | load and judges, for tests and simulation |
+//! | `service` | locks of transactions, on a client |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
 //! | `systems` | the lock systems |
 //! | `contract` | the trait of a lock system; names of requests, places of locks, membership |
@@ -32,6 +33,7 @@
 mod client;
 mod contract;
 pub mod reset;
+mod service;
 pub mod systems;
 pub mod trial;
 pub mod word;
@@ -41,4 +43,5 @@ pub use contract::{
     Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Notice, Pacing, Peer, Peers,
     PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
 };
+pub use service::{MemoryLocks, ObjectOf};
 pub use word::Mode;

@@ -26,7 +26,6 @@
 
 #![forbid(unsafe_code)]
 
-mod cas;
 mod ends;
 mod lotus;
 mod name;
@@ -40,7 +39,6 @@ mod suspicion;
 mod table;
 pub mod wire;
 
-pub use cas::{CasLocks, WordOf};
 pub use ends::EndTracker;
 pub use lotus::{LOCK_SERVICE, LotusLocks};
 pub use name::{LockMode, LockName, LockRequest, LockSpace};

@@ -1,20 +1,21 @@
 //! Interface between a transaction and its locks, independent of their implementation.
 //!
-//! [`LockService`] is implemented by [`crate::LotusLocks`], which waits as [`LockWait`] says, and
-//! by [`crate::CasLocks`], which spins on memory-node words. It is shaped so that locks that queue,
-//! live on memory nodes, pass messages, expire or reset fit as well (DESIGN §5): acquiring is
-//! asynchronous and has a time limit, and nothing assumes that holders can be enumerated.
+//! [`LockService`] is implemented by [`crate::LotusLocks`], and by `lotus-locks` for locks in words
+//! of memory nodes. It is shaped so that locks that queue, live on memory nodes, pass messages,
+//! expire or reset fit (DESIGN §5): acquiring is asynchronous and has a time limit, and nothing
+//! assumes that holders can be enumerated.
 //!
 //! A transaction's locks are recorded in a [`HeldLocks`]. That is written *before* another node is
 //! asked for anything, so an acquisition that is dropped half-way, times out or fails is released
 //! like any other.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::ids::{NodeId, RemoteAddr, ShardId, TxnId};
+use lotus_fabric::ids::{NodeId, ShardId, TxnId};
 
 use crate::lotus::Asked;
 use crate::name::{LockName, LockRequest};
@@ -75,6 +76,8 @@ pub struct TakenLock {
     pub shard_epoch: u32,
 }
 
+const ONE_TYPE: &str = "an attempt has locks of one service";
+
 /// Locks that one attempt holds, or may hold. Reused from attempt to attempt for its capacity.
 #[derive(Debug, Default)]
 pub struct HeldLocks {
@@ -86,8 +89,9 @@ pub struct HeldLocks {
     pub(crate) remote: Vec<TakenLock>,
     /// Questions to their owners in the round under way.
     pub(crate) asked: Vec<Asked>,
-    /// Memory-node words that were asked for, granted or not.
-    pub(crate) words: Vec<RemoteAddr>,
+    /// Locks of a service outside this crate, a `Vec` of its own type, and their number.
+    kept: Option<Box<dyn Any>>,
+    kept_count: usize,
     /// Begin of the transaction's first attempt; `None` if that is this one.
     pub(crate) since: Option<Nanos>,
     /// Whether the first acquisition takes its locks in order, waiting for each.
@@ -117,8 +121,40 @@ impl HeldLocks {
         Rc::clone(&self.abandoned)
     }
 
-    pub(crate) fn is_abandoned(&self) -> bool {
+    /// Whether that flag is set.
+    pub fn is_abandoned(&self) -> bool {
         self.abandoned.get()
+    }
+
+    /// Records a lock of a service outside this crate, which has one type for all of its locks.
+    ///
+    /// # Panics
+    /// If there are locks of another type.
+    pub fn keep<T: 'static>(&mut self, lock: T) {
+        let kept = self.kept.get_or_insert_with(|| Box::new(Vec::<T>::new()));
+        kept.downcast_mut::<Vec<T>>().expect(ONE_TYPE).push(lock);
+        self.kept_count += 1;
+    }
+
+    /// The locks recorded by [`Self::keep`].
+    ///
+    /// # Panics
+    /// See [`Self::keep`].
+    pub fn kept<T: 'static>(&self) -> &[T] {
+        match &self.kept {
+            None => &[],
+            Some(kept) => kept.downcast_ref::<Vec<T>>().expect(ONE_TYPE),
+        }
+    }
+
+    /// Takes the locks recorded by [`Self::keep`] out, to be released.
+    ///
+    /// # Panics
+    /// See [`Self::keep`].
+    pub fn take_kept<T: 'static>(&mut self) -> impl Iterator<Item = T> {
+        self.kept_count = 0;
+        let kept = self.kept.as_mut().map(|kept| kept.downcast_mut::<Vec<T>>().expect(ONE_TYPE));
+        kept.into_iter().flat_map(|kept| kept.drain(..))
     }
 
     /// The attempt that holds these locks.
@@ -142,7 +178,7 @@ impl HeldLocks {
 
     /// Whether there is nothing to release anywhere.
     pub fn is_empty(&self) -> bool {
-        self.taken.is_empty() && self.contacted.is_empty() && self.words.is_empty()
+        self.taken.is_empty() && self.contacted.is_empty() && self.kept_count == 0
     }
 }
 

@@ -427,6 +427,10 @@ rules! {
     "A notice between users of a lock is repeated until it is acknowledged"
     NoticesAreRepeated "notices-are-repeated" "ShiftLock §3.2"
     "a notice is sent once"
+
+    "A memory node returns when all uses of its locks have ended"
+    LossesEndUses "losses-end-uses" "DecLock §B"
+    "holders of locks whose memory is lost are not waited for"
 }
 
 #[cfg(test)]

@@ -75,6 +75,8 @@ pub enum Locks {
     Lotus,
     /// Spin locks on words of the memory nodes, taken by compare-and-swap.
     Cas,
+    /// Tickets in words of the memory nodes (DSLR §4).
+    Dslr,
 }
 
 /// Treatment of a request that meets a lock held by another transaction.

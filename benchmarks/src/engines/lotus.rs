@@ -164,7 +164,8 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
         })
         .locks(match config.locks {
             Locks::Lotus => lotus::LockKind::Lotus,
-            Locks::Cas => lotus::LockKind::CasSpin,
+            Locks::Cas => lotus::LockKind::Cas,
+            Locks::Dslr => lotus::LockKind::Dslr,
         })
         .lock_wait(match config.lock_wait {
             LockWait::Ordered => lotus::LockWait::Ordered,

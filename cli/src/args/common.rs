@@ -198,7 +198,8 @@ const READ_RULES: &[(&str, ReadRule)] =
     &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
 const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
 const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
-const LOCKS: &[(&str, Locks)] = &[("lotus", Locks::Lotus), ("cas", Locks::Cas)];
+const LOCKS: &[(&str, Locks)] =
+    &[("lotus", Locks::Lotus), ("cas", Locks::Cas), ("dslr", Locks::Dslr)];
 const LOCK_WAITS: &[(&str, LockWait)] = &[("ordered", LockWait::Ordered), ("none", LockWait::None)];
 const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
@@ -234,9 +235,11 @@ impl CommonArgs {
         if self.floor && self.fabric == Fabric::Sim {
             return Err("--floor measures a real fabric, not --fabric sim".to_owned());
         }
-        if self.move_shards.is_some() && self.locks == Locks::Cas {
+        if self.move_shards.is_some() && self.locks != Locks::Lotus {
             return Err(
-                "--move-shards makes no sense with --locks cas, which have no owners".to_owned()
+                "--move-shards makes no sense with locks on memory nodes (--locks), which \
+                 have no owners"
+                    .to_owned(),
             );
         }
         if self.cluster.is_some() {

@@ -42,7 +42,9 @@ pub enum LockKind {
     #[default]
     Lotus,
     /// Compare-and-swap spin locks on memory nodes: the baseline that LOTUS argues against.
-    CasSpin,
+    Cas,
+    /// Tickets on memory nodes (DSLR §4): readers share, and writers have their turns in order.
+    Dslr,
 }
 
 /// Treatment of a request that meets a lock held by another transaction.
@@ -109,7 +111,7 @@ pub struct Config {
     pub visible_order: VisibleOrder,
     /// See [`LockKind`].
     pub locks: LockKind,
-    /// See [`LockWait`]; has no effect on [`LockKind::CasSpin`].
+    /// See [`LockWait`]; has no effect on locks on memory nodes, which wait in order.
     pub lock_wait: LockWait,
     /// See [`TimestampKind`].
     pub timestamps: TimestampKind,

@@ -142,7 +142,7 @@ impl Plan {
     fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
         for node in &self.memory_nodes {
             returning::register(fabric, *node, &self.placement, &self.region, &self.log)?;
-            if config.locks == LockKind::CasSpin {
+            if config.locks != LockKind::Lotus {
                 fabric.register(*node, LOCK_REGION, LOCK_REGION_BYTES, Rights::ALL)?;
             }
         }
@@ -208,7 +208,7 @@ impl Admission<'_> {
             // Other locks do not involve the row's owner, so its cache could not learn of writers.
             cached: match config.locks {
                 LockKind::Lotus => config.version_table_cache,
-                LockKind::CasSpin => 0,
+                LockKind::Cas | LockKind::Dslr => 0,
             },
         };
         Ok(Arc::new(ComputeNode::new(parts)))

@@ -1,7 +1,7 @@
 //! Life of a coordinator: its start, its slots and its chores.
 
 use crate::membership::{floors, members};
-use crate::node::coordinator::{Coordinator, Locks};
+use crate::node::coordinator::Coordinator;
 use crate::node::shared::{ComputeNode, Shared};
 use crate::node::tasks::beside;
 use crate::shards::{balance, hand_over, orders};
@@ -149,9 +149,7 @@ pub(crate) async fn settle(coordinator: &Coordinator, patience: Duration) {
 }
 
 async fn is_settled(coordinator: &Coordinator) -> bool {
-    let ended = match &coordinator.locks {
-        Locks::Lotus(locks) => locks.unacknowledged_ends() == 0 && locks.suspects() == 0,
-        Locks::CasSpin(_) => true,
-    };
-    ended && coordinator.at_work.get() == 0 && members::is_settled(&coordinator.shared).await
+    coordinator.locks.is_settled()
+        && coordinator.at_work.get() == 0
+        && members::is_settled(&coordinator.shared).await
 }

@@ -15,10 +15,7 @@ use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, ShardId, TableId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::FabricError;
-use lotus_locktable::{
-    CasLocks, HeldLocks, LockError, LockHost, LockName, LockRequest, LockRoutes, LockService,
-    LockWait, LotusLocks, Suspicion,
-};
+use lotus_locktable::{LockHost, LockRoutes, LockWait, Suspicion};
 use lotus_mvcc::horizon::Snapshots;
 use lotus_mvcc::retention::Retired;
 use lotus_mvcc::slab::{Purpose, SlabAllocator};
@@ -27,7 +24,6 @@ use lotus_router::{GroupId, Owner, ShardEpoch};
 use lotus_sabotage::{Rule, broken};
 
 use crate::api::cache_counters::CacheCounters;
-use crate::api::config::LockKind;
 use crate::api::error::TxnError;
 use crate::node::asks::Asks;
 use crate::node::attempts::Attempts;
@@ -35,6 +31,7 @@ use crate::node::configuration::Configuration;
 use crate::node::grace::Grace;
 use crate::node::horizon::MAX_INTERVALS;
 use crate::node::inner_nodes::InnerNodes;
+use crate::node::locks::Locks;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 use crate::node::timestamps::Timestamps;
 use crate::node::tombstones::Tombstones;
@@ -201,9 +198,12 @@ impl Coordinator {
         self.node.shards.is_current(shard, claim) || broken(Rule::LostLocksEndAttempts)
     }
 
-    /// Whether requests for locks wait in queues.
+    /// Whether requests for locks wait, so that a retry should take all of its locks in order.
     pub(crate) fn waits_for_locks(&self) -> bool {
-        matches!(self.locks, Locks::Lotus(_)) && self.shared.config.lock_wait == LockWait::Ordered
+        match self.locks {
+            Locks::Lotus(_) => self.shared.config.lock_wait == LockWait::Ordered,
+            Locks::Cas(_) | Locks::Dslr(_) => true,
+        }
     }
 
     /// Place of the snapshot that the job in a slot holds, among [`Self::snapshots`]: behind those
@@ -242,61 +242,6 @@ impl LockRoutes for ComputeNode {
 
     fn is_out(&self) -> bool {
         self.has_failed()
-    }
-}
-
-/// The locks that this cluster was configured with.
-pub(crate) enum Locks {
-    Lotus(LotusLocks<ComputeNode>),
-    CasSpin(CasLocks),
-}
-
-impl Locks {
-    fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
-        match shared.config.locks {
-            LockKind::Lotus => {
-                let (table, lease) = (Arc::clone(&node.locks), shared.config.lease);
-                let (node, wait) = (Arc::clone(node), shared.config.lock_wait);
-                Self::Lotus(LotusLocks::new(table, node, rpc.clone(), lease, wait))
-            }
-            LockKind::CasSpin => {
-                let shared = Arc::clone(shared);
-                let word_of = move |name: &LockName, hash| shared.lock_word(name.shard(), hash);
-                Self::CasSpin(CasLocks::new(rpc.lane().clone(), Rc::new(word_of)))
-            }
-        }
-    }
-}
-
-impl LockService for Locks {
-    #[inline]
-    async fn acquire(
-        &self,
-        held: &mut HeldLocks,
-        round: u16,
-        wanted: &[LockRequest],
-        timeout: Duration,
-    ) -> Result<(), LockError> {
-        match self {
-            Self::Lotus(locks) => locks.acquire(held, round, wanted, timeout).await,
-            Self::CasSpin(locks) => locks.acquire(held, round, wanted, timeout).await,
-        }
-    }
-
-    #[inline]
-    fn release(&self, held: &mut HeldLocks) {
-        match self {
-            Self::Lotus(locks) => locks.release(held),
-            Self::CasSpin(locks) => locks.release(held),
-        }
-    }
-
-    #[inline]
-    fn prefetch(&self, name: &LockName) {
-        match self {
-            Self::Lotus(locks) => locks.prefetch(name),
-            Self::CasSpin(locks) => locks.prefetch(name),
-        }
     }
 }
 

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, RwLock};
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId};
-use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{LockHost, LockName, LockSpace, LockTable, WaitOutcome};
 use lotus_mvcc::TableDef;
@@ -185,11 +184,11 @@ impl NodeTable {
 }
 
 impl Shared {
-    /// Returns the word on a memory node for a spin lock with this hash.
-    pub(crate) fn lock_word(&self, shard: ShardId, hash: u64) -> RemoteAddr {
+    /// Returns the object on a memory node, of so many bytes, of a lock with this hash.
+    pub(crate) fn lock_object(&self, shard: ShardId, hash: u64, bytes: u64) -> RemoteAddr {
         let node = self.placement.replicas(self.placement.group_of(shard)).primary().node;
-        let word = hash % (LOCK_REGION_BYTES / WORD_BYTES as u64);
-        RemoteAddr::new(node, LOCK_REGION, word * WORD_BYTES as u64)
+        let object = hash % (LOCK_REGION_BYTES / bytes);
+        RemoteAddr::new(node, LOCK_REGION, object * bytes)
     }
 
     /// Returns the node's place among the compute nodes.

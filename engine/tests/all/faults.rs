@@ -397,7 +397,7 @@ fn h2_after_the_fence_memory_stands_still() {
 #[test]
 fn spin_locks_on_a_memory_node_that_was_away_are_released() {
     const ROWS: u64 = 6;
-    let (cluster, table) = with_numbers(small().locks(LockKind::CasSpin));
+    let (cluster, table) = with_numbers(small().locks(LockKind::Cas));
     insert_all(&cluster, table, &(0..ROWS).map(|key| (key, 1)).collect::<Vec<_>>());
     let fabric = cluster.local_fabric().clone();
     done(cluster.submit(FIRST, move |mut session| async move {

@@ -15,9 +15,13 @@ use lotus::{
 
 /// Returns every combination of settings that must not affect the results of transactions.
 fn variants() -> impl Iterator<Item = ClusterBuilder> {
-    (0..16u8).map(|bits| {
+    (0..24u8).map(|bits| {
         let bit = |place: u8| bits >> place & 1 == 1;
-        let locks = if bit(0) { LockKind::CasSpin } else { LockKind::Lotus };
+        let locks = match (bit(4), bit(0)) {
+            (false, false) => LockKind::Lotus,
+            (false, true) => LockKind::Cas,
+            (true, _) => LockKind::Dslr,
+        };
         let timestamps = if bit(1) { TimestampKind::Oracle } else { TimestampKind::Clock };
         let rule = if bit(2) { ReadRule::Snapshot } else { ReadRule::Latest };
         let order = if bit(3) { VisibleOrder::AllAtOnce } else { VisibleOrder::BackupsFirst };

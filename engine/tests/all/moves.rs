@@ -103,8 +103,7 @@ fn what_cannot_be_moved_stays() {
     assert_eq!(cluster.move_shards(&[shard, other], 1), Err(MoveError::NotOwner(other)));
     assert_eq!((owner_of(&cluster, shard), owner_of(&cluster, other)), (Some(0), Some(1)));
     cluster.move_shards(&[shard], 0).expect("it is there already");
-    let (memory_locks, _) =
-        with_zeroes(small().compute_nodes(2).locks(lotus::LockKind::CasSpin), ROWS);
+    let (memory_locks, _) = with_zeroes(small().compute_nodes(2).locks(lotus::LockKind::Cas), ROWS);
     assert_eq!(memory_locks.move_shards(&[shard], 1), Err(MoveError::NoOwners));
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::exec::TaskId;
-use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::rpc::Responder;
 
 use super::{Core, wire};
@@ -27,6 +27,10 @@ pub(super) struct Told {
 
 /// Takes in a request to be done with a lock.
 pub(super) fn tell<S: LockSystem>(core: &Rc<Core<S>>, at: RemoteAddr, request: Responder) {
+    // The reset is abandoned as well.
+    if core.has_abandoned(at.node()) {
+        return;
+    }
     let mut told = core.told.borrow_mut();
     if let Some(known) = told.get_mut(&at) {
         if known.requests.len() == MAX_REQUESTS {
@@ -37,6 +41,7 @@ pub(super) fn tell<S: LockSystem>(core: &Rc<Core<S>>, at: RemoteAddr, request: R
         return;
     }
     told.insert(at, Told { requests: vec![request], task: None, begun: 0 });
+    core.is_interrupted.set(true);
     core.lane.executor().spawn(answer(Rc::clone(core), at));
 }
 
@@ -45,19 +50,22 @@ async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
     let mut pause = LOOK.0;
     let begun = || core.told.borrow().get(&at).map(|told| told.begun);
     loop {
+        if core.has_abandoned(at.node()) {
+            return core.told_no_more(at);
+        }
         let before = begun();
         let found = match core.read_head(at).await {
             // The answer may be older than what a use has seen that has begun anew meanwhile: it
             // would end a wait of the next generation.
             Ok(_) if begun() != before => continue,
             Ok(head) => Some(head),
-            Err(NotHeld::Expelled) => return drop(core.told.borrow_mut().remove(&at)),
+            Err(NotHeld::Expelled) => return core.told_no_more(at),
             Err(_) => None,
         };
         if let Some(found) = found {
             if !core.is_resetting(found) {
                 over(&core, at);
-                return drop(core.told.borrow_mut().remove(&at));
+                return core.told_no_more(at);
             }
             go_on(&core, at, found);
         }
@@ -110,8 +118,13 @@ impl<S: LockSystem> Core<S> {
     /// Whether this lane was told that the lock is being reset.
     #[inline]
     pub(super) fn is_told(&self, at: RemoteAddr) -> bool {
-        let told = self.told.borrow();
-        !told.is_empty() && told.contains_key(&at)
+        self.is_interrupted.get() && self.told.borrow().contains_key(&at)
+    }
+
+    /// Forgets that it was told of a reset.
+    fn told_no_more(&self, at: RemoteAddr) {
+        self.told.borrow_mut().remove(&at);
+        self.note_interruptions();
     }
 
     /// Notes that a use has seen the head without a mark, and begins anew.
@@ -124,11 +137,17 @@ impl<S: LockSystem> Core<S> {
     /// Lets the answer to a reset be considered again, if there is one to be given.
     #[inline]
     pub(super) fn wake_answer(&self, at: RemoteAddr) {
-        let told = self.told.borrow();
-        if told.is_empty() {
-            return;
+        if self.is_interrupted.get() {
+            let told = self.told.borrow();
+            let task = told.get(&at).and_then(|told| told.task);
+            task.into_iter().for_each(|task| self.lane.executor().wake(task));
         }
-        let task = told.get(&at).and_then(|told| told.task);
-        task.into_iter().for_each(|task| self.lane.executor().wake(task));
+    }
+
+    /// The same, for all locks on a memory node.
+    pub(super) fn wake_answers(&self, memory: NodeId) {
+        let told = self.told.borrow();
+        let there = told.iter().filter(|(at, _)| at.node() == memory);
+        there.filter_map(|(_, told)| told.task).for_each(|task| self.lane.executor().wake(task));
     }
 }

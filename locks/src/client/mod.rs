@@ -6,8 +6,10 @@
 //! * `ghosts`: uses that nobody waits for any more.
 //! * `members`, `resetter`: the two parts in a reset; `wire`: their messages.
 //! * `connections`: what becomes of a connection whose verb had no answer.
+//! * `abandoned`: memory nodes that have lost their memory.
 //! * `roster`: a membership for benchmarks, tests and simulation.
 
+mod abandoned;
 mod connections;
 mod futures;
 mod ghosts;
@@ -123,6 +125,10 @@ struct Core<S: LockSystem> {
     /// Locks that this lane resets.
     resetting: RefCell<BTreeSet<RemoteAddr>>,
     is_expelled: Cell<bool>,
+    /// Memory nodes whose locks are not to be used for now.
+    abandoned: RefCell<BTreeSet<NodeId>>,
+    /// Whether this lane was told of a reset, or has abandoned a memory node.
+    is_interrupted: Cell<bool>,
     /// Runs that have ended, for others to use.
     spare: RefCell<Spare<S>>,
 }
@@ -136,9 +142,10 @@ struct Luck {
 /// Boxed, because runs would be copied from hand to hand otherwise.
 type Spare<S> = Vec<Box<Run<S>>>;
 
-/// Error: this node has been expelled.
+/// Error: a reset is given up, because this node has been expelled, or has abandoned the memory
+/// node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Expelled;
+struct GivenUp;
 
 /// Adds a verb on a word to a batch.
 #[inline(always)]
@@ -165,7 +172,10 @@ impl<S: LockSystem> Core<S> {
     }
 
     /// Carries out a verb on a word. `None` if it had no answer: it has taken effect or never will.
-    async fn verb(&self, word: RemoteAddr, verb: Verb) -> Result<Option<u64>, Expelled> {
+    async fn verb(&self, word: RemoteAddr, verb: Verb) -> Result<Option<u64>, GivenUp> {
+        if self.has_abandoned(word.node()) {
+            return Err(GivenUp);
+        }
         let used = self.connections.current(word.node());
         let mut batch = self.lane.batch();
         let buffer = add_verb(&mut batch, word, verb);
@@ -175,14 +185,15 @@ impl<S: LockSystem> Core<S> {
         loop {
             match self.mend(word.node(), used).await {
                 Ok(()) => return Ok(None),
-                Err(VerbError::Revoked) => return Err(Expelled),
+                Err(VerbError::Revoked) => return Err(GivenUp),
+                Err(_) if self.has_abandoned(word.node()) => return Err(GivenUp),
                 Err(_) => self.lane.executor().sleep(UNREACHABLE).await,
             }
         }
     }
 
     /// Reads a word, as often as needed.
-    async fn read(&self, word: RemoteAddr) -> Result<u64, Expelled> {
+    async fn read(&self, word: RemoteAddr) -> Result<u64, GivenUp> {
         loop {
             if let Some(found) = self.verb(word, Verb::Read).await? {
                 return Ok(found);
@@ -283,6 +294,8 @@ impl<S: LockSystem> Client<S> {
             told: RefCell::default(),
             resetting: RefCell::default(),
             is_expelled: Cell::new(false),
+            abandoned: RefCell::default(),
+            is_interrupted: Cell::new(false),
             spare: RefCell::default(),
         };
         let client = Self { core: Rc::new(core) };
@@ -335,15 +348,18 @@ impl<S: LockSystem> Client<S> {
         self.core.slots.borrow().count()
     }
 
-    /// Waits until no use is outstanding, and no notice of one.
-    pub async fn quiet(&self) {
-        let executor = self.core.lane.executor();
+    /// Whether no use is outstanding, and no notice of one.
+    pub fn is_quiet(&self) -> bool {
         let core = &self.core;
-        while self.outstanding() > 0
-            || !core.resetting.borrow().is_empty()
-            || !core.notices.borrow().is_quiet()
-        {
-            executor.sleep(Duration::from_micros(10)).await;
+        self.outstanding() == 0
+            && core.resetting.borrow().is_empty()
+            && core.notices.borrow().is_quiet()
+    }
+
+    /// Waits for that.
+    pub async fn quiet(&self) {
+        while !self.is_quiet() {
+            self.core.lane.executor().sleep(Duration::from_micros(10)).await;
         }
     }
 
@@ -351,7 +367,8 @@ impl<S: LockSystem> Client<S> {
     /// share a round trip. The caller posts the batch, and passes its result to [`Self::finish`].
     ///
     /// # Errors
-    /// [`NotHeld::TooMany`], [`NotHeld::Expelled`].
+    /// [`NotHeld::TooMany`], [`NotHeld::Expelled`], and [`NotHeld::Unavailable`] for an abandoned
+    /// memory node.
     pub fn begin(
         &self,
         batch: &mut Batch,
@@ -390,6 +407,9 @@ impl<S: LockSystem> Client<S> {
         if core.is_expelled.get() {
             return Err(NotHeld::Expelled);
         }
+        if core.is_interrupted.get() && core.has_abandoned(at.node()) {
+            return Err(NotHeld::Unavailable);
+        }
         let slot = core.slots.borrow_mut().take(at).ok_or(NotHeld::TooMany)?;
         let who = Waiter::new(core.me.life.node(), core.lane.at().lane.0, slot);
         let terms = terms.max(1);
@@ -425,12 +445,13 @@ impl<S: LockSystem> Client<S> {
         Acquiring::new(first, wait)
     }
 
-    /// Whether a holder may rely on its lock: the node has not been expelled, and the lease, if
-    /// there is one, has not ended. What is posted later may come too late all the same, unless
-    /// locks are fenced.
+    /// Whether a holder may rely on its lock: the node has not been expelled, the lock's memory
+    /// node not abandoned, and the lease, if there is one, has not ended. What is posted later may
+    /// come too late all the same, unless locks are fenced.
     pub fn is_valid(&self, hold: &Hold<S>) -> bool {
         let now = self.core.lane.executor().now();
-        !self.core.is_expelled.get() && now < hold.holds_until()
+        let is_lost = self.core.is_expelled.get() || self.core.has_abandoned(hold.at().node());
+        !is_lost && now < hold.holds_until()
     }
 
     /// Releases a lock: its first verb is posted behind everything that this lane has posted

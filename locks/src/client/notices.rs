@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, TaskId};
-use lotus_fabric::ids::{Endpoint, LaneId, RemoteAddr};
+use lotus_fabric::ids::{Endpoint, LaneId, NodeId, RemoteAddr};
 use lotus_sabotage::{Rule, broken};
 
 use super::Core;
@@ -147,6 +147,11 @@ impl Notices {
     /// Sends nothing more about a lock: it is being reset.
     pub(super) fn forget(&mut self, at: RemoteAddr) {
         self.unacknowledged.retain(|sent| sent.letter.at != at);
+    }
+
+    /// Sends nothing more about the locks on a memory node.
+    pub(super) fn forget_all(&mut self, memory: NodeId) {
+        self.unacknowledged.retain(|sent| sent.letter.at.node() != memory);
     }
 }
 

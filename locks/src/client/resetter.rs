@@ -9,7 +9,7 @@ use lotus_fabric::rpc::Patience;
 use lotus_sabotage::{Rule, broken};
 
 use super::wire::{self, Message};
-use super::{Core, Expelled};
+use super::{Core, GivenUp};
 use crate::contract::{LockSystem, Member, Verb};
 use crate::reset::{free_again, may_claim};
 use crate::word::{Claim, Head};
@@ -50,7 +50,7 @@ impl<S: LockSystem> Core<S> {
         if self.resetting.borrow_mut().insert(at) {
             let reset = Reset { core: Rc::clone(self), at, head };
             self.lane.executor().spawn(async move {
-                // Expelled, this node resets nothing any more.
+                // Given up, it is for others, or for nobody.
                 let _ = reset.carry_out(why).await;
                 reset.core.resetting.borrow_mut().remove(&at);
             });
@@ -65,10 +65,10 @@ struct Reset<S: LockSystem> {
 }
 
 impl<S: LockSystem> Reset<S> {
-    async fn carry_out(&self, why: Message) -> Result<(), Expelled> {
+    async fn carry_out(&self, why: Message) -> Result<(), GivenUp> {
         let Some(claim) = self.claim(why).await? else { return Ok(()) };
         let marked = self.mark().await?;
-        let (epoch, members) = self.members().await;
+        let (epoch, members) = self.members().await?;
         let generation = self.head.generation(marked);
         self.ask(members, generation).await?;
         self.free(generation).await?;
@@ -81,7 +81,7 @@ impl<S: LockSystem> Reset<S> {
     }
 
     /// Claims the reset. `None` if it is not needed any more, or another may be at it.
-    async fn claim(&self, why: Message) -> Result<Option<Claim>, Expelled> {
+    async fn claim(&self, why: Message) -> Result<Option<Claim>, GivenUp> {
         let me = self.core.me.life;
         loop {
             let found = Claim::of(self.core.read(self.claim_at()).await?);
@@ -102,7 +102,7 @@ impl<S: LockSystem> Reset<S> {
     }
 
     /// Marks the head, and returns it.
-    async fn mark(&self) -> Result<u64, Expelled> {
+    async fn mark(&self) -> Result<u64, GivenUp> {
         loop {
             let found = self.core.read(self.at).await?;
             if self.head.is_resetting(found) {
@@ -113,17 +113,20 @@ impl<S: LockSystem> Reset<S> {
     }
 
     /// The members, after the head was marked: who comes later finds it so.
-    async fn members(&self) -> (Epoch, Vec<Member>) {
+    async fn members(&self) -> Result<(Epoch, Vec<Member>), GivenUp> {
         loop {
             if let Some(members) = self.core.peers.members().await {
-                return members;
+                return Ok(members);
+            }
+            if self.core.has_abandoned(self.at.node()) {
+                return Err(GivenUp);
             }
             self.core.lane.executor().sleep(ASK_AGAIN).await;
         }
     }
 
     /// Returns when each lane of the members has answered, or its node is settled.
-    async fn ask(&self, members: Vec<Member>, generation: u64) -> Result<(), Expelled> {
+    async fn ask(&self, members: Vec<Member>, generation: u64) -> Result<(), GivenUp> {
         let core = &*self.core;
         let lanes = |member: Member| (0..member.lanes).map(move |lane| (member, LaneId(lane)));
         let mut asked: Vec<_> = members.into_iter().flat_map(lanes).collect();
@@ -155,7 +158,7 @@ impl<S: LockSystem> Reset<S> {
     }
 
     /// Frees the head, unless that has been done.
-    async fn free(&self, generation: u64) -> Result<(), Expelled> {
+    async fn free(&self, generation: u64) -> Result<(), GivenUp> {
         loop {
             let found = self.core.read(self.at).await?;
             let Some(new) = free_again(self.head, found) else { return Ok(()) };
@@ -169,7 +172,7 @@ impl<S: LockSystem> Reset<S> {
         }
     }
 
-    async fn unclaim(&self, mine: Claim, epoch: Epoch) -> Result<(), Expelled> {
+    async fn unclaim(&self, mine: Claim, epoch: Epoch) -> Result<(), GivenUp> {
         let swap = Verb::Swap { expected: mine.word(), new: Claim::new(epoch.0, None).word() };
         while self.core.verb(self.claim_at(), swap).await?.is_none() {}
         Ok(())

@@ -301,6 +301,9 @@ impl<S: LockSystem> Run<S> {
             }
             Doing::Mending => match core.mend(self.at.node(), self.posted.1).await {
                 Ok(()) => Event::Lost,
+                Err(VerbError::Unreachable) if self.is_abandoned(core) => {
+                    return Some(self.abandon(core));
+                }
                 // A holder learns it when it releases the lock.
                 Err(VerbError::Revoked) if self.is_upgrading => {
                     return Some(Turn::Stopped(NotHeld::Expelled));
@@ -371,6 +374,10 @@ impl<S: LockSystem> Run<S> {
     /// [`Self::carry_out`], for any step.
     #[inline(never)]
     fn carry_out_rest(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
+        let ends = matches!(step, Step::Held | Step::Upgraded | Step::Gone(_));
+        if !ends && self.is_abandoned(core) {
+            return Some(self.abandon(core));
+        }
         // Told of a reset, it waits no more, and takes nothing back: the reset erases that.
         let step = match step {
             Step::Post(_) | Step::Pause(_) | Step::Tell(_) | Step::Listen if self.is_told(core) => {
@@ -464,9 +471,27 @@ impl<S: LockSystem> Run<S> {
         Turn::Gone(result)
     }
 
+    /// Whether the lock is being reset, or its memory node was abandoned.
     #[inline]
     fn is_told(&self, core: &Core<S>) -> bool {
-        !core.told.borrow().is_empty() && core.slots.borrow_mut().get(self.slot).told.is_some()
+        core.is_interrupted.get() && {
+            let mut slots = core.slots.borrow_mut();
+            let slot = slots.get(self.slot);
+            slot.told.is_some() || slot.is_abandoned
+        }
+    }
+
+    /// Whether the lock's memory node was abandoned.
+    fn is_abandoned(&self, core: &Core<S>) -> bool {
+        core.is_interrupted.get() && core.slots.borrow_mut().get(self.slot).is_abandoned
+    }
+
+    /// Ends a use of an abandoned lock, of which no verb is under way; a holder stays one.
+    fn abandon(&mut self, core: &Core<S>) -> Turn {
+        match self.is_upgrading {
+            true => Turn::Stopped(NotHeld::Unavailable),
+            false => self.end(core, Err(NotHeld::Unavailable)),
+        }
     }
 
     /// Notes that the use holds nothing, and that no verb of it is under way. Returns the number of
@@ -488,7 +513,7 @@ impl<S: LockSystem> Run<S> {
             let mut slots = core.slots.borrow_mut();
             let slot = slots.get(self.slot);
             slot.task = Some(executor.current());
-            (slot.told, slot.resets)
+            (slot.told, slot.resets, slot.is_abandoned)
         };
         let before = state();
         while executor.now() < due && state() == before {
@@ -533,6 +558,9 @@ impl<S: LockSystem> Run<S> {
         }
         loop {
             let Doing::Barred(pause, before) = self.doing else { unreachable!("it is barred") };
+            if self.is_abandoned(core) {
+                return Some(self.abandon(core));
+            }
             let now = core.lane.executor().now();
             if now >= until {
                 return Some(Turn::Stopped(NotHeld::Reset));
@@ -560,6 +588,9 @@ impl<S: LockSystem> Run<S> {
     /// Waits until a reset is over of which this use was told, after an atomic without an answer.
     async fn doubt(&mut self, core: &Rc<Core<S>>, before: u32) -> Option<Turn> {
         loop {
+            if self.is_abandoned(core) {
+                return Some(self.abandon(core));
+            }
             // A node that was expelled is told of nothing, and learns it from the memory node.
             if core.read_head(self.at).await == Err(NotHeld::Expelled) {
                 return Some(self.end(core, Err(NotHeld::Expelled)));

@@ -1,7 +1,7 @@
 //! Requests that a lane has outstanding.
 
 use lotus_fabric::exec::TaskId;
-use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::ids::{NodeId, RemoteAddr};
 
 use crate::contract::Waiter;
 
@@ -18,9 +18,12 @@ pub(super) struct UseSlot {
     pub(super) told: Option<u64>,
     /// Number of resets that it was told of and that are over.
     pub(super) resets: u32,
+    /// Whether the lane has abandoned the lock's memory node.
+    pub(super) is_abandoned: bool,
 }
 
-const FREE: UseSlot = UseSlot { at: None, task: None, is_quiet: false, told: None, resets: 0 };
+const FREE: UseSlot =
+    UseSlot { at: None, task: None, is_quiet: false, told: None, resets: 0, is_abandoned: false };
 
 /// The slots of a lane.
 #[derive(Default)]
@@ -61,6 +64,11 @@ impl Slots {
     /// The slots of requests for a lock.
     pub(super) fn of(&mut self, at: RemoteAddr) -> impl Iterator<Item = &mut UseSlot> {
         self.slots.iter_mut().filter(move |slot| slot.at == Some(at))
+    }
+
+    /// The slots of requests for locks on a memory node.
+    pub(super) fn on(&mut self, memory: NodeId) -> impl Iterator<Item = &mut UseSlot> {
+        self.slots.iter_mut().filter(move |slot| slot.at.is_some_and(|at| at.node() == memory))
     }
 
     /// Number of slots that are taken.

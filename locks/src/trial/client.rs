@@ -14,10 +14,13 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::verbs::VerbError;
 use rand::Rng;
 
-use super::{LaneReport, Referee, Settings, words_of};
+use super::{LaneReport, Losses, Referee, Settings, words_of};
 use crate::client::{Client, Hold, Limits, Roster, Wait};
 use crate::contract::{LockSpace, LockSystem, Member, NotHeld, Peers};
 use crate::word::Mode;
+
+/// Time until a client goes on that was told that the memory node does not answer.
+const UNAVAILABLE: Duration = Duration::from_micros(200);
 
 /// A lane's place in a trial.
 pub(super) struct Seat<S: LockSystem> {
@@ -27,6 +30,7 @@ pub(super) struct Seat<S: LockSystem> {
     pub(super) roster: Roster,
     pub(super) space: LockSpace,
     pub(super) referee: Arc<Referee>,
+    pub(super) losses: Arc<Losses>,
     pub(super) settings: Settings,
 }
 
@@ -48,9 +52,15 @@ pub(super) async fn run<S: LockSystem>(seat: Seat<S>) -> LaneReport {
                 .executor()
                 .env()
                 .rng(stream ^ u64::from(seat.member.life.incarnation()) << 48);
-            for _ in 0..seat.settings.rounds {
-                if seat.round(&mut rng, &report).await == Err(NotHeld::Expelled) {
-                    break;
+            let mut left = seat.settings.rounds;
+            while left > 0 {
+                match seat.round(&mut rng, &report).await {
+                    Err(NotHeld::Expelled) => break,
+                    // There is more to be done when the memory node is back.
+                    Err(NotHeld::Unavailable) => {
+                        seat.lane.executor().sleep(UNAVAILABLE).await;
+                    }
+                    _ => left -= 1,
                 }
             }
             running.set(running.get() - 1);
@@ -253,7 +263,12 @@ impl<S: LockSystem> Seat<S> {
 
     /// Returns when no write of this lane can land any more: the lock must not be released before.
     async fn settle(&self, node: NodeId) {
-        while self.lane.reconnect(node).await == Err(VerbError::Unreachable) {
+        let is_unreachable = async || {
+            let reconnected = self.lane.reconnect(node).await;
+            // Where the memory is lost, so are the writes.
+            reconnected == Err(VerbError::Unreachable) && !self.losses.is_on()
+        };
+        while is_unreachable().await {
             self.lane.executor().sleep(Duration::from_micros(100)).await;
         }
     }

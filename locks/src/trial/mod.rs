@@ -10,10 +10,11 @@
 //! It injects no faults itself: the caller stops, pauses and expels nodes while the trial runs, as
 //! [`simulate`] does.
 //!
-//! `referee`: the judges; `client`: what each client does; `simulated`: trials on virtual time,
-//! with faults.
+//! `referee`: the judges; `client`: what each client does; `losses`: what it does when the memory
+//! is lost; `simulated`: trials on virtual time, with faults.
 
 mod client;
+mod losses;
 mod referee;
 mod simulated;
 
@@ -33,9 +34,10 @@ use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::FabricError;
 
 use crate::client::{Client, Identity, Roster};
-use crate::contract::{Counts, LockSpace, LockSystem, Member, SpaceError};
+use crate::contract::{Counts, LockSpace, LockSystem, Member, Peers, SpaceError};
 use crate::word::Claimant;
 use client::Seat;
+use losses::Losses;
 pub use referee::Referee;
 pub use simulated::{Faults, Struck, StruckAfter, simulate};
 
@@ -199,6 +201,7 @@ pub struct Trial<M: Machines> {
     space: LockSpace,
     roster: Roster,
     referee: Arc<Referee>,
+    losses: Arc<Losses>,
     members: Vec<Member>,
     /// Cores whose reports are awaited, by the life of their node.
     cores: Vec<(Claimant, M::Core)>,
@@ -223,13 +226,12 @@ impl<M: Machines> Trial<M> {
     ) -> Result<Self, TrialError> {
         let base = RemoteAddr::new(settings.memory, REGION, 0);
         let space = LockSpace::new(base, STRIDE, STRIDE, settings.locks)?;
-        let bytes = space.bytes().next_multiple_of(4096);
-        machines.fabric().register(settings.memory, REGION, bytes, Rights::ALL)?;
         let (sender, reports) = async_channel::unbounded();
         let mut trial = Self {
             space,
             roster: Roster::default(),
             referee: Arc::new(Referee::new(settings.locks)),
+            losses: Arc::default(),
             members: Vec::new(),
             cores: Vec::new(),
             reports,
@@ -238,6 +240,7 @@ impl<M: Machines> Trial<M> {
             make: Arc::new(Arc::clone(&make)),
             settings,
         };
+        trial.register_memory(machines)?;
         if trial.settings.first_word != 0 {
             trial.run_aside(machines, &make, async |seat| client::prepare(&seat).await)?;
         }
@@ -247,6 +250,11 @@ impl<M: Machines> Trial<M> {
             trial.start_node(machines, node, &make)?;
         }
         Ok(trial)
+    }
+
+    fn register_memory(&self, machines: &M) -> Result<(), FabricError> {
+        let bytes = self.space.bytes().next_multiple_of(4096);
+        machines.fabric().register(self.settings.memory, REGION, bytes, Rights::ALL)
     }
 
     /// Makes a node a member, and starts its lanes; also one that was expelled before.
@@ -266,6 +274,11 @@ impl<M: Machines> Trial<M> {
             let (sender, is_over) = (self.sender.clone(), Arc::clone(&self.is_over));
             let life = move |seat: Seat<S>| async move {
                 let (timer, client) = (seat.lane.executor().clone(), seat.client.clone());
+                let (losses, memory) = (Arc::clone(&seat.losses), seat.settings.memory);
+                let (follower, clock) = (client.clone(), timer.clone());
+                timer.spawn(async move {
+                    losses.follow(follower, clock, member.life, memory).await;
+                });
                 let report = client::run(seat).await;
                 // Received by nobody if the trial was given up.
                 let _ = sender.send((member.life, report)).await;
@@ -293,6 +306,7 @@ impl<M: Machines> Trial<M> {
     ) -> Program {
         let (settings, space) = (self.settings.clone(), self.space);
         let (roster, referee) = (self.roster.clone(), Arc::clone(&self.referee));
+        let losses = Arc::clone(&self.losses);
         let (fabric, make) = (machines.fabric(), Arc::clone(make));
         Box::new(move |executor| {
             let peers = Rc::new(roster.clone());
@@ -300,7 +314,7 @@ impl<M: Machines> Trial<M> {
             let opened = Client::open(make(), executor, &*fabric, lane, identity);
             let (client, lane) =
                 opened.unwrap_or_else(|error| panic!("no lane of {:?}: {error}", member.node));
-            Box::pin(life(Seat { client, lane, member, roster, space, referee, settings }))
+            Box::pin(life(Seat { client, lane, member, roster, space, referee, losses, settings }))
         })
     }
 
@@ -359,6 +373,43 @@ impl<M: Machines> Trial<M> {
     pub fn next_epoch(&self) -> Epoch {
         let epochs = self.members.iter().map(|member| member.life.incarnation());
         Epoch(epochs.max().unwrap_or(0) + 1)
+    }
+
+    /// Whether the memory is lost, and not there again.
+    pub fn is_memory_lost(&self) -> bool {
+        self.losses.is_on()
+    }
+
+    /// Takes note that the memory node has lost its memory: all lanes abandon it.
+    pub fn lose_memory(&self) {
+        self.losses.begin();
+    }
+
+    /// Nodes that have not abandoned the memory node, each with its life: those that live and are
+    /// not expelled, and those that have died and are not expelled yet.
+    pub fn use_memory_still(&self) -> Vec<Member> {
+        let uses = |member: &&Member| {
+            !self.roster.is_settled(member.life)
+                && self.losses.abandoned_by(member.life) < usize::from(member.lanes)
+        };
+        self.members.iter().filter(uses).copied().collect()
+    }
+
+    /// Gives the memory node its memory again, zeroed. The caller has made sure that no member uses
+    /// it still, and that nothing of those who were expelled reaches it.
+    ///
+    /// # Errors
+    /// The fabric refuses.
+    pub fn regain_memory(&self, machines: &M) -> Result<(), FabricError> {
+        self.register_memory(machines)?;
+        self.referee.forget_words();
+        self.losses.end();
+        Ok(())
+    }
+
+    /// Takes note of something that keeps the trial from its end.
+    pub fn gives_up(&self, why: String) {
+        self.referee.violate(why);
     }
 
     /// Waits for the clients, and audits the locks: each can be taken, what it protects is whole,

@@ -153,6 +153,19 @@ impl Referee {
         }
     }
 
+    /// Notes that the memory was lost, with all words, and is there again. No lock is held then.
+    pub fn forget_words(&self) {
+        let state = &mut *self.state();
+        let mut holders = Vec::new();
+        for (number, lock) in state.locks.iter_mut().enumerate() {
+            (lock.written, lock.is_torn) = (0, false);
+            holders.extend(lock.holders.iter().map(|holder| (number, *holder)));
+        }
+        for (lock, holder) in holders {
+            state.violate(format!("lock {lock}: {holder:?} holds it when its memory returns"));
+        }
+    }
+
     /// Notes something that must not be.
     pub fn violate(&self, what: String) {
         self.state().violate(what);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lotus_fabric::ids::NodeId;
+use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{
     Config, Fault, Limits, MAX_CLOCK_PPM, MemoryFate, Profile, Rates, Scheduled, SimMachines, Stop,
@@ -38,6 +38,9 @@ pub struct Faults {
     pub partitions: u32,
     /// Number of times that nothing reaches the memory node, which keeps its memory.
     pub outages: u32,
+    /// Number of times that the memory node crashes, and returns with zeroed memory when all
+    /// members have abandoned it.
+    pub losses: u32,
     /// Time within which those begin.
     pub span: Duration,
     /// The longest time until a node that stands still is expelled.
@@ -100,6 +103,7 @@ impl Faults {
             pause: Duration::from_millis(2),
             partitions: 0,
             outages: 0,
+            losses: 0,
             span: Duration::from_micros(500),
             detection: Duration::from_millis(1),
             expelled: 0.5,
@@ -139,6 +143,11 @@ enum Happening {
     Isolate(NodeId),
     Rejoin(NodeId),
     Expel(NodeId),
+    /// The memory node crashes. All learn that after the first time, and it returns after the
+    /// second.
+    Lose(Duration, Duration),
+    Miss(Duration),
+    Regain,
 }
 
 /// Draws the faults of a trial: each node is struck once at most, and one is spared.
@@ -190,6 +199,10 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
         happenings
             .extend([(at, Happening::Isolate(memory)), (at + lasting, Happening::Rejoin(memory))]);
     }
+    for _ in 0..faults.losses {
+        let missed = rng.random_range(Duration::ZERO..=faults.detection);
+        happenings.push((random_span(rng), Happening::Lose(missed, random_span(rng))));
+    }
     happenings.sort_by_key(|(at, _)| *at);
     happenings
 }
@@ -223,81 +236,153 @@ pub fn simulate<S: LockSystem>(
             inject(&machines, Fault::ClockRate { node: *node, ppm });
         }
     }
-    let mut trial = Trial::start(&machines, settings.clone(), make.clone())?;
-    if let Some(struck) = faults.struck {
-        wait_for(&machines, &mut trial, struck, faults, make)?;
+    let trial = Trial::start(&machines, settings.clone(), make.clone())?;
+    let mut struck = Strikes { machines, trial, make, fences: faults.fences, fenced: Vec::new() };
+    if let Some(step) = faults.struck {
+        struck.wait_for(step, faults)?;
     }
     let mut happenings = draw(faults, settings, &mut rng);
     while !happenings.is_empty() {
         let (at, happening) = happenings.remove(0);
-        let now = machines.world().now();
-        machines.run_for(at.saturating_sub(now));
-        if !strike(&machines, &mut trial, happening, faults.fences, make)? {
-            happenings.push((at + AGAIN, happening));
+        let now = struck.machines.world().now();
+        if struck.machines.run_for(at.saturating_sub(now)).is_none() {
+            struck.trial.gives_up(format!("{happening:?} cannot happen"));
+            break;
+        }
+        if let Some((after, next)) = struck.strike(happening)? {
+            happenings.push((at + after, next));
             happenings.sort_by_key(|(at, _)| *at);
         }
     }
+    let Strikes { machines, trial, .. } = struck;
     trial.finish::<S>(&machines)
-}
-
-/// Lets the trial go on until a node was struck, or has had the time to be; then it is expelled.
-fn wait_for<S: LockSystem>(
-    machines: &SimMachines,
-    trial: &mut Trial<SimMachines>,
-    struck: Struck,
-    faults: &Faults,
-    make: &Make<S>,
-) -> Result<(), TrialError> {
-    let has_crashed = matches!(machines.run_for(faults.span), Some(Stop::Crashed(_)));
-    inject(machines, Fault::Disarm);
-    if has_crashed {
-        trial.is_out(struck.node);
-        machines.run_for(faults.detection);
-    }
-    if has_crashed || struck.pause.is_some() {
-        let expel = Happening::Expel(struck.node);
-        while !strike(machines, trial, expel, faults.fences, make)? {
-            machines.run_for(AGAIN);
-        }
-    }
-    Ok(())
 }
 
 fn inject(machines: &SimMachines, fault: Fault) {
     machines.world().inject(fault).unwrap_or_else(|error| panic!("a fault: {error}"));
 }
 
-/// Returns whether it has happened.
-fn strike<S: LockSystem>(
-    machines: &SimMachines,
-    trial: &mut Trial<SimMachines>,
-    happening: Happening,
+/// A trial, and what has happened to it.
+struct Strikes<'a, S: LockSystem> {
+    machines: SimMachines,
+    trial: Trial<SimMachines>,
+    make: &'a Make<S>,
+    /// See [`Faults::fences`].
     fences: bool,
-    make: &Make<S>,
-) -> Result<bool, TrialError> {
-    match happening {
-        Happening::Crash(node) => {
-            let crashed = machines.world().crash(node, MemoryFate::Lost);
-            crashed.unwrap_or_else(|error| panic!("a crash: {error}"));
-            trial.is_out(node);
+    /// Nodes that were expelled, with the epochs below which the memory node refuses them.
+    fenced: Vec<(NodeId, Epoch)>,
+}
+
+impl<S: LockSystem> Strikes<'_, S> {
+    /// Lets the trial go on until a node was struck, or has had the time to be; then it is
+    /// expelled.
+    fn wait_for(&mut self, struck: Struck, faults: &Faults) -> Result<(), TrialError> {
+        let has_crashed = matches!(self.machines.run_for(faults.span), Some(Stop::Crashed(_)));
+        inject(&self.machines, Fault::Disarm);
+        if has_crashed {
+            self.trial.is_out(struck.node);
+            self.machines.run_for(faults.detection);
         }
-        Happening::Return(node) => {
-            let returned = machines.world().restart(node);
-            returned.unwrap_or_else(|error| panic!("a return: {error}"));
-            trial.start_node(machines, node, make)?;
-        }
-        Happening::Pause(node, lasting) => inject(machines, Fault::Pause { node, lasting }),
-        Happening::Isolate(node) => inject(machines, Fault::Isolate { node }),
-        Happening::Rejoin(node) => inject(machines, Fault::Rejoin { node }),
-        Happening::Expel(node) => {
-            if fences && !broken(Rule::LostHoldersAreFenced) {
-                match machines.fabric().fence(trial.memory(), node, trial.next_epoch()) {
-                    Err(FabricError::Unreachable { .. }) => return Ok(false),
-                    fenced => fenced?,
-                }
+        if has_crashed || struck.pause.is_some() {
+            while !self.expel(struck.node)? {
+                self.machines.run_for(AGAIN);
             }
-            trial.expel(node);
         }
+        Ok(())
     }
-    Ok(true)
+
+    fn crash(&self, node: NodeId) {
+        let crashed = self.machines.world().crash(node, MemoryFate::Lost);
+        crashed.unwrap_or_else(|error| panic!("a crash: {error}"));
+    }
+
+    fn restart(&self, node: NodeId) {
+        let returned = self.machines.world().restart(node);
+        returned.unwrap_or_else(|error| panic!("a return: {error}"));
+    }
+
+    fn is_up(&self, node: NodeId) -> bool {
+        self.machines.world().restarts(node).is_some()
+    }
+
+    /// Returns what is to happen later, and when: that which follows, or the same once more.
+    fn strike(&mut self, now: Happening) -> Result<Option<(Duration, Happening)>, TrialError> {
+        let memory = self.trial.memory();
+        let has_happened = match now {
+            Happening::Crash(node) => {
+                self.crash(node);
+                self.trial.is_out(node);
+                true
+            }
+            Happening::Return(node) => {
+                self.restart(node);
+                self.trial.start_node(&self.machines, node, self.make)?;
+                true
+            }
+            Happening::Pause(node, lasting) => self.inject(Fault::Pause { node, lasting }),
+            Happening::Isolate(node) => self.inject(Fault::Isolate { node }),
+            Happening::Rejoin(node) => self.inject(Fault::Rejoin { node }),
+            Happening::Expel(node) => self.expel(node)?,
+            // One loss after the other.
+            Happening::Lose(..) if self.trial.is_memory_lost() || !self.is_up(memory) => false,
+            Happening::Lose(missed, regained) => {
+                self.crash(memory);
+                return Ok(Some((missed, Happening::Miss(regained))));
+            }
+            Happening::Miss(regained) => {
+                self.trial.lose_memory();
+                return Ok(Some((regained, Happening::Regain)));
+            }
+            Happening::Regain => self.regain()?,
+        };
+        Ok((!has_happened).then_some((AGAIN, now)))
+    }
+
+    fn inject(&self, fault: Fault) -> bool {
+        inject(&self.machines, fault);
+        true
+    }
+
+    fn expel(&mut self, node: NodeId) -> Result<bool, TrialError> {
+        let (memory, epoch) = (self.trial.memory(), self.trial.next_epoch());
+        if self.fences && !broken(Rule::LostHoldersAreFenced) {
+            // A memory node that is down fences when it returns.
+            if self.is_up(memory) && !self.fence(node, epoch)? {
+                return Ok(false);
+            }
+            self.fenced.push((node, epoch));
+        }
+        self.trial.expel(node);
+        Ok(true)
+    }
+
+    /// Has the memory node refuse a node. Returns whether that was possible.
+    fn fence(&self, node: NodeId, epoch: Epoch) -> Result<bool, TrialError> {
+        is_reached(self.machines.fabric().fence(self.trial.memory(), node, epoch))
+    }
+
+    /// Lets the memory node return, if all members have abandoned it.
+    fn regain(&self) -> Result<bool, TrialError> {
+        if !self.trial.use_memory_still().is_empty() {
+            return Ok(false);
+        }
+        if !self.is_up(self.trial.memory()) {
+            self.restart(self.trial.memory());
+        }
+        // It has forgotten whom it refuses.
+        for (node, epoch) in &self.fenced {
+            if !self.fence(*node, *epoch)? {
+                return Ok(false);
+            }
+        }
+        is_reached(self.trial.regain_memory(&self.machines))
+    }
+}
+
+/// Whether the memory node has answered.
+fn is_reached(answer: Result<(), FabricError>) -> Result<bool, TrialError> {
+    match answer {
+        Err(FabricError::Unreachable { .. }) => Ok(false),
+        answer => Ok(answer.map(|()| true)?),
+    }
 }

@@ -145,6 +145,12 @@ pub const FAULTY: &[Family] = &[
         demands: nothing,
     },
     Family {
+        name: "the memory node loses its memory",
+        settings: mixed,
+        faults: |none| Faults { losses: 2, ..none },
+        demands: nothing,
+    },
+    Family {
         name: "all of these, clocks drift",
         settings: mixed,
         faults: |none| Faults {
@@ -152,6 +158,7 @@ pub const FAULTY: &[Family] = &[
             pauses: 1,
             partitions: 1,
             outages: 1,
+            losses: 1,
             returns: true,
             drift_ppm: 100_000,
             ..none.lossy().doubtful()

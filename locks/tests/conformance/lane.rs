@@ -42,6 +42,14 @@ impl<S: LockSystem> Place<S> {
         let buffer = batch.read(lock(), 8);
         batch.post().await.expect("nothing fails").words(buffer)[0]
     }
+
+    /// Zeroes the lock.
+    pub async fn zero(&self) {
+        let mut batch = self.lane.batch();
+        batch.write_word(lock(), 0);
+        batch.write_word(lock().plus(8), 0);
+        batch.post().await.expect("nothing fails");
+    }
 }
 
 /// Runs `life` on a lane, to its end.

@@ -4,10 +4,12 @@
 //! fabric, and what was done there. The environment variable `LOTUS_LOCK_SEEDS` sets the number of
 //! seeds of each simulated family.
 
+mod abandoned;
 mod families;
 mod grounds;
 mod lane;
 mod order;
+mod service;
 mod struck;
 mod upgrade;
 

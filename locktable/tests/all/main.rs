@@ -1,6 +1,5 @@
 //! The locks' integration tests, as one program; `loom` needs a setting of its own.
 
-mod cas;
 mod lossy;
 mod model;
 mod queues;

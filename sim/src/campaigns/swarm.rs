@@ -330,7 +330,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
         shards: 16,
         lock_table_bytes: pick(rng, &[1 << 10, 1 << 14, 1 << 16]),
         version_table_cache: 64,
-        locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Lotus, Locks::Cas]),
+        locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Dslr, Locks::Cas]),
         timestamps: pick(rng, &[Timestamps::Clock, Timestamps::Oracle]),
         visible: pick(rng, &[Visible::BackupsFirst, Visible::BackupsFirst, Visible::AllAtOnce]),
         read_rule: pick(rng, &[ReadRule::Latest, ReadRule::Latest, ReadRule::Snapshot]),

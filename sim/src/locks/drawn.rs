@@ -100,6 +100,7 @@ fn faults(rng: &mut SmallRng) -> Faults {
         pause: Duration::from_micros(rng.random_range(100..5000)),
         partitions: rng.random_range(0..=1),
         outages: rng.random_range(0..=1),
+        losses: rng.random_range(0..=1),
         returns: rng.random(),
         drift_ppm: if rng.random() { 100_000 } else { 0 },
         struck: None,

@@ -195,6 +195,16 @@ const NAMED: &[Named] = &[
         faults: |none| none,
     },
     Named {
+        name: "memory-lost",
+        shows: "the memory node loses its memory: nobody keeps a lock or a place in a queue there",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Dslr,
+        left: None,
+        settings: |small| Settings { hold: Duration::from_micros(100), dropped: 0.2, ..small },
+        faults: |none| Faults { losses: 2, ..none.lossy() },
+    },
+    Named {
         name: "cas-rw-resets",
         shows: "locks are reset while nodes hold them, wait for them, die, pause and return",
         published_fail: true,

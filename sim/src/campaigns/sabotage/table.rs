@@ -310,6 +310,7 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::GhostsTakeTheirTurns, &["dslr-impatient"], &[Property(LOCKS)]),
     hunted(Rule::ReadersIgnoreSiblings, &["dslr-siblings"], &[Property(LOCKS)]),
     hunted(Rule::NoticesAreRepeated, &["mcs-lost-notice"], &[Property(LOCKS)]),
+    hunted(Rule::LossesEndUses, &["memory-lost"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]
