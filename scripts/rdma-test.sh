@@ -13,7 +13,7 @@ fi
 echo "rdma: the machine is there after $((SECONDS - started)) s"
 
 # All programs are built with the same features, so that no crate is built twice.
-built=(--workspace --features "${RDMA_FEATURES:-lotus-cli/rdma,lotus-txn/rdma}")
+built=(--workspace --features "${RDMA_FEATURES:-lotus-cli/rdma,lotus-txn/rdma,lotus-locks/rdma}")
 
 # The path of a package's test program, as cargo reports it.
 program() {
@@ -29,6 +29,7 @@ cargo test "${built[@]}" --test all --no-run
 cp "${CARGO_TARGET_DIR:-target}/debug/lotus" "$bin/lotus"
 cp "$(program fabric --lib)" "$bin/fabric-tests"
 cp "$(program engine --test all)" "$bin/engine-tests"
+cp "$(program locks --test conformance)" "$bin/locks-tests"
 echo "rdma: the programs are built after $((SECONDS - started)) s"
 
 RDMA_VM_LIMIT_S=${RDMA_VM_LIMIT_S:-600} scripts/rdma-vm/run.sh scripts/rdma-vm/tests.sh

@@ -60,6 +60,8 @@ step "error paths" ./fabric-tests --ignored rdma --skip conformance --skip verbs
 step "lost packets" losing_packets \
     ./fabric-tests --ignored verbs_that_get_lost --test-threads 1
 step "verbs as on local and sim" ./engine-tests --ignored verb_counts --nocapture
+# Broken locks may also wait for ever.
+step "locks" timeout 240 ./locks-tests --ignored network_cards --nocapture
 step "SmallBank: 3 memory nodes, 2 compute nodes" \
     bank --mns 3 --cns 2 --history "$OUT/history.jsonl" --json "$OUT/result.json"
 step "its history" ./lotus check "$OUT/history.jsonl"

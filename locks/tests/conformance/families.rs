@@ -176,7 +176,9 @@ pub fn run(choices: &[Choice], ground: Ground, families: &[Family]) {
         for family in families {
             let faults = (family.faults)(Faults::none());
             let is_calm = faults == Faults::none();
-            let settings = Settings { is_calm, ..(family.settings)(settings()) };
+            let settings = (family.settings)(settings());
+            let rounds = ground.rounds(settings.rounds);
+            let settings = Settings { is_calm, rounds, ..settings };
             check(*choice, ground, family, family.name, &settings, &faults);
             if let Some(first_word) = nearly_used_up(*choice) {
                 let settings = Settings { first_word, ..settings };

@@ -8,6 +8,8 @@ use std::time::Duration;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Machines, Threads};
+#[cfg(feature = "rdma")]
+use lotus_fabric::rdma::{self, RdmaFabric};
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::sim::Profile;
 use lotus_fabric::tcp::{Config, TcpFabric};
@@ -33,6 +35,9 @@ pub enum Ground {
     /// Memory in files that lanes map, messages in rings.
     Shm,
     Tcp,
+    /// Network cards of this machine, all nodes in this process.
+    #[cfg(feature = "rdma")]
+    Rdma,
     /// On virtual time, with these many seeds.
     Sim(u64),
     /// The same, with cards that have masked atomics.
@@ -45,7 +50,19 @@ impl Ground {
         match self {
             // Threads of a busy machine may stand still for long.
             Self::Local | Self::Shm | Self::Tcp => Duration::from_secs(5),
+            #[cfg(feature = "rdma")]
+            Self::Rdma => Duration::from_secs(5),
             Self::Sim(_) | Self::Masked(_) => Duration::from_micros(10),
+        }
+    }
+
+    /// Requests of each client, where a family asks for `rounds`.
+    pub const fn rounds(self, rounds: u32) -> u32 {
+        match self {
+            // The processor may be emulated, and the cards software.
+            #[cfg(feature = "rdma")]
+            Self::Rdma => rounds / 10,
+            _ => rounds,
         }
     }
 
@@ -108,6 +125,12 @@ impl Visitor for Asked<'_> {
             Ground::Tcp => {
                 let fabric = TcpFabric::start(Config::loopback(COUNT), env.clone());
                 let fabric = fabric.expect("loopback has free ports");
+                run(&Threads::over(fabric, env), self.settings, &make)
+            }
+            #[cfg(feature = "rdma")]
+            Ground::Rdma => {
+                let config = rdma::Config::in_process(COUNT, &[]).expect("there are devices");
+                let fabric = RdmaFabric::new(config, env.clone()).expect("the devices work");
                 run(&Threads::over(fabric, env), self.settings, &make)
             }
             Ground::Sim(seeds) | Ground::Masked(seeds) => {

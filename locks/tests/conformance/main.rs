@@ -2,7 +2,8 @@
 //!
 //! `cargo test -p lotus-locks --test conformance -- --nocapture` prints a table: lock, family,
 //! fabric, and what was done there. The environment variable `LOTUS_LOCK_SEEDS` sets the number of
-//! seeds of each simulated family.
+//! seeds of each simulated family. With the feature `rdma` it also runs on network cards, where
+//! there are some (`just rdma-test`).
 
 mod abandoned;
 mod families;
@@ -47,6 +48,14 @@ fn memory_in_shared_files_keeps_the_promises() {
 #[test]
 fn memory_behind_sockets_keeps_the_promises() {
     families::run(&all(Recovery::Fenced), Ground::Tcp, families::CALM);
+}
+
+/// The back end declares no masked atomics, so this is also the `mcs` that does without.
+#[cfg(feature = "rdma")]
+#[test]
+#[ignore = "needs RDMA devices"]
+fn memory_behind_network_cards_keeps_the_promises() {
+    families::run(&Kind::ALL.map(Choice::of), Ground::Rdma, families::CALM);
 }
 
 #[test]
