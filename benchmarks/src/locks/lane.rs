@@ -190,13 +190,22 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         };
         let held = executor.now();
         let mode = self.mode(&hold);
-        let fairness = noted.map(|(ledger, arrival)| ledger.enter(lock, mode, wanted, arrival));
+        let is_leased = mode == Mode::Shared && self.client.system().has_leases();
+        let fairness = noted.map(|(ledger, arrival)| match is_leased {
+            true => ledger.enter_leased(lock, arrival),
+            false => ledger.enter(lock, mode, wanted, arrival),
+        });
         if !stays.is_zero() {
             executor.sleep(stays).await;
         }
         let used = self.use_lock(lock, &mut hold, wanted).await;
         if let Some((ledger, _)) = noted {
-            ledger.leave(lock, self.mode(&hold));
+            if !is_leased {
+                ledger.leave(lock, self.mode(&hold));
+            } else if ledger.was_written(lock) && self.client.is_valid(&hold) {
+                // A lease that lasts now has lasted all the time.
+                ledger.clash();
+            }
         }
         used?;
         if fails {

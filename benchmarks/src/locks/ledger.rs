@@ -108,6 +108,29 @@ impl Ledger {
         Fairness { longest_run: u64::from(run), largest_bypass: passed(before, arrival) }
     }
 
+    /// Notes that a client reads under a lease, which may have ended already: so nobody who writes
+    /// beside it is to blame, unless the client finds afterwards that the lease lasts still.
+    pub(super) fn enter_leased(&self, lock: u64, arrival: Arrival) -> Fairness {
+        let note = self.note(lock);
+        let granted = 1_u64.wrapping_sub(WAITING);
+        let before = note.queue.fetch_add(granted, Ordering::Relaxed);
+        if note.run.load(Ordering::Relaxed) > 0 {
+            note.run.store(0, Ordering::Relaxed);
+        }
+        Fairness { longest_run: 0, largest_bypass: passed(before, arrival) }
+    }
+
+    /// Whether a client has held a lock to write since the last one that has read it.
+    pub(super) fn was_written(&self, lock: u64) -> bool {
+        let note = self.note(lock);
+        note.held.load(Ordering::Acquire) >= WRITER || note.run.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that a reader whose lease lasts has met a writer.
+    pub(super) fn clash(&self) {
+        self.clashes.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Notes that an update lock was upgraded.
     pub(super) fn upgrade(&self, lock: u64) {
         let upgraded = WRITER.wrapping_sub(UPDATE);
@@ -196,6 +219,27 @@ mod tests {
         take(&ledger, 0, Update);
         ledger.upgrade(0);
         assert_eq!(ledger.clashes(), 1, "a reader is there");
+    }
+
+    #[test]
+    fn a_reader_with_a_lease_learns_of_writers_and_blames_nobody() {
+        let ledger = Ledger::new(1);
+        let read = || {
+            let arrival = ledger.request(0);
+            assert_eq!(ledger.enter_leased(0, arrival), Fairness::default());
+        };
+        take(&ledger, 0, Exclusive);
+        read();
+        assert!(ledger.was_written(0), "a writer is there");
+        ledger.leave(0, Exclusive);
+        assert!(!ledger.was_written(0));
+        read();
+        take(&ledger, 0, Exclusive);
+        ledger.leave(0, Exclusive);
+        assert!(ledger.was_written(0), "a writer was there");
+        assert_eq!(ledger.clashes(), 0);
+        ledger.clash();
+        assert_eq!(ledger.clashes(), 1);
     }
 
     #[test]

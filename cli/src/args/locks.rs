@@ -13,13 +13,13 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct LocksArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, drtm.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// Locks as published: without resets, and without fencing.
     #[arg(long)]
     pub as_published: bool,
-    /// Truncated exponential back-off, for cas and cas-rw.
+    /// Truncated exponential back-off, for cas, cas-rw and drtm.
     #[arg(long)]
     pub backoff: bool,
     /// Writers of cas-rw release by compare-and-swap.

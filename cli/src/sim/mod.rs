@@ -50,7 +50,7 @@ pub enum Failure {
     UnknownOfLocks(String),
     /// A lock system cannot be had as published. Leave out the one or the other.
     #[error(transparent)]
-    Unpublished(#[from] lotus_locks::systems::Unpublished),
+    Unoffered(#[from] lotus_locks::systems::Unoffered),
     /// A trial of locks cannot be run.
     #[error(transparent)]
     Locks(#[from] TrialError),

@@ -284,7 +284,8 @@ pub trait LockSystem: 'static {
     /// The next step of a use after an event.
     fn step(&self, of: &mut Self::Use, event: Event, view: &mut View<'_>) -> Step;
 
-    /// Whether locks are leased, so that the times of verbs matter.
+    /// Whether locks are leased, so that the times of verbs matter, and readers have to see that
+    /// theirs lasts still before they use what they have read.
     fn has_leases(&self) -> bool {
         false
     }

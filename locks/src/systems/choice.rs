@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Mcs, Release};
+use super::{Cas, CasRw, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -21,12 +21,14 @@ pub enum Kind {
     DslrU,
     /// [`Mcs`].
     Mcs,
+    /// [`Drtm`].
+    Drtm,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 6] =
-        [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU, Self::Mcs];
+    pub const ALL: [Self; 7] =
+        [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU, Self::Mcs, Self::Drtm];
 
     /// The name, as on the command line.
     pub const fn name(self) -> &'static str {
@@ -37,16 +39,18 @@ impl Kind {
             Self::DslrPlus => "dslr+",
             Self::DslrU => "dslr-u",
             Self::Mcs => "mcs",
+            Self::Drtm => "drtm",
         }
     }
 
     /// Whether the system can be had with this treatment of holders that are late or lost.
     ///
     /// # Errors
-    /// [`Unpublished`].
-    pub const fn check(self, recovery: Recovery) -> Result<(), Unpublished> {
+    /// [`Unoffered`].
+    pub const fn check(self, recovery: Recovery) -> Result<(), Unoffered> {
         match (self, recovery) {
-            (Self::DslrU, Recovery::Paper) => Err(Unpublished(self)),
+            (Self::DslrU, Recovery::Paper) => Err(Unoffered::Unpublished(self)),
+            (Self::Drtm, Recovery::Fenced) => Err(Unoffered::Unfenced(self)),
             _ => Ok(()),
         }
     }
@@ -60,13 +64,19 @@ impl fmt::Display for Kind {
 
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs")]
+#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, drtm")]
 pub struct UnknownKind(String);
 
-/// A system whose paper does not say what becomes of holders that are late or lost.
+/// A treatment of holders that are late or lost with which a system cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no {0} as published: its paper has no leases of update locks")]
-pub struct Unpublished(Kind);
+pub enum Unoffered {
+    /// Its paper does not say what becomes of them.
+    #[error("there is no {0} as published: its paper has no leases of update locks")]
+    Unpublished(Kind),
+    /// It is a baseline, which tolerates no failure.
+    #[error("there is {0} as published only: it tolerates no failure")]
+    Unfenced(Kind),
+}
 
 impl FromStr for Kind {
     type Err = UnknownKind;
@@ -85,7 +95,7 @@ pub struct Choice {
     /// Treatment of holders that are late or lost; without effect where [`Kind::check`] refuses
     /// it.
     pub recovery: Recovery,
-    /// Whether `cas` and `cas-rw` back off ([`Pacing::SMART`]).
+    /// Whether `cas`, `cas-rw` and `drtm` back off ([`Pacing::SMART`]).
     pub backs_off: bool,
     /// The way in which writers of `cas-rw` release.
     pub release: Release,
@@ -103,9 +113,12 @@ pub trait Visitor {
 }
 
 impl Choice {
-    /// A system with the options of its paper, fenced.
+    /// A system with the options of its paper, fenced if it can be had so.
     pub const fn of(kind: Kind) -> Self {
-        let recovery = Recovery::Fenced;
+        let recovery = match kind.check(Recovery::Fenced) {
+            Ok(()) => Recovery::Fenced,
+            Err(_) => Recovery::Paper,
+        };
         let times = DslrTimes::PUBLISHED;
         Self { kind, recovery, backs_off: false, release: Release::Add, times }
     }
@@ -121,6 +134,7 @@ impl Choice {
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
             Kind::DslrU => visitor.visit(move || DslrU::new(times)),
             Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
+            Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
         }
     }
 
@@ -128,7 +142,7 @@ impl Choice {
     /// outstanding together; `None` if there is no bound below that of [`crate::Waiter`].
     pub const fn capacity(self) -> Option<u32> {
         match self.kind {
-            Kind::Cas | Kind::CasRw | Kind::Mcs => None,
+            Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
         }
@@ -158,10 +172,11 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(Choice::of(kind).visit(Name), kind.name());
         }
-        for recovery in [Recovery::Fenced, Recovery::Paper] {
-            let unpublished = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_err());
-            let expected = (recovery == Recovery::Paper).then_some(Kind::DslrU);
-            assert!(unpublished.eq(expected), "{recovery:?}");
+        for (recovery, expected) in [(Recovery::Fenced, Kind::Drtm), (Recovery::Paper, Kind::DslrU)]
+        {
+            let unoffered = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_err());
+            assert!(unoffered.eq([expected]), "{recovery:?}");
+            assert_ne!(Choice::of(expected).recovery, recovery);
         }
         let error = "spin".parse::<Kind>().unwrap_err().to_string();
         assert!(Kind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");

@@ -3,13 +3,15 @@
 mod cas;
 mod cas_rw;
 mod choice;
+mod drtm;
 mod dslr;
 mod dslr_u;
 mod mcs;
 
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
-pub use choice::{Choice, Kind, UnknownKind, Unpublished, Visitor};
+pub use choice::{Choice, Kind, UnknownKind, Unoffered, Visitor};
+pub use drtm::{Drtm, DrtmUse};
 pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};
 pub use mcs::{Mcs, McsUse};

@@ -198,6 +198,9 @@ impl<S: LockSystem> Seat<S> {
             Mode::Update if !self.client.system().promises().upgrades => Mode::Exclusive,
             mode => mode,
         };
+        if mode == Mode::Shared && self.client.system().has_leases() {
+            return self.read_leased(lock, hold, plan).await;
+        }
         referee.enter(lock, life, mode);
         let left = Left { referee, lock, life, mode: Cell::new(mode), tears: Cell::new(false) };
         let words = words_of(hold.at());
@@ -225,6 +228,32 @@ impl<S: LockSystem> Seat<S> {
         }
         if writes {
             self.write(lock, words, before[0].max(before[1]) + 1, &left).await;
+        }
+    }
+
+    /// Reads what a lock protects under a lease, and believes it only if the lease lasts still
+    /// afterwards.
+    async fn read_leased(&self, lock: u64, hold: &Hold<S>, plan: Plan) {
+        let (referee, life) = (&self.referee, self.member.life);
+        let began = referee.begin_leased(lock);
+        let _left = LeftLeased { referee, lock };
+        let words = words_of(hold.at());
+        let Some(before) = self.read(words).await else { return };
+        self.lane.executor().sleep(plan.hold).await;
+        let Some(after) = self.read(words).await else { return };
+        // First what is wrong, then whether the lease lasts: the other way round, it might end in
+        // between.
+        let complaint = referee.complaint(lock, life, after);
+        let was_written = referee.was_written_since(lock, life, began);
+        if !self.client.is_valid(hold) {
+            return;
+        }
+        complaint.into_iter().for_each(|complaint| referee.violate(complaint));
+        if was_written {
+            referee.violate(format!("lock {lock}: {life:?} reads it beside a writer"));
+        }
+        if before != after {
+            referee.violate(format!("lock {lock}: {before:?} became {after:?} under a reader"));
         }
     }
 
@@ -294,6 +323,18 @@ struct Left<'a> {
 impl Drop for Left<'_> {
     fn drop(&mut self) {
         self.referee.leave(self.lock, self.life, self.mode.get(), self.tears.get());
+    }
+}
+
+/// Tells the referee that a reader with a lease has ended, however it ends.
+struct LeftLeased<'a> {
+    referee: &'a Referee,
+    lock: u64,
+}
+
+impl Drop for LeftLeased<'_> {
+    fn drop(&mut self) {
+        self.referee.end_leased(self.lock);
     }
 }
 
@@ -367,9 +408,10 @@ impl<S: LockSystem> Seat<S> {
             if let Some([head, claim]) = words {
                 // Another node may be about to end its claim. One that was lost between its claim
                 // and its mark, or after it has freed the head, leaves it to the next resetter.
-                let claimant = crate::word::Claim::of(claim).by();
+                let system = self.client.system();
+                let claimant = system.head().and_then(|_| crate::word::Claim::of(claim).by());
                 let is_claimed = claimant.is_some_and(|life| !self.roster.is_settled(life));
-                if self.client.system().is_free(head) && !is_claimed {
+                if system.is_free(head) && !is_claimed {
                     return Ok(());
                 }
             }

@@ -35,6 +35,18 @@ struct Lock {
     beside: u64,
     /// Number of update locks that became exclusive.
     upgraded: u64,
+    /// Number of times that it was entered to write.
+    writers: u64,
+    /// Readers whose leases may have ended.
+    leased: usize,
+}
+
+/// What a reader with a lease has seen of a lock's writers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Number of those that have come.
+    writers: u64,
+    is_written: bool,
 }
 
 /// Whether two may hold a lock at the same time.
@@ -80,6 +92,7 @@ impl Referee {
         }
         let found = &mut state.locks[lock as usize];
         found.holders.push((by, mode));
+        found.writers += u64::from(mode != Mode::Shared);
         found.together = found.together.max(found.holders.len());
         let is_update = found.holders.iter().any(|(_, mode)| *mode == Mode::Update);
         found.beside += u64::from(is_update && found.holders.len() > 1);
@@ -119,18 +132,49 @@ impl Referee {
 
     /// Judges the words that a holder has read: they are equal, and no less than what was written.
     pub fn judge(&self, lock: u64, by: Claimant, words: [u64; 2]) {
-        let state = &mut *self.state();
+        if let Some(complaint) = self.complaint(lock, by, words) {
+            self.violate(complaint);
+        }
+    }
+
+    /// What is wrong with the words that a holder has read.
+    pub fn complaint(&self, lock: u64, by: Claimant, words: [u64; 2]) -> Option<String> {
+        let state = &*self.state();
         if state.out.contains(&key(by)) {
-            return;
+            return None;
         }
-        let found = &mut state.locks[lock as usize];
-        let (written, is_torn) = (found.written, found.is_torn);
+        let found = &state.locks[lock as usize];
         let [first, second] = words;
-        if first < written || second < written {
-            state.violate(format!("lock {lock}: {by:?} reads {words:?}, {written} was written"));
-        } else if first != second && !is_torn {
-            state.violate(format!("lock {lock}: {by:?} reads {words:?}, written under one lock"));
+        if first < found.written || second < found.written {
+            let written = found.written;
+            Some(format!("lock {lock}: {by:?} reads {words:?}, {written} was written"))
+        } else if first != second && !found.is_torn {
+            Some(format!("lock {lock}: {by:?} reads {words:?}, written under one lock"))
+        } else {
+            None
         }
+    }
+
+    /// Notes that a client reads under a lease, which may have ended already: so nobody who writes
+    /// beside it is to blame, unless the client finds afterwards that the lease lasts still.
+    pub fn begin_leased(&self, lock: u64) -> Seen {
+        let found = &mut self.state().locks[lock as usize];
+        found.entered += 1;
+        found.leased += 1;
+        found.together = found.together.max(found.leased);
+        found.seen()
+    }
+
+    /// Notes that a client has ended to read under a lease.
+    pub fn end_leased(&self, lock: u64) {
+        self.state().locks[lock as usize].leased -= 1;
+    }
+
+    /// Whether somebody has held a lock to write since `by` began to read it under a lease.
+    pub fn was_written_since(&self, lock: u64, by: Claimant, began: Seen) -> bool {
+        let state = &*self.state();
+        let is_out = state.out.contains(&key(by));
+        !is_out && (began.is_written || state.locks[lock as usize].seen() != began)
     }
 
     /// Notes that a holder has written both words.
@@ -194,6 +238,13 @@ impl Referee {
     /// What must not have been.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
+    }
+}
+
+impl Lock {
+    fn seen(&self) -> Seen {
+        let is_written = self.holders.iter().any(|(_, mode)| *mode != Mode::Shared);
+        Seen { writers: self.writers, is_written }
     }
 }
 
@@ -269,6 +320,28 @@ mod tests {
         });
         assert_eq!(beside_a_writer, 1);
         assert_eq!(violations(|referee| referee.upgrade(0, ONE)), 1);
+    }
+
+    #[test]
+    fn a_reader_with_a_lease_learns_of_writers_and_blames_nobody() {
+        let referee = Referee::new(1);
+        let before = referee.begin_leased(0);
+        assert!(!referee.was_written_since(0, OTHER, before));
+        referee.enter(0, ONE, Mode::Exclusive);
+        assert!(referee.was_written_since(0, OTHER, before));
+        let beside = referee.begin_leased(0);
+        assert!(referee.was_written_since(0, OTHER, beside));
+        referee.leave(0, ONE, Mode::Exclusive, false);
+        assert!(
+            referee.was_written_since(0, OTHER, before)
+                && referee.was_written_since(0, OTHER, beside)
+        );
+        let after = referee.begin_leased(0);
+        (0..3).for_each(|_| referee.end_leased(0));
+        assert!(!referee.was_written_since(0, OTHER, after));
+        referee.expel(OTHER);
+        assert!(!referee.was_written_since(0, OTHER, before));
+        assert_eq!((referee.together(), referee.violations().len()), (3, 0));
     }
 
     #[test]

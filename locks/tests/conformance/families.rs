@@ -215,7 +215,7 @@ pub fn nearly_used_up(choice: Choice) -> Option<u64> {
             let (max_x, max_s, max_u) = (count, count, count);
             return Some(UpdateTickets { n_x, n_s, n_u, max_x, max_s, max_u }.with(0));
         }
-        Kind::Cas | Kind::CasRw | Kind::DslrPlus | Kind::Mcs => return None,
+        Kind::Cas | Kind::CasRw | Kind::DslrPlus | Kind::Mcs | Kind::Drtm => return None,
     }
     let fields = match choice.recovery {
         Recovery::Paper => TicketFields::PAPER,

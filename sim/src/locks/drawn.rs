@@ -30,9 +30,28 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         ..Choice::of(any)
     };
     let (settings, faults) = (settings(choice, rng), faults(rng));
+    let (choice, settings, faults) = match choice.kind.check(Recovery::Fenced) {
+        Ok(()) => (choice, settings, faults),
+        Err(_) => without_faults(choice, settings),
+    };
     let is_masked = choice.kind == Kind::Mcs && rng.random();
     let profile = if is_masked { MASKED } else { PROFILE };
     LockScenario { choice, settings, faults, profile }.with(recovery)
+}
+
+/// The scenario of a baseline, which tolerates no failure.
+fn without_faults(choice: Choice, settings: Settings) -> (Choice, Settings, Faults) {
+    let settings = Settings { is_calm: true, ..settings };
+    match choice.kind {
+        // Each lease is waited for, so that few fit into a trial. Without back-off a writer would
+        // try in each round trip.
+        Kind::Drtm => {
+            let (clients, rounds) = (settings.clients.min(2), settings.rounds.min(20));
+            let settings = Settings { clients, rounds, terms: 1, ..settings };
+            (Choice { backs_off: true, ..choice }, settings, Faults::none())
+        }
+        _ => (choice, settings, Faults::none()),
+    }
 }
 
 /// A share of requests: often none.
@@ -67,7 +86,7 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
 /// A free lock whose counters have `left` until they are used up; zero for systems without.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
-        Kind::Cas | Kind::CasRw | Kind::Mcs => 0,
+        Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm => 0,
         Kind::Dslr | Kind::DslrPlus => {
             let fields = match choice.recovery {
                 Recovery::Paper => TicketFields::PAPER,
