@@ -310,7 +310,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 let [head, claim, value] = *done.words(buffer) else { unreachable!("three words") };
                 let ledger = shared.ledger.as_ref();
                 let written = ledger.map_or(value, |ledger| ledger.written(lock));
-                let is_free = self.client.system().is_free(head);
+                let is_free = self.client.system().is_unused([head, claim]);
                 if is_free && value == written {
                     continue;
                 }

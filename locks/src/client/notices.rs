@@ -50,7 +50,7 @@ struct Mailbox {
 #[derive(Clone, Copy)]
 enum Mail {
     None,
-    Unread(Peer),
+    Unread(Peer, u64),
     Read,
 }
 
@@ -121,19 +121,24 @@ impl Notices {
         if !matches!(mail, Mail::None) {
             return false;
         }
-        *mail = Mail::Unread(letter.from);
+        *mail = Mail::Unread(letter.from, letter.says);
         true
     }
 
-    /// Takes a notice to the use of a slot.
-    pub(super) fn take(&mut self, slot: u16) -> Option<Notice> {
+    /// Takes a notice to the use of a slot, and what it says.
+    pub(super) fn take(&mut self, slot: u16) -> Option<(Notice, u64)> {
         let mailbox = &mut self.boxes[usize::from(slot)];
         [Said::Handover, Said::Successor].into_iter().find_map(|said| {
             let mail = mailbox.mail(said);
-            let Mail::Unread(peer) = *mail else { return None };
+            let Mail::Unread(peer, says) = *mail else { return None };
             *mail = Mail::Read;
-            Some(Notice::new(said, peer))
+            Some((Notice::new(said, peer), says))
         })
+    }
+
+    /// Makes room for another notice: the one that was taken was not for this use.
+    pub(super) fn refuse(&mut self, slot: u16, said: Said) {
+        *self.boxes[usize::from(slot)].mail(said) = Mail::None;
     }
 
     /// Sends no more what the use of a slot has told the one before it.
@@ -176,12 +181,12 @@ impl<S: LockSystem> Core<S> {
         self.notices.borrow_mut().close(slot);
     }
 
-    /// Sends the notice of a use to the one that it names.
-    pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice) {
+    /// Sends the notice of a use to the one that it names, with what else it says.
+    pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice, says: u64) {
         let (said, peer) = (notice.said(), notice.peer());
         let owner = self.notices.borrow().boxes[usize::from(slot)].owner;
         let (at, from) = owner.expect("a use has its box open");
-        let letter = Letter { said, at, from, to: peer };
+        let letter = Letter { said, at, from, to: peer, says };
         let Some(node) = self.peers.node(peer.who.node()) else { return };
         let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
         if to == self.lane.at() {
@@ -308,7 +313,7 @@ mod tests {
     }
 
     fn handover(to: Peer) -> Letter {
-        Letter { said: Said::Handover, at: at(), from: OTHER, to }
+        Letter { said: Said::Handover, at: at(), from: OTHER, to, says: 7 }
     }
 
     /// As the word names its tail.
@@ -332,9 +337,12 @@ mod tests {
             }
             assert!(notices.put(&letter));
             assert!(!notices.put(&letter), "twice");
-            assert_eq!(notices.take(0), Some(Notice::new(letter.said, OTHER)));
+            assert_eq!(notices.take(0), Some((Notice::new(letter.said, OTHER), 7)));
             assert!(!notices.put(&letter), "again, after it was read");
             assert_eq!(notices.take(0), None);
+            notices.refuse(0, letter.said);
+            assert!(notices.put(&letter), "the first was not for this use");
+            assert!(notices.take(0).is_some());
         }
     }
 
@@ -361,7 +369,7 @@ mod tests {
         let mut notices = Notices::default();
         let to = Endpoint { node: NodeId(1), lane: LaneId(0) };
         let sent = |said, from| Sent {
-            letter: Letter { said, at: at(), from, to: OTHER },
+            letter: Letter { said, at: at(), from, to: OTHER, says: 0 },
             to,
             due: Nanos(0),
             pause: AGAIN.0,

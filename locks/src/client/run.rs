@@ -355,7 +355,9 @@ impl<S: LockSystem> Run<S> {
         if !self.is_leaving {
             self.verbs += 1;
         }
-        add_verb(batch, self.at, verb)
+        let is_second = S::TWO_WORDS && core.system.is_second(&self.state);
+        let word = if is_second { self.at.plus(8) } else { self.at };
+        add_verb(batch, word, verb)
     }
 
     #[inline(always)]
@@ -411,7 +413,7 @@ impl<S: LockSystem> Run<S> {
                 };
             }
             Step::Tell(notice) => {
-                core.tell(self.slot, notice);
+                core.tell(self.slot, notice, core.system.says(&self.state));
                 let step = self.step(core, Event::Told);
                 self.doing = Doing::Next(step);
             }

@@ -65,7 +65,8 @@ pub enum NotHeld {
     Unsupported,
 }
 
-/// A verb on the head of a lock object, its first word.
+/// A verb on the head of a lock object, its first word; or on the second
+/// ([`LockSystem::TWO_WORDS`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verb {
     /// READ.
@@ -236,6 +237,10 @@ pub trait LockSystem: 'static {
     /// Whether uses tell one another of themselves, by [`Step::Tell`].
     const TELLS: bool = false;
 
+    /// Whether verbs may be on the second word of the lock object, which then has counters; it is
+    /// no claim, so the locks are never reset.
+    const TWO_WORDS: bool = false;
+
     /// Name, as on the command line.
     fn name(&self) -> &'static str;
 
@@ -260,9 +265,15 @@ pub trait LockSystem: 'static {
     /// Whether nobody holds the lock of this head, and nobody waits for it.
     fn is_free(&self, head: u64) -> bool;
 
+    /// Whether nobody holds the lock of an object that begins with these words, and nobody waits
+    /// for it. The second one may be none of the lock's.
+    fn is_unused(&self, words: [u64; 2]) -> bool {
+        self.is_free(words[0])
+    }
+
     /// Bytes of a lock object.
     fn object_bytes(&self) -> u64 {
-        if self.head().is_some() { 16 } else { 8 }
+        if self.head().is_some() || Self::TWO_WORDS { 16 } else { 8 }
     }
 
     /// A use that has not begun.
@@ -274,6 +285,23 @@ pub trait LockSystem: 'static {
     /// Names a use anew, by a number that its lane has never given before; before each
     /// [`Event::Begin`], where uses tell one another of themselves.
     fn renumber(&self, _of: &mut Self::Use, _number: u64) {}
+
+    /// Whether the verb of the last step is on the second word ([`Self::TWO_WORDS`]).
+    fn is_second(&self, _of: &Self::Use) -> bool {
+        false
+    }
+
+    /// What the notice of the last [`Step::Tell`] says beside its names, in a form of the system's
+    /// own.
+    fn says(&self, _of: &Self::Use) -> u64 {
+        0
+    }
+
+    /// Takes note of what a notice says, before [`Self::hear`]. Returns whether it is for this use;
+    /// if not, it counts as one that has not come.
+    fn take_note(&self, _of: &mut Self::Use, _notice: Notice, _says: u64) -> bool {
+        true
+    }
 
     /// The next step of a use that listens, or holds the lock, after a notice to it. Each use
     /// hears of one successor at most, and is handed the lock once at most.

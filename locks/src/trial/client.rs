@@ -365,7 +365,9 @@ pub(super) async fn prepare<S: LockSystem>(seat: &Seat<S>) {
         let mut written = false;
         while !written {
             let mut batch = seat.lane.batch();
-            batch.write_word(seat.space.object(lock), seat.settings.first_word);
+            let object = seat.space.object(lock);
+            let word = if S::TWO_WORDS { object.plus(8) } else { object };
+            batch.write_word(word, seat.settings.first_word);
             written = batch.post().await.is_ok();
             if !written {
                 seat.settle(seat.settings.memory).await;
@@ -405,13 +407,13 @@ impl<S: LockSystem> Seat<S> {
         self.client.quiet().await;
         loop {
             let words = self.read(object).await;
-            if let Some([head, claim]) = words {
+            if let Some(words @ [_, claim]) = words {
                 // Another node may be about to end its claim. One that was lost between its claim
                 // and its mark, or after it has freed the head, leaves it to the next resetter.
                 let system = self.client.system();
                 let claimant = system.head().and_then(|_| crate::word::Claim::of(claim).by());
                 let is_claimed = claimant.is_some_and(|life| !self.roster.is_settled(life));
-                if system.is_free(head) && !is_claimed {
+                if system.is_unused(words) && !is_claimed {
                     return Ok(());
                 }
             }

@@ -89,7 +89,8 @@ pub struct Settings {
     /// Whether no fault happens, so that nothing but the request itself may be the reason why it
     /// fails.
     pub is_calm: bool,
-    /// Words with which the locks begin, for counters that are about to be used up.
+    /// Words with which the locks begin, for counters that are about to be used up; the second
+    /// words, where they have the counters.
     pub first_word: u64,
 }
 
