@@ -13,7 +13,7 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct LocksArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, drtm.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// Locks as published: without resets, and without fencing.

@@ -71,8 +71,10 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "dslr", "--fabric", "sim", "--zipf", "0", "--critical-section", "2"],
         &["--lock", "mcs", "--fabric", "sim"],
         &["--lock", "mcs", "--cns", "2"],
+        &["--lock", "rma-rw", "--as-published"],
+        &["--lock", "rma-rw", "--as-published", "--fabric", "sim", "--zipf", "0.9"],
         &["--lock", "drtm", "--as-published", "--backoff"],
-        &["--lock", "drtm", "--as-published", "--fabric", "sim", "--secs", "0.1"],
+        &["--lock", "drtm", "--as-published", "--fabric", "sim"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
     ];

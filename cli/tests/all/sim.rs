@@ -204,9 +204,11 @@ fn lock_systems_are_tried_and_holes_of_published_ones_are_shown() {
     assert!(code == 2 && why.contains("there is no dslr-u as published"), "{why}");
     let (code, _, why) = run(&["sim", "locks", "--lock", "drtm"]);
     assert!(code == 2 && why.contains("there is drtm as published only"), "{why}");
-    let baseline = ["sim", "locks", "--lock", "drtm", "--as-published", "--seeds", "4"];
-    let (code, text, _) = run(&baseline);
-    assert_eq!((code, text.lines().last()), (0, Some("no violation")), "{text}");
+    for baseline in ["rma-rw", "drtm"] {
+        let flags = ["sim", "locks", "--lock", baseline, "--as-published", "--seeds", "4"];
+        let (code, text, _) = run(&flags);
+        assert_eq!((code, text.lines().last()), (0, Some("no violation")), "{text}");
+    }
     let (code, _, why) = run(&["sim", "locks", "--scenario", "nix"]);
     assert!(code == 2 && why.contains("no scenario nix"), "{why}");
 }

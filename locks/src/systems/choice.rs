@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release};
+use super::{Cas, CasRw, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -21,14 +21,24 @@ pub enum Kind {
     DslrU,
     /// [`Mcs`].
     Mcs,
+    /// [`RmaRw`].
+    RmaRw,
     /// [`Drtm`].
     Drtm,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 7] =
-        [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU, Self::Mcs, Self::Drtm];
+    pub const ALL: [Self; 8] = [
+        Self::Cas,
+        Self::CasRw,
+        Self::Dslr,
+        Self::DslrPlus,
+        Self::DslrU,
+        Self::Mcs,
+        Self::RmaRw,
+        Self::Drtm,
+    ];
 
     /// The name, as on the command line.
     pub const fn name(self) -> &'static str {
@@ -39,6 +49,7 @@ impl Kind {
             Self::DslrPlus => "dslr+",
             Self::DslrU => "dslr-u",
             Self::Mcs => "mcs",
+            Self::RmaRw => "rma-rw",
             Self::Drtm => "drtm",
         }
     }
@@ -50,7 +61,7 @@ impl Kind {
     pub const fn check(self, recovery: Recovery) -> Result<(), Unoffered> {
         match (self, recovery) {
             (Self::DslrU, Recovery::Paper) => Err(Unoffered::Unpublished(self)),
-            (Self::Drtm, Recovery::Fenced) => Err(Unoffered::Unfenced(self)),
+            (Self::RmaRw | Self::Drtm, Recovery::Fenced) => Err(Unoffered::Unfenced(self)),
             _ => Ok(()),
         }
     }
@@ -64,7 +75,9 @@ impl fmt::Display for Kind {
 
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, drtm")]
+#[error(
+    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm"
+)]
 pub struct UnknownKind(String);
 
 /// A treatment of holders that are late or lost with which a system cannot be had.
@@ -134,6 +147,7 @@ impl Choice {
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
             Kind::DslrU => visitor.visit(move || DslrU::new(times)),
             Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
+            Kind::RmaRw => visitor.visit(RmaRw::default),
             Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
         }
     }
@@ -142,7 +156,7 @@ impl Choice {
     /// outstanding together; `None` if there is no bound below that of [`crate::Waiter`].
     pub const fn capacity(self) -> Option<u32> {
         match self.kind {
-            Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm => None,
+            Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::RmaRw | Kind::Drtm => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
         }
@@ -172,11 +186,14 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(Choice::of(kind).visit(Name), kind.name());
         }
-        for (recovery, expected) in [(Recovery::Fenced, Kind::Drtm), (Recovery::Paper, Kind::DslrU)]
+        let baselines = [Kind::RmaRw, Kind::Drtm];
+        for (recovery, expected) in
+            [(Recovery::Fenced, &baselines[..]), (Recovery::Paper, &[Kind::DslrU])]
         {
             let unoffered = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_err());
-            assert!(unoffered.eq([expected]), "{recovery:?}");
-            assert_ne!(Choice::of(expected).recovery, recovery);
+            let unoffered: Vec<_> = unoffered.collect();
+            assert_eq!(unoffered, expected, "{recovery:?}");
+            assert!(unoffered.iter().all(|kind| Choice::of(*kind).recovery != recovery));
         }
         let error = "spin".parse::<Kind>().unwrap_err().to_string();
         assert!(Kind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");

@@ -7,6 +7,7 @@ mod drtm;
 mod dslr;
 mod dslr_u;
 mod mcs;
+mod rma_rw;
 
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
@@ -15,3 +16,4 @@ pub use drtm::{Drtm, DrtmUse};
 pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};
 pub use mcs::{Mcs, McsUse};
+pub use rma_rw::{RmaRw, RmaRwUse};

@@ -6,6 +6,7 @@ mod drtm;
 mod head;
 mod mcs;
 mod mode;
+mod rma_rw;
 mod tickets;
 mod update_tickets;
 
@@ -15,5 +16,6 @@ pub use drtm::DrtmWord;
 pub use head::Head;
 pub use mcs::McsWord;
 pub use mode::Mode;
+pub use rma_rw::RmaRwCounts;
 pub use tickets::{TicketFields, Tickets};
 pub use update_tickets::UpdateTickets;

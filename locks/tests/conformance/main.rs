@@ -92,7 +92,8 @@ fn masked_atomics_keep_the_promises() {
     let fenced = [of(Recovery::Fenced)];
     families::run(&fenced, Ground::Masked(seeds()), families::CALM);
     families::run(&fenced, Ground::Masked(seeds()), families::FAULTY);
-    families::run(&[of(Recovery::Paper)], Ground::Masked(seeds()), families::CALM);
+    let published = [of(Recovery::Paper), Choice::of(Kind::RmaRw)];
+    families::run(&published, Ground::Masked(seeds()), families::CALM);
 }
 
 /// As published, locks exclude as long as nobody is late or lost.

@@ -7,7 +7,7 @@ use lotus_fabric::ids::NodeId;
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind, Release};
 use lotus_locks::trial::{Faults, Settings};
-use lotus_locks::word::{TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{RmaRwCounts, TicketFields, Tickets, UpdateTickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -34,7 +34,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         Ok(()) => (choice, settings, faults),
         Err(_) => without_faults(choice, settings),
     };
-    let is_masked = choice.kind == Kind::Mcs && rng.random();
+    let is_masked = matches!(choice.kind, Kind::Mcs | Kind::RmaRw) && rng.random();
     let profile = if is_masked { MASKED } else { PROFILE };
     LockScenario { choice, settings, faults, profile }.with(recovery)
 }
@@ -87,6 +87,10 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
         Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm => 0,
+        Kind::RmaRw => {
+            let count = RmaRwCounts::LIMIT - left;
+            RmaRwCounts::new(count, count).word()
+        }
         Kind::Dslr | Kind::DslrPlus => {
             let fields = match choice.recovery {
                 Recovery::Paper => TicketFields::PAPER,
