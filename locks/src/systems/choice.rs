@@ -147,7 +147,7 @@ impl Choice {
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
             Kind::DslrU => visitor.visit(move || DslrU::new(times)),
             Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
-            Kind::RmaRw => visitor.visit(RmaRw::default),
+            Kind::RmaRw => visitor.visit(RmaRw::published),
             Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
         }
     }

@@ -19,12 +19,11 @@ use crate::contract::{
 };
 use crate::word::{Head, McsWord, Mode, RmaRwCounts};
 
-/// The most writers that have the lock one after another before readers are admitted.
-const WRITERS: u32 = 16;
-
 /// The system. See the module's documentation.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct RmaRw {
+    /// The most writers that have the lock one after another before readers are admitted.
+    most_writers: u32,
     /// Whether the fabric has masked atomics.
     has_masks: bool,
 }
@@ -126,9 +125,9 @@ impl RmaRwUse {
     }
 
     /// Ends the turn of a writer.
-    fn leave(&mut self) -> Step {
+    fn leave(&mut self, most_writers: u32) -> Step {
         match self.successor {
-            Some(successor) if self.run < WRITERS => self.hand_over(successor),
+            Some(successor) if self.run < most_writers => self.hand_over(successor),
             _ => {
                 let admitting = RmaRwCounts::admitting(self.gone);
                 self.run = 0;
@@ -149,6 +148,16 @@ impl RmaRwUse {
 }
 
 impl RmaRw {
+    /// The system with this bound of writers in a row.
+    pub const fn new(most_writers: u32) -> Self {
+        Self { most_writers, has_masks: false }
+    }
+
+    /// At most 16 writers in a row.
+    pub const fn published() -> Self {
+        Self::new(16)
+    }
+
     /// Makes a writer the tail of the queue, whose word was `seen` last.
     fn enqueue(self, of: &mut RmaRwUse, seen: u64) -> Step {
         let tail = |word: McsWord| word.with_tail(of.me.who.raw(), of.me.number as u32).word();
@@ -324,7 +333,7 @@ impl LockSystem for RmaRw {
             (At::Behind, Event::Told) => Step::Listen,
             (At::HandingOver, Event::Told) => Step::Gone(Ok(())),
             (At::Reading, Event::Leave) => of.post(At::Going, Verb::Add(RmaRwCounts::GOES)),
-            (At::Writing, Event::Leave) => of.leave(),
+            (At::Writing, Event::Leave) => of.leave(self.most_writers),
             (At::Coming | At::Polling | At::Enqueueing(_), Event::Leave) => Step::Gone(Ok(())),
             (_, Event::Lost) => Step::Gone(Err(NotHeld::Unavailable)),
             (at, event) => unreachable!("{event:?} at {at:?}"),
@@ -351,7 +360,7 @@ mod tests {
 
     impl Machine {
         fn new(mode: Mode, masked_atomics: bool) -> Self {
-            let mut rma_rw = RmaRw::default();
+            let mut rma_rw = RmaRw::published();
             rma_rw.fit(&Capabilities { masked_atomics, ..Capabilities::default() });
             let life = Claimant::new(1, 7);
             let mut state = rma_rw.start(Request { mode, who: ME, life, terms: 1 });
@@ -552,7 +561,7 @@ mod tests {
             lost.step(Event::Begin);
             assert_eq!(lost.step(Event::Lost), Step::Gone(Err(NotHeld::Unavailable)));
         }
-        let is_unused = |words| RmaRw::default().is_unused(words);
+        let is_unused = |words| RmaRw::published().is_unused(words);
         assert!(is_unused([0, 0]) && is_unused([0, counted(5, 5)]));
         for used in [[tail(), 0], [0, counted(5, 4)], [0, announced(5, 5)]] {
             assert!(!is_unused(used), "{used:x?}");
