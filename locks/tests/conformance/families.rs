@@ -10,6 +10,7 @@ use lotus_locks::{Promises, Recovery};
 use super::grounds::{Ground, settings, trial};
 
 /// A family. All demand exclusion, whole data, an end, and free locks in the end.
+#[derive(Clone, Copy)]
 pub struct Family {
     name: &'static str,
     settings: fn(Settings) -> Settings,
@@ -100,6 +101,16 @@ pub const CALM: &[Family] = &[
         demands: nothing,
     },
 ];
+
+/// Those of [`CALM`] that have a bit of everything, for a ground where each trial takes long.
+#[cfg(feature = "rdma")]
+pub fn few() -> Vec<Family> {
+    const NAMES: [&str; 3] = ["exclusion", "upgrade", "all of these, several terms"];
+    let few = CALM.iter().filter(|family| NAMES.contains(&family.name));
+    let few: Vec<_> = few.copied().collect();
+    assert_eq!(few.len(), NAMES.len(), "each is there");
+    few
+}
 
 /// All kinds of requests.
 fn mixed(small: Settings) -> Settings {

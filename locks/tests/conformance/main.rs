@@ -67,7 +67,7 @@ fn memory_behind_sockets_keeps_the_promises() {
 #[test]
 #[ignore = "needs RDMA devices"]
 fn memory_behind_network_cards_keeps_the_promises() {
-    families::run(&Kind::ALL.map(usual), Ground::Rdma, families::CALM);
+    families::run(&Kind::ALL.map(usual), Ground::Rdma, &families::few());
 }
 
 #[test]
