@@ -71,6 +71,8 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "dslr", "--fabric", "sim", "--zipf", "0", "--critical-section", "2"],
         &["--lock", "mcs", "--fabric", "sim"],
         &["--lock", "mcs", "--cns", "2"],
+        &["--lock", "shiftlock", "--threshold", "2"],
+        &["--lock", "shiftlock", "--cns", "2", "--fabric", "sim"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
     ];

@@ -149,13 +149,22 @@ struct GivenUp;
 
 /// Adds a verb on a word to a batch.
 #[inline(always)]
-fn add_verb(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> Buffer {
+fn add_verb<S: LockSystem>(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> Buffer {
     match verb {
         Verb::Read => batch.read(word, 8),
         Verb::Add(summand) => batch.fetch_and_add(word, summand),
         Verb::Swap { expected, new } => batch.compare_and_swap(word, expected, new),
         Verb::Exchange { mask, new } => {
             let swap = MaskedSwap { compare: 0, compare_mask: 0, swap: new, swap_mask: mask };
+            batch.masked_compare_and_swap(word, swap)
+        }
+        Verb::SwapPart { expected, new } => {
+            let swap = MaskedSwap {
+                compare: expected,
+                compare_mask: S::COMPARED,
+                swap: new,
+                swap_mask: S::REPLACED,
+            };
             batch.masked_compare_and_swap(word, swap)
         }
     }
@@ -178,7 +187,7 @@ impl<S: LockSystem> Core<S> {
         }
         let used = self.connections.current(word.node());
         let mut batch = self.lane.batch();
-        let buffer = add_verb(&mut batch, word, verb);
+        let buffer = add_verb::<S>(&mut batch, word, verb);
         if let Ok(done) = batch.post().await {
             return Ok(Some(done.words(buffer)[0]));
         }

@@ -44,17 +44,21 @@ struct Mailbox {
     /// The lock, and the use of it; `None` if the slot is free.
     owner: Option<(RemoteAddr, Peer)>,
     successor: Mail,
-    handover: Mail,
+    /// That the lock is its, in whichever words.
+    turn: Mail,
 }
 
 #[derive(Clone, Copy)]
 enum Mail {
     None,
-    Unread(Peer),
+    Unread(Notice, u64),
     Read,
 }
 
-const CLOSED: Mailbox = Mailbox { owner: None, successor: Mail::None, handover: Mail::None };
+/// See [`LockSystem::LATER`].
+type Later = Option<fn(u64, u64) -> bool>;
+
+const CLOSED: Mailbox = Mailbox { owner: None, successor: Mail::None, turn: Mail::None };
 
 struct Sent {
     letter: Letter,
@@ -67,18 +71,18 @@ impl Mailbox {
     fn mail(&mut self, said: Said) -> &mut Mail {
         match said {
             Said::Successor => &mut self.successor,
-            Said::Handover => &mut self.handover,
+            Said::Handover | Said::ModeChanged => &mut self.turn,
         }
     }
 
-    /// Whether its use is the one that is meant.
-    fn is_for(&self, letter: &Letter) -> bool {
+    /// Whether its use is the one that is meant, as far as names tell.
+    fn is_for(&self, letter: &Letter, later: Later) -> bool {
         let Peer { who, number } = letter.to;
         self.owner.is_some_and(|(at, own)| {
             let is_number = match letter.said {
-                // The word has had room for half of it.
-                Said::Successor => own.number as u32 == number as u32,
-                Said::Handover => own.number == number,
+                // The word has had room for half of it, or for nothing of it.
+                Said::Successor => later.is_some() || own.number as u32 == number as u32,
+                Said::Handover | Said::ModeChanged => own.number == number,
             };
             at == letter.at && own.who == who && is_number
         })
@@ -112,35 +116,49 @@ impl Notices {
 
     /// Puts a notice in the box of its use, if that is there and has not had it. Returns whether it
     /// is new there.
-    fn put(&mut self, letter: &Letter) -> bool {
+    ///
+    /// Of two that may be of successors, where only what they say tells which use is meant, the
+    /// later one stays: nobody can have enqueued behind the present use before those that did
+    /// behind a former one.
+    fn put(&mut self, letter: &Letter, later: Later) -> bool {
         let slot = usize::from(letter.to.who.slot());
-        let Some(mailbox) = self.boxes.get_mut(slot).filter(|own| own.is_for(letter)) else {
+        let Some(mailbox) = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, later)) else {
             return false;
         };
         let mail = mailbox.mail(letter.said);
-        if !matches!(mail, Mail::None) {
-            return false;
+        let is_new = match mail {
+            Mail::None => true,
+            Mail::Unread(notice, says) if notice.said() == Said::Successor => {
+                later.is_some_and(|later| later(letter.says, *says))
+            }
+            Mail::Unread(..) | Mail::Read => false,
+        };
+        if is_new {
+            *mail = Mail::Unread(Notice::new(letter.said, letter.from), letter.says);
         }
-        *mail = Mail::Unread(letter.from);
-        true
+        is_new
     }
 
-    /// Takes a notice to the use of a slot.
-    pub(super) fn take(&mut self, slot: u16) -> Option<Notice> {
+    /// Takes a notice to the use of a slot, and what it says.
+    pub(super) fn take(&mut self, slot: u16) -> Option<(Notice, u64)> {
         let mailbox = &mut self.boxes[usize::from(slot)];
-        [Said::Handover, Said::Successor].into_iter().find_map(|said| {
-            let mail = mailbox.mail(said);
-            let Mail::Unread(peer) = *mail else { return None };
+        [&mut mailbox.turn, &mut mailbox.successor].into_iter().find_map(|mail| {
+            let Mail::Unread(notice, says) = *mail else { return None };
             *mail = Mail::Read;
-            Some(Notice::new(said, peer))
+            Some((notice, says))
         })
+    }
+
+    /// Makes room for another notice: the one that was taken was not for this use.
+    pub(super) fn refuse(&mut self, slot: u16, said: Said) {
+        *self.boxes[usize::from(slot)].mail(said) = Mail::None;
     }
 
     /// Sends no more what the use of a slot has told the one before it.
     fn hush(&mut self, slot: u16) {
         if let Some((_, own)) = self.boxes[usize::from(slot)].owner {
             self.unacknowledged
-                .retain(|Sent { letter, .. }| letter.said == Said::Handover || letter.from != own);
+                .retain(|Sent { letter, .. }| letter.said != Said::Successor || letter.from != own);
         }
     }
 
@@ -176,12 +194,12 @@ impl<S: LockSystem> Core<S> {
         self.notices.borrow_mut().close(slot);
     }
 
-    /// Sends the notice of a use to the one that it names.
-    pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice) {
+    /// Sends the notice of a use to the one that it names, with what else it says.
+    pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice, says: u64) {
         let (said, peer) = (notice.said(), notice.peer());
         let owner = self.notices.borrow().boxes[usize::from(slot)].owner;
         let (at, from) = owner.expect("a use has its box open");
-        let letter = Letter { said, at, from, to: peer };
+        let letter = Letter { said, at, from, to: peer, says };
         let Some(node) = self.peers.node(peer.who.node()) else { return };
         let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
         if to == self.lane.at() {
@@ -212,10 +230,10 @@ impl<S: LockSystem> Core<S> {
 
     fn deliver(&self, letter: &Letter) {
         let slot = letter.to.who.slot();
-        if !self.notices.borrow_mut().put(letter) {
+        if !self.notices.borrow_mut().put(letter, S::LATER) {
             return;
         }
-        if letter.said == Said::Handover {
+        if letter.said != Said::Successor {
             self.notices.borrow_mut().hush(slot);
         }
         let task = self.slots.borrow_mut().get(slot).task;
@@ -308,7 +326,7 @@ mod tests {
     }
 
     fn handover(to: Peer) -> Letter {
-        Letter { said: Said::Handover, at: at(), from: OTHER, to }
+        Letter { said: Said::Handover, at: at(), from: OTHER, to, says: 7 }
     }
 
     /// As the word names its tail.
@@ -320,7 +338,7 @@ mod tests {
     #[test]
     fn a_notice_is_for_one_use_once() {
         let mut notices = Notices::default();
-        assert!(!notices.put(&handover(own(5))), "nobody is there");
+        assert!(!notices.put(&handover(own(5)), None), "nobody is there");
         notices.open(own(5), at());
         for letter in [successor(own(5)), handover(own(5))] {
             let elsewhere = Letter { at: at().plus(64), ..letter };
@@ -328,14 +346,42 @@ mod tests {
                 Letter { to: Peer { number: letter.to.number - 1, ..letter.to }, ..letter };
             let namesake = Letter { to: Peer { who: OTHER.who, ..letter.to }, ..letter };
             for stray in [elsewhere, earlier, namesake] {
-                assert!(!notices.put(&stray), "{stray:?}");
+                assert!(!notices.put(&stray, None), "{stray:?}");
             }
-            assert!(notices.put(&letter));
-            assert!(!notices.put(&letter), "twice");
-            assert_eq!(notices.take(0), Some(Notice::new(letter.said, OTHER)));
-            assert!(!notices.put(&letter), "again, after it was read");
+            assert!(notices.put(&letter, None));
+            assert!(!notices.put(&letter, None), "twice");
+            assert_eq!(notices.take(0), Some((Notice::new(letter.said, OTHER), 7)));
+            assert!(!notices.put(&letter, None), "again, after it was read");
             assert_eq!(notices.take(0), None);
         }
+    }
+
+    /// A word without room for numbers names only the slot: what is said tells which use is meant.
+    #[test]
+    fn of_two_successors_the_later_one_stays_and_one_that_is_refused_makes_room() {
+        let later: Later = Some(|one, other| one > other);
+        let said = |says, number| {
+            let from = Peer { number, ..OTHER };
+            Letter { says, from, ..successor(Peer { number: 0, ..own(0) }) }
+        };
+        let heard = |letter: Letter| (Notice::new(Said::Successor, letter.from), letter.says);
+        let mut notices = Notices::default();
+        notices.open(own(5), at());
+        assert!(notices.put(&said(3, 1), later));
+        assert!(!notices.put(&said(3, 1), later), "twice");
+        assert!(!notices.put(&said(2, 2), later), "an earlier one, which is late");
+        assert!(notices.put(&said(4, 3), later));
+        assert_eq!(notices.take(0), Some(heard(said(4, 3))));
+        assert!(!notices.put(&said(5, 4), later), "there is one successor");
+        notices.refuse(0, Said::Successor);
+        assert_eq!(notices.take(0), None);
+        assert!(notices.put(&said(5, 4), later), "the first was not for this use");
+        assert_eq!(notices.take(0), Some(heard(said(5, 4))));
+        // A turn comes once, in whichever words.
+        let turn = Letter { said: Said::ModeChanged, ..handover(own(5)) };
+        assert!(notices.put(&turn, later));
+        assert!(!notices.put(&handover(own(5)), later));
+        assert_eq!(notices.take(0), Some((Notice::new(Said::ModeChanged, OTHER), 7)));
     }
 
     /// A slot is used again, by another request or after a reset; what was said to its former use
@@ -344,15 +390,15 @@ mod tests {
     fn what_was_for_the_former_use_is_for_nobody() {
         let mut notices = Notices::default();
         notices.open(own(5), at());
-        assert!(notices.put(&successor(own(5))));
+        assert!(notices.put(&successor(own(5)), None));
         notices.open(own(6), at());
         assert_eq!(notices.take(0), None, "what was not read either");
         for letter in [successor(own(5)), handover(own(5))] {
-            assert!(!notices.put(&letter));
+            assert!(!notices.put(&letter, None));
         }
         notices.close(0);
         for letter in [successor(own(6)), handover(own(6))] {
-            assert!(!notices.put(&letter));
+            assert!(!notices.put(&letter, None));
         }
     }
 
@@ -361,7 +407,7 @@ mod tests {
         let mut notices = Notices::default();
         let to = Endpoint { node: NodeId(1), lane: LaneId(0) };
         let sent = |said, from| Sent {
-            letter: Letter { said, at: at(), from, to: OTHER },
+            letter: Letter { said, at: at(), from, to: OTHER, says: 0 },
             to,
             due: Nanos(0),
             pause: AGAIN.0,

@@ -355,7 +355,7 @@ impl<S: LockSystem> Run<S> {
         if !self.is_leaving {
             self.verbs += 1;
         }
-        add_verb(batch, self.at, verb)
+        add_verb::<S>(batch, self.at, verb)
     }
 
     #[inline(always)]
@@ -411,7 +411,7 @@ impl<S: LockSystem> Run<S> {
                 };
             }
             Step::Tell(notice) => {
-                core.tell(self.slot, notice);
+                core.tell(self.slot, notice, core.system.says(&self.state));
                 let step = self.step(core, Event::Told);
                 self.doing = Doing::Next(step);
             }

@@ -7,7 +7,7 @@ use crate::contract::{Peer, Said, Waiter};
 /// Bytes of a message.
 const BYTES: usize = 16;
 /// Bytes of a notice. The number differs from `BYTES`, which tells them apart.
-const LETTER_BYTES: usize = ADDRESS_BYTES + 2 * PEER_BYTES + 1;
+const LETTER_BYTES: usize = ADDRESS_BYTES + 2 * PEER_BYTES + 8 + 1;
 const ADDRESS_BYTES: usize = 11;
 const PEER_BYTES: usize = 12;
 
@@ -65,6 +65,8 @@ pub(super) struct Letter {
     pub(super) at: RemoteAddr,
     pub(super) from: Peer,
     pub(super) to: Peer,
+    /// See [`crate::LockSystem::says`].
+    pub(super) says: u64,
 }
 
 /// Bit of the last byte that makes a notice its own acknowledgement.
@@ -74,12 +76,13 @@ const ANSWER: u8 = 0x80;
 pub(super) fn encode_letter(letter: &Letter) -> [u8; LETTER_BYTES] {
     let mut bytes = [0; LETTER_BYTES];
     bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(letter.at));
-    let (peers, said) = bytes[ADDRESS_BYTES..].split_at_mut(2 * PEER_BYTES);
+    let (peers, rest) = bytes[ADDRESS_BYTES..].split_at_mut(2 * PEER_BYTES);
     for (bytes, peer) in peers.chunks_mut(PEER_BYTES).zip([letter.from, letter.to]) {
         bytes[..4].copy_from_slice(&peer.who.raw().to_le_bytes());
         bytes[4..].copy_from_slice(&peer.number.to_le_bytes());
     }
-    said[0] = letter.said as u8;
+    rest[..8].copy_from_slice(&letter.says.to_le_bytes());
+    rest[8] = letter.said as u8;
     bytes
 }
 
@@ -96,13 +99,15 @@ pub(super) fn decode_letter(bytes: &[u8]) -> Option<(Letter, bool)> {
     let (address, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;
     let (from, rest) = rest.split_first_chunk::<PEER_BYTES>()?;
     let (to, rest) = rest.split_first_chunk::<PEER_BYTES>()?;
+    let (says, rest) = rest.split_first_chunk::<8>()?;
     let said = match rest[0] & !ANSWER {
         0 => Said::Successor,
         1 => Said::Handover,
+        2 => Said::ModeChanged,
         _ => return None,
     };
-    let (from, to) = (decode_peer(from)?, decode_peer(to)?);
-    let letter = Letter { said, at: decode_address(address)?, from, to };
+    let (from, to, says) = (decode_peer(from)?, decode_peer(to)?, u64::from_le_bytes(*says));
+    let letter = Letter { said, at: decode_address(address)?, from, to, says };
     Some((letter, rest[0] & ANSWER != 0))
 }
 
@@ -155,14 +160,14 @@ mod tests {
         let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
         let from = Peer { who: Waiter::new(3, 2, 1), number: 0x1234_5678_9ABC_DEF0 };
         let to = Peer { who: Waiter::new(0, 0, 0), number: 7 };
-        for said in [Said::Successor, Said::Handover] {
-            let letter = Letter { said, at, from, to };
+        for said in [Said::Successor, Said::Handover, Said::ModeChanged] {
+            let letter = Letter { said, at, from, to, says: 0x1122_3344_5566_7788 };
             assert_eq!(decode_letter(&encode_letter(&letter)), Some((letter, false)));
             assert_eq!(decode_letter(&encode_answer_to(&letter)), Some((letter, true)));
             assert_eq!(decode(&encode_letter(&letter)), None);
             let mut bytes = encode_letter(&letter);
             assert_eq!(decode_letter(&bytes[1..]), None);
-            bytes[LETTER_BYTES - 1] = 2;
+            bytes[LETTER_BYTES - 1] = 3;
             assert_eq!(decode_letter(&bytes), None, "nothing is said so");
             bytes = encode_letter(&letter);
             bytes[ADDRESS_BYTES..ADDRESS_BYTES + 4].fill(0);

@@ -86,6 +86,14 @@ pub enum Verb {
         /// Their values.
         new: u64,
     },
+    /// Compare-and-swap of the bits [`LockSystem::REPLACED`], if those of [`LockSystem::COMPARED`]
+    /// are as expected, whatever the others are. Only where the fabric has masked atomics.
+    SwapPart {
+        /// Bits that are compared.
+        expected: u64,
+        /// Bits that replace those of the word.
+        new: u64,
+    },
 }
 
 /// Event in the life of a use.
@@ -236,6 +244,18 @@ pub trait LockSystem: 'static {
     /// Whether uses tell one another of themselves, by [`Step::Tell`].
     const TELLS: bool = false;
 
+    /// Bits that [`Verb::SwapPart`] compares.
+    const COMPARED: u64 = u64::MAX;
+
+    /// Bits that [`Verb::SwapPart`] replaces.
+    const REPLACED: u64 = u64::MAX;
+
+    /// Whether the first of two notices [`Said::Successor`] to one name is of a later enqueue than
+    /// the second, by what they say. `None` where the word names the enqueue that is told.
+    ///
+    /// [`Said::Successor`]: super::Said::Successor
+    const LATER: Option<fn(u64, u64) -> bool> = None;
+
     /// Name, as on the command line.
     fn name(&self) -> &'static str;
 
@@ -274,6 +294,18 @@ pub trait LockSystem: 'static {
     /// Names a use anew, by a number that its lane has never given before; before each
     /// [`Event::Begin`], where uses tell one another of themselves.
     fn renumber(&self, _of: &mut Self::Use, _number: u64) {}
+
+    /// What the notice of the last [`Step::Tell`] says beside its names, in a form of the system's
+    /// own.
+    fn says(&self, _of: &Self::Use) -> u64 {
+        0
+    }
+
+    /// Takes note of what a notice says, before [`Self::hear`]. Returns whether it is for this use;
+    /// if not, it counts as one that has not come.
+    fn take_note(&self, _of: &mut Self::Use, _notice: Notice, _says: u64) -> bool {
+        true
+    }
 
     /// The next step of a use that listens, or holds the lock, after a notice to it. Each use
     /// hears of one successor at most, and is handed the lock once at most.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Mcs, Release};
+use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Mcs, Release, ShiftLock};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -21,12 +21,21 @@ pub enum Kind {
     DslrU,
     /// [`Mcs`].
     Mcs,
+    /// [`ShiftLock`].
+    ShiftLock,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 6] =
-        [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU, Self::Mcs];
+    pub const ALL: [Self; 7] = [
+        Self::Cas,
+        Self::CasRw,
+        Self::Dslr,
+        Self::DslrPlus,
+        Self::DslrU,
+        Self::Mcs,
+        Self::ShiftLock,
+    ];
 
     /// The name, as on the command line.
     pub const fn name(self) -> &'static str {
@@ -37,7 +46,18 @@ impl Kind {
             Self::DslrPlus => "dslr+",
             Self::DslrU => "dslr-u",
             Self::Mcs => "mcs",
+            Self::ShiftLock => "shiftlock",
         }
+    }
+
+    /// Whether it uses masked atomics where the fabric has them, and does without elsewhere.
+    pub const fn likes_masks(self) -> bool {
+        matches!(self, Self::Mcs | Self::ShiftLock)
+    }
+
+    /// Whether uses of a lock tell one another of themselves ([`LockSystem::TELLS`]).
+    pub const fn tells(self) -> bool {
+        matches!(self, Self::Mcs | Self::ShiftLock)
     }
 
     /// Whether the system can be had with this treatment of holders that are late or lost.
@@ -60,7 +80,9 @@ impl fmt::Display for Kind {
 
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs")]
+#[error(
+    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, shiftlock"
+)]
 pub struct UnknownKind(String);
 
 /// A system whose paper does not say what becomes of holders that are late or lost.
@@ -91,6 +113,8 @@ pub struct Choice {
     pub release: Release,
     /// Times of the systems of DSLR.
     pub times: DslrTimes,
+    /// Number of writers of `shiftlock` that hold a lock one after another before readers have it.
+    pub threshold: u16,
 }
 
 /// Something to be done with a lock system, whichever it is.
@@ -107,12 +131,13 @@ impl Choice {
     pub const fn of(kind: Kind) -> Self {
         let recovery = Recovery::Fenced;
         let times = DslrTimes::PUBLISHED;
-        Self { kind, recovery, backs_off: false, release: Release::Add, times }
+        let threshold = ShiftLock::THRESHOLD;
+        Self { kind, recovery, backs_off: false, release: Release::Add, times, threshold }
     }
 
     /// Does something with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        let Self { recovery, release, times, .. } = self;
+        let Self { recovery, release, times, threshold, .. } = self;
         let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
         match self.kind {
             Kind::Cas => visitor.visit(move || Cas { recovery, pacing }),
@@ -121,6 +146,7 @@ impl Choice {
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
             Kind::DslrU => visitor.visit(move || DslrU::new(times)),
             Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
+            Kind::ShiftLock => visitor.visit(move || ShiftLock::new(recovery, threshold)),
         }
     }
 
@@ -131,6 +157,7 @@ impl Choice {
             Kind::Cas | Kind::CasRw | Kind::Mcs => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
+            Kind::ShiftLock => Some(ShiftLock::CAPACITY),
         }
     }
 }

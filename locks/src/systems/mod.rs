@@ -6,6 +6,7 @@ mod choice;
 mod dslr;
 mod dslr_u;
 mod mcs;
+mod shiftlock;
 
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
@@ -13,3 +14,4 @@ pub use choice::{Choice, Kind, UnknownKind, Unpublished, Visitor};
 pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};
 pub use mcs::{Mcs, McsUse};
+pub use shiftlock::{ShiftLock, ShiftUse};

@@ -5,6 +5,7 @@ mod claim;
 mod head;
 mod mcs;
 mod mode;
+mod shiftlock;
 mod tickets;
 mod update_tickets;
 
@@ -13,5 +14,6 @@ pub use claim::{Claim, Claimant};
 pub use head::Head;
 pub use mcs::McsWord;
 pub use mode::Mode;
+pub use shiftlock::ShiftWord;
 pub use tickets::{TicketFields, Tickets};
 pub use update_tickets::UpdateTickets;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Judgement, Settings};
-use lotus_locks::word::{TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{ShiftWord, TicketFields, Tickets, UpdateTickets};
 use lotus_locks::{Promises, Recovery};
 
 use super::grounds::{Ground, settings, trial};
@@ -209,6 +209,8 @@ fn check(
 pub fn nearly_used_up(choice: Choice) -> Option<u64> {
     match choice.kind {
         Kind::Dslr => {}
+        // The count of releases.
+        Kind::ShiftLock => return Some(ShiftWord::free((1 << 26) - 3).word()),
         Kind::DslrU => {
             let count = UpdateTickets::LIMIT - 3;
             let (n_x, n_s, n_u) = (count, count, count);

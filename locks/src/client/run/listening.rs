@@ -44,9 +44,8 @@ impl<S: LockSystem> Run<S> {
             self.doing = Doing::Next(Step::Listen);
             return Poll::Ready(Listened::Next);
         }
-        let heard = core.notices.borrow_mut().take(self.slot);
-        if let Some(notice) = heard {
-            self.doing = Doing::Next(core.system.hear(&mut self.state, notice));
+        if let Some(step) = self.hear(core) {
+            self.doing = Doing::Next(step);
             return Poll::Ready(Listened::Next);
         }
         let executor = core.lane.executor();
@@ -77,8 +76,17 @@ impl<S: LockSystem> Run<S> {
 
     /// Lets a holder hear what it was told meanwhile, before it leaves.
     pub(super) fn catch_up(&mut self, core: &Core<S>) {
-        while let Some(notice) = core.notices.borrow_mut().take(self.slot) {
-            core.system.hear(&mut self.state, notice);
+        while self.hear(core).is_some() {}
+    }
+
+    /// Hears a notice, if there is one; the step after it.
+    fn hear(&mut self, core: &Core<S>) -> Option<Step> {
+        loop {
+            let (notice, says) = core.notices.borrow_mut().take(self.slot)?;
+            if core.system.take_note(&mut self.state, notice, says) {
+                return Some(core.system.hear(&mut self.state, notice));
+            }
+            core.notices.borrow_mut().refuse(self.slot, notice.said());
         }
     }
 }
