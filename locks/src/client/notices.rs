@@ -55,8 +55,14 @@ enum Mail {
     Read,
 }
 
-/// See [`LockSystem::LATER`].
-type Later = Option<fn(u64, u64) -> bool>;
+/// What tells for which use of a slot a notice is.
+#[derive(Clone, Copy)]
+struct Sorting {
+    /// See [`LockSystem::LATER`].
+    later: Option<fn(u64, u64) -> bool>,
+    /// Whether numbers are ignored where there are any, as published.
+    by_name: bool,
+}
 
 const CLOSED: Mailbox = Mailbox { owner: None, successor: Mail::None, turn: Mail::None };
 
@@ -76,13 +82,13 @@ impl Mailbox {
     }
 
     /// Whether its use is the one that is meant, as far as names tell.
-    fn is_for(&self, letter: &Letter, later: Later) -> bool {
+    fn is_for(&self, letter: &Letter, sorting: Sorting) -> bool {
         let Peer { who, number } = letter.to;
         self.owner.is_some_and(|(at, own)| {
             let is_number = match letter.said {
                 // The word has had room for half of it, or for nothing of it.
-                Said::Successor => later.is_some() || own.number as u32 == number as u32,
-                Said::Handover | Said::ModeChanged => own.number == number,
+                Said::Successor => sorting.later.is_some() || own.number as u32 == number as u32,
+                Said::Handover | Said::ModeChanged => sorting.by_name || own.number == number,
             };
             at == letter.at && own.who == who && is_number
         })
@@ -120,16 +126,15 @@ impl Notices {
     /// Of two that may be of successors, where only what they say tells which use is meant, the
     /// later one stays: nobody can have enqueued behind the present use before those that did
     /// behind a former one.
-    fn put(&mut self, letter: &Letter, later: Later) -> bool {
+    fn put(&mut self, letter: &Letter, sorting: Sorting) -> bool {
         let slot = usize::from(letter.to.who.slot());
-        let Some(mailbox) = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, later)) else {
-            return false;
-        };
+        let mailbox = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, sorting));
+        let Some(mailbox) = mailbox else { return false };
         let mail = mailbox.mail(letter.said);
         let is_new = match mail {
             Mail::None => true,
             Mail::Unread(notice, says) if notice.said() == Said::Successor => {
-                later.is_some_and(|later| later(letter.says, *says))
+                sorting.later.is_some_and(|later| later(letter.says, *says))
             }
             Mail::Unread(..) | Mail::Read => false,
         };
@@ -230,7 +235,9 @@ impl<S: LockSystem> Core<S> {
 
     fn deliver(&self, letter: &Letter) {
         let slot = letter.to.who.slot();
-        if !self.notices.borrow_mut().put(letter, S::LATER) {
+        let by_name = S::KEEPS && self.system.keeping().is_some();
+        let sorting = Sorting { later: S::LATER, by_name };
+        if !self.notices.borrow_mut().put(letter, sorting) {
             return;
         }
         if letter.said != Said::Successor {
@@ -325,6 +332,8 @@ mod tests {
         Peer { who: Waiter::new(0, 0, 0), number: 2 << COUNT_BITS | count }
     }
 
+    const NUMBERED: Sorting = Sorting { later: None, by_name: false };
+
     fn handover(to: Peer) -> Letter {
         Letter { said: Said::Handover, at: at(), from: OTHER, to, says: 7 }
     }
@@ -338,7 +347,7 @@ mod tests {
     #[test]
     fn a_notice_is_for_one_use_once() {
         let mut notices = Notices::default();
-        assert!(!notices.put(&handover(own(5)), None), "nobody is there");
+        assert!(!notices.put(&handover(own(5)), NUMBERED), "nobody is there");
         notices.open(own(5), at());
         for letter in [successor(own(5)), handover(own(5))] {
             let elsewhere = Letter { at: at().plus(64), ..letter };
@@ -346,12 +355,12 @@ mod tests {
                 Letter { to: Peer { number: letter.to.number - 1, ..letter.to }, ..letter };
             let namesake = Letter { to: Peer { who: OTHER.who, ..letter.to }, ..letter };
             for stray in [elsewhere, earlier, namesake] {
-                assert!(!notices.put(&stray, None), "{stray:?}");
+                assert!(!notices.put(&stray, NUMBERED), "{stray:?}");
             }
-            assert!(notices.put(&letter, None));
-            assert!(!notices.put(&letter, None), "twice");
+            assert!(notices.put(&letter, NUMBERED));
+            assert!(!notices.put(&letter, NUMBERED), "twice");
             assert_eq!(notices.take(0), Some((Notice::new(letter.said, OTHER), 7)));
-            assert!(!notices.put(&letter, None), "again, after it was read");
+            assert!(!notices.put(&letter, NUMBERED), "again, after it was read");
             assert_eq!(notices.take(0), None);
         }
     }
@@ -359,7 +368,7 @@ mod tests {
     /// A word without room for numbers names only the slot: what is said tells which use is meant.
     #[test]
     fn of_two_successors_the_later_one_stays_and_one_that_is_refused_makes_room() {
-        let later: Later = Some(|one, other| one > other);
+        let later = Sorting { later: Some(|one, other| one > other), by_name: false };
         let said = |says, number| {
             let from = Peer { number, ..OTHER };
             Letter { says, from, ..successor(Peer { number: 0, ..own(0) }) }
@@ -379,9 +388,20 @@ mod tests {
         assert_eq!(notices.take(0), Some(heard(said(5, 4))));
         // A turn comes once, in whichever words.
         let turn = Letter { said: Said::ModeChanged, ..handover(own(5)) };
+        let former = Letter { to: own(4), ..turn };
+        assert!(!notices.put(&former, later));
         assert!(notices.put(&turn, later));
         assert!(!notices.put(&handover(own(5)), later));
         assert_eq!(notices.take(0), Some((Notice::new(Said::ModeChanged, OTHER), 7)));
+    }
+
+    /// As published, a name says enough.
+    #[test]
+    fn by_name_a_turn_of_a_former_use_is_taken_for_the_present_one_s() {
+        let mut notices = Notices::default();
+        notices.open(own(5), at());
+        assert!(notices.put(&handover(own(4)), Sorting { by_name: true, ..NUMBERED }));
+        assert_eq!(notices.take(0), Some((Notice::new(Said::Handover, OTHER), 7)));
     }
 
     /// A slot is used again, by another request or after a reset; what was said to its former use
@@ -390,15 +410,15 @@ mod tests {
     fn what_was_for_the_former_use_is_for_nobody() {
         let mut notices = Notices::default();
         notices.open(own(5), at());
-        assert!(notices.put(&successor(own(5)), None));
+        assert!(notices.put(&successor(own(5)), NUMBERED));
         notices.open(own(6), at());
         assert_eq!(notices.take(0), None, "what was not read either");
         for letter in [successor(own(5)), handover(own(5))] {
-            assert!(!notices.put(&letter, None));
+            assert!(!notices.put(&letter, NUMBERED));
         }
         notices.close(0);
         for letter in [successor(own(6)), handover(own(6))] {
-            assert!(!notices.put(&letter, None));
+            assert!(!notices.put(&letter, NUMBERED));
         }
     }
 

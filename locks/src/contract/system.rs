@@ -11,7 +11,7 @@ use std::time::Duration;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::verbs::Capabilities;
 
-use super::{Backoff, Notice, Waiter};
+use super::{Backoff, Keeping, Notice, Waiter};
 use crate::word::{Claimant, Head, Mode};
 
 /// Treatment of holders that are late or lost.
@@ -244,6 +244,9 @@ pub trait LockSystem: 'static {
     /// Whether uses tell one another of themselves, by [`Step::Tell`].
     const TELLS: bool = false;
 
+    /// Whether locks as published are freed by a keeper; see [`Self::keeping`].
+    const KEEPS: bool = false;
+
     /// Bits that [`Verb::SwapPart`] compares.
     const COMPARED: u64 = u64::MAX;
 
@@ -279,6 +282,16 @@ pub trait LockSystem: 'static {
 
     /// Whether nobody holds the lock of this head, and nobody waits for it.
     fn is_free(&self, head: u64) -> bool;
+
+    /// How a keeper frees the locks, if one does: only where they are not reset.
+    fn keeping(&self) -> Option<Keeping> {
+        None
+    }
+
+    /// Whether the keeper has freed the lock, whose head is this, since the use is in its word.
+    fn was_freed(&self, _of: &Self::Use, _head: u64) -> bool {
+        false
+    }
 
     /// Bytes of a lock object.
     fn object_bytes(&self) -> u64 {

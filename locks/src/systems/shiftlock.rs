@@ -37,10 +37,12 @@
 //!
 //! # As published, and fenced
 //! As published, a hand-over is sent with the atomic that counts it, notices are sent once, and a
-//! successor is believed whatever it says. Of the published recovery, which frees a lock after 30
-//! ms without a release whether its holder is lost or not, nothing is here yet. Fenced, notices are
-//! repeated until they are acknowledged (`client`), and a lock that has lost a node is reset
-//! (`crate::reset`).
+//! notice is for whoever has the name. Waiters look at the lock every 5 ms; after 30 ms without
+//! a release they have its keeper free it, whether its holder is lost or not (ShiftLock §3.6,
+//! [`Keeping`]). That adds half of the range to the count, by which other waiters see that they
+//! have to begin anew. A holder that only was slow releases what it does not hold any more: readers
+//! are then less than none, which is one release more. Fenced, notices are repeated until they are
+//! acknowledged (`client`), and a lock that has lost a node is reset (`crate::reset`).
 //!
 //! Without masked atomics, a writer swaps the whole word, and tries again as long as others come
 //! between; the last writer in the queue does so for as long as readers come.
@@ -51,13 +53,25 @@ use lotus_fabric::verbs::Capabilities;
 use lotus_sabotage::{Rule, broken};
 
 use crate::contract::{
-    Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
-    Waiter,
+    Event, Keeping, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step,
+    Verb, View, Waiter,
 };
 use crate::word::{Head, Mode, ShiftWord};
 
 /// Time between two looks at the word: the unit of the back-off of ShiftLock §2.3.
 const LOOK: Duration = Duration::from_nanos(1862);
+
+/// Longest time for which a holder has the lock, as published (ShiftLock §3.6).
+const LEASE: Duration = Duration::from_millis(10);
+
+/// Three leases, and what clocks drift apart meanwhile: one part in ten thousand.
+const KEEPING: Keeping = Keeping {
+    look: Duration::from_millis(5),
+    patience: Duration::from_micros(3 * (10_000 + 1)),
+    again: LEASE,
+    count: |head| ShiftWord::of(head).releases() as u64,
+    freed: |head| ShiftWord::of(head).freed().word(),
+};
 
 /// The system. See the module's documentation.
 #[derive(Clone, Copy, Debug)]
@@ -151,15 +165,14 @@ impl ShiftLock {
 
     /// What a reader has found that counts itself.
     #[inline]
-    fn joined(of: &mut ShiftUse, found: ShiftWord) -> Step {
+    fn joined(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
         if found.is_resetting() {
             return Step::Barred;
         }
         let readers = found.readers();
-        assert!(
-            readers < ShiftWord::MAX_READERS,
-            "{readers} readers: there is no room for another"
-        );
+        // As published, it may be one less than none.
+        let has_room = readers < ShiftWord::MAX_READERS || self.recovery == Recovery::Paper;
+        assert!(has_room, "{readers} readers: there is no room for another");
         of.entry = found;
         if found.tail() == 0 {
             of.at = At::Held;
@@ -169,9 +182,15 @@ impl ShiftLock {
         Step::Pause(LOOK)
     }
 
+    /// Whether the keeper has freed the lock, as published, since a use has found it.
+    fn has_leapt(&self, of: &ShiftUse, found: ShiftWord) -> bool {
+        self.recovery == Recovery::Paper && found.has_leapt(of.entry)
+    }
+
     /// What a reader sees that waits.
-    fn looked(of: &mut ShiftUse, found: ShiftWord) -> Step {
-        if found.is_resetting() {
+    fn looked(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
+        // Before the epoch, which says nothing then.
+        if found.is_resetting() || self.has_leapt(of, found) {
             return Step::Barred;
         }
         if found.is_odd() != of.entry.is_odd() {
@@ -221,15 +240,14 @@ impl ShiftLock {
             of.at = At::Held;
             return Step::Held;
         }
-        let releases = ShiftWord::free(found.readers()).word();
-        of.now = ShiftWord::of(found.word().wrapping_add(releases));
+        of.now = found.plus(found.readers());
         of.at = At::Draining;
         Step::Pause(LOOK)
     }
 
     /// What a writer sees that waits for readers.
-    fn drained(of: &mut ShiftUse, found: ShiftWord) -> Step {
-        if found.is_resetting() {
+    fn drained(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
+        if found.is_resetting() || self.has_leapt(of, found) {
             return Step::Barred;
         }
         if found.releases() != of.now.releases() {
@@ -271,6 +289,9 @@ impl ShiftLock {
         if is_out || found.is_resetting() {
             return Step::Gone(Ok(()));
         }
+        if self.has_leapt(of, found) {
+            return Step::Gone(Err(NotHeld::Reset));
+        }
         if is_tail {
             return self.close(of, found);
         }
@@ -284,7 +305,7 @@ impl ShiftLock {
         let is_early = self.recovery == Recovery::Paper || broken(Rule::CountsPrecedeHandovers);
         if is_early && !changes {
             (of.writers, of.at) = (of.writers + 1, At::Telling(true));
-            of.now = ShiftWord::of(of.now.word().wrapping_add(ShiftWord::RELEASE));
+            of.now = of.now.plus(1);
             return Step::Tell(Notice::new(Said::Handover, successor));
         }
         of.at = At::Counting(changes);
@@ -303,8 +324,8 @@ impl ShiftLock {
         }
         let successor = of.successor.expect("it is passed on to somebody");
         let releases = if changes { 1 + found.readers() } else { 1 };
-        let word = found.word().wrapping_add(ShiftWord::free(releases).word());
-        of.now = ShiftWord::of(word).in_epoch(found.is_odd() != changes);
+
+        of.now = found.plus(releases).in_epoch(found.is_odd() != changes);
         of.writers = if changes { 0 } else { of.writers + 1 };
         of.at = At::Telling(false);
         let said = if changes { Said::ModeChanged } else { Said::Handover };
@@ -325,14 +346,16 @@ impl ShiftLock {
     #[inline]
     fn found(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
         match of.at {
-            At::Joining => Self::joined(of, found),
-            At::Waiting(_) => Self::looked(of, found),
+            At::Joining => self.joined(of, found),
+            At::Waiting(_) => self.looked(of, found),
             At::Withdrawing(expected) if found == expected => Step::Gone(Ok(())),
-            At::Withdrawing(_) if found.is_resetting() => Step::Gone(Ok(())),
+            At::Withdrawing(_) if found.is_resetting() || self.has_leapt(of, found) => {
+                Step::Gone(Ok(()))
+            }
             At::Withdrawing(_) => Self::withdraw(of, found),
             At::Leaving | At::Telling(true) => Step::Gone(Ok(())),
             At::Asking(expected) => self.asked(of, expected, found),
-            At::Draining => Self::drained(of, found),
+            At::Draining => self.drained(of, found),
             At::Closing(expected) => self.closed(of, expected, found),
             At::Counting(changes) => Self::counted(of, changes, found),
             at @ (At::Behind | At::Held | At::Followed | At::Telling(false)) => {
@@ -346,6 +369,8 @@ impl LockSystem for ShiftLock {
     type Use = ShiftUse;
 
     const TELLS: bool = true;
+
+    const KEEPS: bool = true;
 
     const COMPARED: u64 = ShiftWord::TAIL;
 
@@ -361,6 +386,20 @@ impl LockSystem for ShiftLock {
     fn promises(&self) -> Promises {
         let survives_losses = self.recovery == Recovery::Fenced;
         Promises { shares: true, in_order: false, survives_losses, upgrades: false }
+    }
+
+    fn keeping(&self) -> Option<Keeping> {
+        (self.recovery == Recovery::Paper).then_some(KEEPING)
+    }
+
+    fn was_freed(&self, of: &ShiftUse, head: u64) -> bool {
+        let is_counted = !matches!(of.at, At::Joining | At::Asking(_));
+        is_counted && self.has_leapt(of, ShiftWord::of(head))
+    }
+
+    /// As published, there is an era beside the word.
+    fn object_bytes(&self) -> u64 {
+        16
     }
 
     fn can_leave(&self, of: &ShiftUse) -> bool {
@@ -411,6 +450,12 @@ impl LockSystem for ShiftLock {
             Said::Successor => {
                 let is_known = self.recovery == Recovery::Paper || says.is_since(of.entry);
                 is_known && !of.is_reader
+            }
+            // As published, it may be meant for a former use of the name, whatever this one does.
+            Said::Handover | Said::ModeChanged
+                if self.recovery == Recovery::Paper && of.at != At::Behind =>
+            {
+                false
             }
             Said::Handover | Said::ModeChanged => {
                 (of.now, of.writers) = (says, says.readers() as u16);

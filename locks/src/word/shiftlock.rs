@@ -138,6 +138,27 @@ impl ShiftWord {
         self.tail() == 0 && self.readers() == 0 && !self.is_resetting()
     }
 
+    /// The word of a lock that its keeper frees, as published: it adds half of the count's range.
+    #[must_use]
+    pub const fn freed(self) -> Self {
+        let half = 1 << (RELEASES_BITS - 1);
+        Self::free(self.releases()).plus(half)
+    }
+
+    /// The word with so many more releases.
+    #[must_use]
+    pub const fn plus(self, releases: u32) -> Self {
+        Self(self.0.wrapping_add((releases as u64) << RELEASES_SHIFT))
+    }
+
+    /// Whether this count has been changed by [`Self::freed`] since it was that of `earlier`: they
+    /// differ by more than a quarter of the range.
+    pub const fn has_leapt(self, earlier: Self) -> bool {
+        let by = self.releases().wrapping_sub(earlier.releases()) % (1 << RELEASES_BITS);
+        let quarter = 1 << (RELEASES_BITS - 2);
+        quarter <= by && by <= 3 * quarter
+    }
+
     /// Whether this count of releases is that of `earlier`, or came after it.
     pub const fn is_since(self, earlier: Self) -> bool {
         self.releases().wrapping_sub(earlier.releases()) % (1 << RELEASES_BITS)
@@ -179,6 +200,11 @@ mod tests {
             let after = ShiftWord::of(ShiftWord::HEAD.after_reset(word.word()));
             prop_assert_eq!(after, ShiftWord::free((releases + 1) % RELEASES));
             prop_assert_eq!(ShiftWord::HEAD.generation(word.word()), 0);
+            let freed = word.freed();
+            prop_assert_eq!(freed, ShiftWord::free((releases + RELEASES / 2) % RELEASES));
+            prop_assert!(freed.has_leapt(word) && !word.has_leapt(word));
+            prop_assert!(freed.plus(RELEASES / 4).has_leapt(word));
+            prop_assert!(!word.plus(RELEASES / 4 - 1).has_leapt(word));
         }
 
         #[test]

@@ -259,13 +259,17 @@ const NAMED: &[Named] = &[
     },
     Named {
         name: "shiftlock-lost-notice",
-        shows: "a notice is lost: nobody knows who comes next, or that it is its turn",
-        published_fail: true,
+        shows: "a notice is lost: nobody goes on, as published until the keeper frees the lock",
+        published_fail: false,
         published_only: false,
         kind: Kind::ShiftLock,
         left: None,
-        settings: same,
-        faults: Faults::lossy,
+        settings: |small| Settings { rounds: 20, ..small },
+        faults: |none| {
+            let mut faults = none;
+            faults.rates.message_loss = 0.05;
+            faults
+        },
     },
     Named {
         name: "shiftlock-late-notice",
@@ -285,13 +289,28 @@ const NAMED: &[Named] = &[
     },
     Named {
         name: "shiftlock-dead-user",
-        shows: "a node dies: as reader it is counted for ever, as writer nobody comes after it",
-        published_fail: true,
+        shows: "a node dies: nobody goes on, as published until the keeper frees the lock",
+        published_fail: false,
         published_only: false,
         kind: Kind::ShiftLock,
         left: None,
         settings: same,
         faults: one_dies,
+    },
+    Named {
+        name: "shiftlock-slow-holder",
+        shows: "the keeper frees a lock whose holder pauses; the holder goes on, and counts itself out",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: None,
+        settings: same,
+        faults: |none| Faults {
+            pauses: 2,
+            pause: Duration::from_millis(90),
+            expelled: 0.0,
+            ..none
+        },
     },
     Named {
         name: "shiftlock-impatient",
@@ -305,13 +324,19 @@ const NAMED: &[Named] = &[
     },
     Named {
         name: "shiftlock-resets",
-        shows: "the same as mcs-resets, with readers",
+        shows: "the same as mcs-resets, with readers, and with pauses longer than leases",
         published_fail: true,
         published_only: false,
         kind: Kind::ShiftLock,
         left: None,
         settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
-        faults: |none| Faults { crashes: 1, pauses: 1, returns: true, ..none.doubtful().lossy() },
+        faults: |none| Faults {
+            crashes: 1,
+            pauses: 1,
+            pause: Duration::from_millis(90),
+            returns: true,
+            ..none.doubtful().lossy()
+        },
     },
 ];
 

@@ -362,3 +362,52 @@ fn resets_end_waits_and_releases_and_lost_answers_are_doubted_only_if_fenced() {
         assert_eq!(used.step(Event::Found(marked)), Step::Barred);
     }
 }
+
+/// As published, the keeper has freed the lock: half of the range more, and nothing else.
+#[test]
+fn a_leap_of_the_count_ends_waits_and_releases_as_published() {
+    let before = free(5).with_tail(9).with_readers(1);
+    let freed = before.freed().plus(3).in_epoch(true);
+    for (recovery, is_seen) in [(Recovery::Paper, true), (Recovery::Fenced, false)] {
+        assert_eq!(ShiftLock::new(recovery, 3).keeping().is_some(), is_seen);
+        let reader = || {
+            let mut used = Machine::new(recovery, Mode::Shared, true);
+            used.step(Event::Begin);
+            assert!(!used.0.was_freed(&used.1, freed.word()), "it is not in the word");
+            used.find(before);
+            used
+        };
+        let mut waits = reader();
+        assert_eq!(waits.0.was_freed(&waits.1, freed.word()), is_seen);
+        assert!(!waits.0.was_freed(&waits.1, before.plus(3).word()));
+        waits.step(Event::Paused);
+        assert_eq!(waits.find(freed), if is_seen { Step::Barred } else { Step::Held });
+        let mut gives_up = reader();
+        gives_up.step(Event::Leave);
+        assert_eq!(gives_up.find(freed), if is_seen { DONE } else { add(LEFT) });
+        let mut writer = Machine::new(recovery, Mode::Exclusive, true);
+        writer.step(Event::Begin);
+        writer.find(free(5).with_readers(1));
+        writer.step(Event::Paused);
+        assert_eq!(writer.find(freed), if is_seen { Step::Barred } else { WAITS });
+        let mut slow = Machine::new(recovery, Mode::Exclusive, true);
+        slow.step(Event::Begin);
+        slow.find(free(5));
+        slow.step(Event::Leave);
+        let lost = Step::Gone(Err(NotHeld::Reset));
+        assert_eq!(slow.find(freed), if is_seen { lost } else { Step::Listen });
+    }
+}
+
+/// As published, a notice is for whoever has the name, if that one waits for any.
+#[test]
+fn a_turn_is_for_whoever_waits_as_published() {
+    let mut used = Machine::new(Recovery::Paper, Mode::Exclusive, true);
+    used.step(Event::Begin);
+    used.find(free(5));
+    assert_eq!(used.hear(Said::Handover, free(9)), None, "it holds the lock");
+    let mut used = Machine::new(Recovery::Paper, Mode::Exclusive, true);
+    used.step(Event::Begin);
+    used.find(free(5).with_tail(OTHER.who.raw()));
+    assert_eq!(used.hear(Said::Handover, free(9)), Some(Step::Held));
+}
