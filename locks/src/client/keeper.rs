@@ -1,9 +1,9 @@
-//! Locks as published that are freed by a keeper: who asks for it, and the keeper's part.
+//! Locks as published that are freed by a keeper: the waiter's part, and the keeper's.
 //!
 //! In the paper, the keeper is the lock server. A memory node runs no code, so it is a compute
 //! node: the member that comes first by a hash of memory node, epoch and member. The era is in the
 //! word beside the head, and is raised by an atomic: the lock is freed once in an era also while
-//! members do not agree who its keeper is.
+//! members do not agree on its keeper.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,9 +27,9 @@ const PATIENCE: Patience = Patience {
 
 /// What waiters of this lane have seen of their locks, by slot.
 #[derive(Default)]
-pub(super) struct Watches(BTreeMap<u16, Watch>);
+pub(super) struct Watches(BTreeMap<u16, LastLook>);
 
-struct Watch {
+struct LastLook {
     /// Number of releases, and era.
     seen: (u64, u64),
     /// Time at which the keeper is to be asked.
@@ -39,10 +39,10 @@ struct Watch {
 impl Watches {
     /// Takes note of a look. Returns whether the keeper is to be asked.
     fn look(&mut self, slot: u16, seen: (u64, u64), now: Nanos, keeping: Keeping) -> bool {
-        let first = Watch { seen, due: now.after(keeping.patience) };
+        let first = LastLook { seen, due: now.after(keeping.patience) };
         let watch = self.0.entry(slot).or_insert(first);
         if watch.seen != seen {
-            *watch = Watch { seen, due: now.after(keeping.patience) };
+            *watch = LastLook { seen, due: now.after(keeping.patience) };
         }
         let is_due = now >= watch.due;
         if is_due {

@@ -5,7 +5,7 @@
 //! * `notices`: what uses of locks tell one another.
 //! * `ghosts`: uses that nobody waits for any more.
 //! * `members`, `resetter`: the two parts in a reset; `wire`: their messages.
-//! * `keeper`: what becomes of locks as published that nobody frees.
+//! * `keeper`: recovery of locks as published.
 //! * `connections`: what becomes of a connection whose verb had no answer.
 //! * `abandoned`: memory nodes that have lost their memory.
 //! * `roster`: a membership for benchmarks, tests and simulation.

@@ -124,8 +124,7 @@ impl Notices {
     /// is new there.
     ///
     /// Of two that may be of successors, where only what they say tells which use is meant, the
-    /// later one stays: nobody can have enqueued behind the present use before those that did
-    /// behind a former one.
+    /// later one stays: successors of the present use have enqueued after those of a former one.
     fn put(&mut self, letter: &Letter, sorting: Sorting) -> bool {
         let slot = usize::from(letter.to.who.slot());
         let mailbox = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, sorting));

@@ -288,7 +288,7 @@ pub trait LockSystem: 'static {
         None
     }
 
-    /// Whether the keeper has freed the lock, whose head is this, since the use is in its word.
+    /// Whether the keeper has freed the lock of this head since the use is in its word.
     fn was_freed(&self, _of: &Self::Use, _head: u64) -> bool {
         false
     }

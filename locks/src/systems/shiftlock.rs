@@ -37,12 +37,13 @@
 //!
 //! # As published, and fenced
 //! As published, a hand-over is sent with the atomic that counts it, notices are sent once, and a
-//! notice is for whoever has the name. Waiters look at the lock every 5 ms; after 30 ms without
-//! a release they have its keeper free it, whether its holder is lost or not (ShiftLock §3.6,
-//! [`Keeping`]). That adds half of the range to the count, by which other waiters see that they
-//! have to begin anew. A holder that only was slow releases what it does not hold any more: readers
-//! are then less than none, which is one release more. Fenced, notices are repeated until they are
-//! acknowledged (`client`), and a lock that has lost a node is reset (`crate::reset`).
+//! notice is for the present use of the name. Waiters look at the lock every 5 ms; after 30 ms
+//! without a release they have its keeper free it, whether its holder is lost or not (ShiftLock
+//! §3.6, [`Keeping`]). That adds half of the range to the count, by which other waiters see that
+//! they have to begin anew. A holder that only was slow releases what it does not hold any more:
+//! the readers are then one less than none, which their field shows as 4,095. Fenced, notices are
+//! repeated until they are acknowledged (`client`), and a lock that has lost a node is reset
+//! (`crate::reset`).
 //!
 //! Without masked atomics, a writer swaps the whole word, and tries again as long as others come
 //! between; the last writer in the queue does so for as long as readers come.
@@ -113,7 +114,7 @@ enum At {
     Asking(Option<ShiftWord>),
     /// It has told the one before it, or is about to, and waits to be told.
     Behind,
-    /// It waits for the readers, of whose releases it knows the count.
+    /// It waits for the readers: for a count of releases that it knows.
     Draining,
     Held,
     /// It takes its name out of the word; the word that a swap expects, without masks.
@@ -144,7 +145,7 @@ impl ShiftLock {
         Self { recovery, threshold, has_masks: false }
     }
 
-    /// Counts a reader, or makes a writer the tail of the lock, whose word was `seen` last.
+    /// Counts a reader, or makes a writer the tail of the word that was `seen` last.
     #[inline]
     fn ask(&self, of: &mut ShiftUse, seen: ShiftWord) -> Step {
         if of.is_reader {
@@ -332,7 +333,7 @@ impl ShiftLock {
         Step::Tell(Notice::new(said, successor))
     }
 
-    /// What a use does whose verb had no answer.
+    /// What a use does when its verb had no answer.
     fn lost(&self, of: &ShiftUse) -> Step {
         match (of.at, self.recovery) {
             // A READ changes nothing, so there is nothing to doubt.

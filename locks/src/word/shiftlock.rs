@@ -133,7 +133,7 @@ impl ShiftWord {
         Self::HEAD.is_resetting(self.0)
     }
 
-    /// Whether nobody holds the lock, and nobody waits for it.
+    /// Whether there is neither a holder nor a waiter.
     pub const fn is_free(self) -> bool {
         self.tail() == 0 && self.readers() == 0 && !self.is_resetting()
     }
@@ -213,8 +213,9 @@ mod tests {
             releases in 0..RELEASES,
             is_odd: bool,
         ) {
-            let word = ShiftWord::free(releases).with_tail(7).with_readers(readers).in_epoch(is_odd);
-            let next = ShiftWord::free((releases + 1) % RELEASES).with_tail(7).in_epoch(is_odd);
+            let of = |releases| ShiftWord::free(releases).with_tail(7).in_epoch(is_odd);
+            let word = of(releases).with_readers(readers);
+            let next = of((releases + 1) % RELEASES);
             let sum = |summand: u64| ShiftWord::of(word.word().wrapping_add(summand));
             prop_assert_eq!(sum(ShiftWord::READER), word.with_readers(readers + 1));
             prop_assert_eq!(sum(ShiftWord::RELEASE), next.with_readers(readers));

@@ -12,7 +12,7 @@ const WRITERS: usize = 20;
 const READERS: usize = 6;
 const ROUNDS: usize = 30;
 
-/// Who has entered the lock, one after another: a reader's number, or a writer.
+/// Clients as they have entered the lock, one after another: a reader's number, or a writer.
 #[derive(Default)]
 struct Log {
     entered: Vec<Option<usize>>,

@@ -45,7 +45,7 @@ pub struct Budget {
 pub struct World {
     pub budget: Budget,
     pub broken: Option<Rule>,
-    /// Whether nobody sees in which generation a lock is: there are words without room for one.
+    /// Whether the generation of a lock cannot be seen: there are words without room for one.
     pub nameless: bool,
 }
 

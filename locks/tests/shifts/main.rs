@@ -12,7 +12,7 @@
 //! that it names.
 //!
 //! # What it is not
-//! A model of the reset, whose steps are one here: `tests/reset` has them.
+//! A model of the reset, which is one step here: `tests/reset` has them all.
 
 #![expect(clippy::print_stdout, reason = "how many states there were is what one wants to know")]
 
@@ -36,7 +36,7 @@ const X: Mode = Mode::Exclusive;
 /// With more states than these the test takes too long.
 const MANY: usize = 400_000;
 
-/// A world without faults, whose writers hand the lock on once before the readers have it.
+/// A world without faults, in which writers hand the lock on once before the readers have it.
 fn world(plans: &[Plan]) -> World {
     World {
         plans: plans.to_vec(),

@@ -5,9 +5,9 @@
 //! and counts that a waiter looks for stay as they are until it has gone on. So a READ is answered
 //! at once, and only looks are taken that lead on.
 //!
-//! Where no verb follows, the answer of an atomic comes at once too: whoever holds a lock from the
-//! first possible moment on holds it at every moment at which a slow holder would. Worlds with
-//! [`World::late`] answers do without this argument.
+//! Where no verb follows, the answer of an atomic comes at once too: a client that holds a lock
+//! from the first possible moment on holds it at every moment at which a slow holder would. Worlds
+//! with [`World::late`] answers do without this argument.
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_locks::systems::ShiftLock;
@@ -345,7 +345,7 @@ impl World {
         let letter = state.letters[letter];
         let index = usize::from(letter.to.who.node());
         let client = &mut state.clients[index];
-        // A turn that comes to one who has had its own, where a rule is broken, is no step of it.
+        // A turn that comes to a client after its own, where a rule is broken, is no step of it.
         let waits = client.doing == Doing::Listening && !client.is_leaving;
         if self.broken.is_some() && letter.said != Said::Successor && !waits {
             return;
@@ -405,7 +405,7 @@ impl World {
         }
     }
 
-    /// The lock is freed. `None` while somebody is not at rest.
+    /// The lock is freed. `None` while a client is not at rest.
     fn free(&self, state: &mut State) -> Option<()> {
         let is_at_rest = |client: &Client| match client.doing {
             Doing::Dead => true,
@@ -433,7 +433,7 @@ impl World {
     fn end(&self, state: &mut State, index: usize) {
         let Client { round, number, is_told, .. } = state.clients[index];
         state.clients[index] = Client { is_told, ..self.client(index, round + 1, number) };
-        // What nobody can take in any more is forgotten.
+        // Notices that cannot be taken in any more are forgotten.
         let clients = &state.clients;
         let plans = &self.plans;
         state.letters.retain(|letter| {

@@ -15,7 +15,7 @@ pub const BEFORE: u32 = (1 << 26) - 2;
 pub enum Rule {
     /// A lock is handed over when its release was counted.
     CountsPrecedeHandovers,
-    /// A successor is believed whose count of releases is no smaller than the use's own.
+    /// A successor is believed if its count of releases is no smaller than the use's own.
     SuccessorsAreOfThisUse,
     /// A turn is of the use that has the number that it names.
     TurnsNameTheirUse,
@@ -23,7 +23,7 @@ pub enum Rule {
     ResetsCount,
     /// A use that begins anew after a reset has another number.
     ResetsRenumber,
-    /// Who is given the lock behind readers is told of as many releases as there are readers.
+    /// A writer behind readers is told of as many releases as there are readers.
     ModeChangesCountReaders,
     /// A writer waits for the readers before it.
     WritersWaitForReaders,

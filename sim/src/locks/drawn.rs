@@ -65,7 +65,7 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
     }
 }
 
-/// A free lock whose counters have `left` until they are used up, or wrap; zero for systems without.
+/// A free lock with counters that are used up, or wrap, after `left`; zero for systems without.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
         Kind::Cas | Kind::CasRw | Kind::Mcs => 0,

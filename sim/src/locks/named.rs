@@ -243,7 +243,7 @@ const NAMED: &[Named] = &[
     },
     Named {
         name: "shiftlock-late-count",
-        shows: "a lock is handed over before that is counted; a later writer enters beside a reader",
+        shows: "a lock is handed over before that is counted; a writer enters beside a reader",
         published_fail: true,
         published_only: false,
         kind: Kind::ShiftLock,
@@ -299,7 +299,7 @@ const NAMED: &[Named] = &[
     },
     Named {
         name: "shiftlock-slow-holder",
-        shows: "the keeper frees a lock whose holder pauses; the holder goes on, and counts itself out",
+        shows: "the keeper frees a lock while its holder pauses, which then counts itself out",
         published_fail: true,
         published_only: false,
         kind: Kind::ShiftLock,

@@ -176,7 +176,7 @@ fn a_writer_waits_for_the_readers_that_were_there() {
     assert_eq!(used.find(free(1).with_tail(ME.raw()).with_readers(9)), Step::Held);
 }
 
-/// A writer that has found another before it, whose lock it then is.
+/// A writer that has found another before it, and was handed the lock.
 fn second(says: ShiftWord) -> Machine {
     let mut used = Machine::writer();
     used.step(Event::Begin);
@@ -259,7 +259,7 @@ fn a_successor_is_believed_whose_count_is_no_smaller() {
         used.step(Event::Begin);
         used.find(free(5));
         assert!(used.hear(Said::Successor, free(says)).is_some());
-        // Nobody comes after a reader.
+        // A reader has no successor.
         let mut used = Machine::reader();
         used.step(Event::Begin);
         used.find(free(5));
@@ -399,7 +399,7 @@ fn a_leap_of_the_count_ends_waits_and_releases_as_published() {
     }
 }
 
-/// As published, a notice is for whoever has the name, if that one waits for any.
+/// As published, a notice is for the present use of the name, if that one waits for any.
 #[test]
 fn a_turn_is_for_whoever_waits_as_published() {
     let mut used = Machine::new(Recovery::Paper, Mode::Exclusive, true);
