@@ -15,7 +15,7 @@ use lotus_fabric::ids::{Endpoint, LaneId, RemoteAddr};
 use lotus_fabric::rpc::{Patience, Responder};
 
 use super::wire::{self, Message};
-use super::{Core, Expelled};
+use super::{Core, GivenUp};
 use crate::contract::{Keeping, LockSystem, NotHeld, Verb};
 
 /// Patience with a keeper that is asked to free a lock.
@@ -108,7 +108,7 @@ impl<S: LockSystem> Core<S> {
         });
     }
 
-    async fn free_in(&self, at: RemoteAddr, era: u32, keeping: Keeping) -> Result<bool, Expelled> {
+    async fn free_in(&self, at: RemoteAddr, era: u32, keeping: Keeping) -> Result<bool, GivenUp> {
         let era = u64::from(era);
         let raise = Verb::Swap { expected: era, new: era + 1 };
         if self.verb(at.plus(8), raise).await? != Some(era) {
