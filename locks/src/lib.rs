@@ -40,8 +40,8 @@ pub mod word;
 
 pub use client::{Acquiring, Begun, Client, Hold, Identity, Limits, Releasing, Roster, Wait};
 pub use contract::{
-    Backoff, Counts, Event, LockSpace, LockSystem, Member, NotHeld, Notice, Pacing, Peer, Peers,
-    PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
+    Backoff, Counts, Event, Keeping, LockSpace, LockSystem, Member, NotHeld, Notice, Pacing, Peer,
+    Peers, PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
 };
 pub use service::{MemoryLocks, ObjectOf};
 pub use word::Mode;

@@ -431,6 +431,10 @@ rules! {
     "A memory node returns when all uses of its locks have ended"
     LossesEndUses "losses-end-uses" "DecLock §B"
     "holders of locks whose memory is lost are not waited for"
+
+    "A release is counted before the lock is handed over"
+    CountsPrecedeHandovers "counts-precede-handovers" "ShiftLock §3.5"
+    "a lock is handed over while the atomic that counts its release is under way"
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
-use lotus_locks::systems::Kind;
+use lotus_locks::systems::{Kind, ShiftLock};
 
 use super::common::FABRICS;
 use super::values::{count, one_of, positive_secs, ratio, secs, skew};
@@ -13,7 +13,7 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct LocksArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// Locks as published: without resets, and without fencing.
@@ -74,6 +74,10 @@ pub struct LocksArgs {
     /// dslr and dslr+: bound of the random back-off while counters are set back, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub again_us: u64,
+    /// shiftlock: writers that hold a lock one after another before readers have it.
+    #[arg(long, value_name = "N", default_value_t = ShiftLock::THRESHOLD)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
+    pub threshold: u16,
     /// Fabric that connects the nodes: local, shm (the memory node is a process), tcp or sim.
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
     pub fabric: Fabric,

@@ -74,7 +74,14 @@ fn load(args: &LocksArgs) -> LockLoad {
     };
     let think = Duration::from_micros(args.think_us);
     LockLoad {
-        choice: Choice { kind: args.lock, recovery, backs_off: args.backoff, release, times },
+        choice: Choice {
+            kind: args.lock,
+            recovery,
+            backs_off: args.backoff,
+            release,
+            times,
+            threshold: args.threshold,
+        },
         habits: Habits { think, failing: args.failing, long_reads },
         count: args.count,
         zipf: args.zipf,

@@ -102,7 +102,10 @@ fn nonsense_flags_are_named_in_one_sentence() {
 #[test]
 fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
-        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm"),
+        (
+            &["--lock", "spin"],
+            "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock",
+        ),
         (&["--lock", "dslr-u", "--as-published"], "no dslr-u as published"),
         (&["--lock", "rma-rw"], "there is rma-rw as published only: it tolerates no failure"),
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),

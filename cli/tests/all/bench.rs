@@ -75,6 +75,8 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "rma-rw", "--as-published", "--fabric", "sim", "--zipf", "0.9"],
         &["--lock", "drtm", "--as-published", "--backoff"],
         &["--lock", "drtm", "--as-published", "--fabric", "sim"],
+        &["--lock", "shiftlock", "--threshold", "2"],
+        &["--lock", "shiftlock", "--cns", "2", "--fabric", "sim"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
     ];

@@ -5,6 +5,7 @@
 //! * `notices`: what uses of locks tell one another.
 //! * `ghosts`: uses that nobody waits for any more.
 //! * `members`, `resetter`: the two parts in a reset; `wire`: their messages.
+//! * `keeper`: recovery of locks as published.
 //! * `connections`: what becomes of a connection whose verb had no answer.
 //! * `abandoned`: memory nodes that have lost their memory.
 //! * `roster`: a membership for benchmarks, tests and simulation.
@@ -13,6 +14,7 @@ mod abandoned;
 mod connections;
 mod futures;
 mod ghosts;
+mod keeper;
 mod members;
 mod notices;
 mod resetter;
@@ -41,6 +43,7 @@ use connections::Connections;
 pub use futures::{Acquiring, Begun, Hold, Releasing};
 use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
+use keeper::Watches;
 use members::Told;
 use notices::Notices;
 pub use roster::Roster;
@@ -118,6 +121,7 @@ struct Core<S: LockSystem> {
     connections: Rc<Connections>,
     ghosts: Ghosts<S>,
     notices: RefCell<Notices>,
+    watches: RefCell<Watches>,
     luck: RefCell<Luck>,
     counts: RefCell<Counts>,
     /// Locks that are being reset by another node, or this one, as far as this lane was told.
@@ -149,13 +153,22 @@ struct GivenUp;
 
 /// Adds a verb on a word to a batch.
 #[inline(always)]
-fn add_verb(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> Buffer {
+fn add_verb<S: LockSystem>(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> Buffer {
     match verb {
         Verb::Read => batch.read(word, 8),
         Verb::Add(summand) => batch.fetch_and_add(word, summand),
         Verb::Swap { expected, new } => batch.compare_and_swap(word, expected, new),
         Verb::Exchange { mask, new } => {
             let swap = MaskedSwap { compare: 0, compare_mask: 0, swap: new, swap_mask: mask };
+            batch.masked_compare_and_swap(word, swap)
+        }
+        Verb::SwapPart { expected, new } => {
+            let swap = MaskedSwap {
+                compare: expected,
+                compare_mask: S::COMPARED,
+                swap: new,
+                swap_mask: S::REPLACED,
+            };
             batch.masked_compare_and_swap(word, swap)
         }
     }
@@ -178,7 +191,7 @@ impl<S: LockSystem> Core<S> {
         }
         let used = self.connections.current(word.node());
         let mut batch = self.lane.batch();
-        let buffer = add_verb(&mut batch, word, verb);
+        let buffer = add_verb::<S>(&mut batch, word, verb);
         if let Ok(done) = batch.post().await {
             return Ok(Some(done.words(buffer)[0]));
         }
@@ -236,6 +249,9 @@ impl<S: LockSystem> Core<S> {
         if S::TELLS {
             self.close(slot);
         }
+        if S::KEEPS {
+            self.watches.borrow_mut().forget(slot);
+        }
         self.slots.borrow_mut().free(slot);
         self.wake_answer(at);
     }
@@ -290,6 +306,7 @@ impl<S: LockSystem> Client<S> {
             connections: Rc::default(),
             ghosts: Ghosts::default(),
             notices: RefCell::default(),
+            watches: RefCell::default(),
             counts: RefCell::default(),
             told: RefCell::default(),
             resetting: RefCell::default(),
@@ -308,11 +325,14 @@ impl<S: LockSystem> Client<S> {
         let core = Rc::downgrade(&self.core);
         let weak = core.clone();
         let request = move |responder, bytes: &[u8]| {
-            let Some((Message::Finish, at, incarnation)) = wire::decode(bytes) else { return };
-            if let Some(core) = core.upgrade()
-                && core.me.life.incarnation() == incarnation
-            {
-                members::tell(&core, at, responder);
+            let Some((message, at, number)) = wire::decode(bytes) else { return };
+            let Some(core) = core.upgrade() else { return };
+            match message {
+                Message::Finish if core.me.life.incarnation() == number => {
+                    members::tell(&core, at, responder);
+                }
+                Message::Suspected => core.keep(at, number, Some(responder)),
+                Message::Finish | Message::Stalled | Message::Doubted => {}
             }
         };
         rpc.serve(service, Box::new(request));

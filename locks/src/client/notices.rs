@@ -44,17 +44,27 @@ struct Mailbox {
     /// The lock, and the use of it; `None` if the slot is free.
     owner: Option<(RemoteAddr, Peer)>,
     successor: Mail,
-    handover: Mail,
+    /// That the lock is its, in whichever words.
+    turn: Mail,
 }
 
 #[derive(Clone, Copy)]
 enum Mail {
     None,
-    Unread(Peer, u64),
+    Unread(Notice, u64),
     Read,
 }
 
-const CLOSED: Mailbox = Mailbox { owner: None, successor: Mail::None, handover: Mail::None };
+/// What tells for which use of a slot a notice is.
+#[derive(Clone, Copy)]
+struct Sorting {
+    /// See [`LockSystem::LATER`].
+    later: Option<fn(u64, u64) -> bool>,
+    /// Whether numbers are ignored where there are any, as published.
+    by_name: bool,
+}
+
+const CLOSED: Mailbox = Mailbox { owner: None, successor: Mail::None, turn: Mail::None };
 
 struct Sent {
     letter: Letter,
@@ -67,18 +77,18 @@ impl Mailbox {
     fn mail(&mut self, said: Said) -> &mut Mail {
         match said {
             Said::Successor => &mut self.successor,
-            Said::Handover => &mut self.handover,
+            Said::Handover | Said::ModeChanged => &mut self.turn,
         }
     }
 
-    /// Whether its use is the one that is meant.
-    fn is_for(&self, letter: &Letter) -> bool {
+    /// Whether its use is the one that is meant, as far as names tell.
+    fn is_for(&self, letter: &Letter, sorting: Sorting) -> bool {
         let Peer { who, number } = letter.to;
         self.owner.is_some_and(|(at, own)| {
             let is_number = match letter.said {
-                // The word has had room for half of it.
-                Said::Successor => own.number as u32 == number as u32,
-                Said::Handover => own.number == number,
+                // The word has had room for half of it, or for nothing of it.
+                Said::Successor => sorting.later.is_some() || own.number as u32 == number as u32,
+                Said::Handover | Said::ModeChanged => sorting.by_name || own.number == number,
             };
             at == letter.at && own.who == who && is_number
         })
@@ -112,27 +122,34 @@ impl Notices {
 
     /// Puts a notice in the box of its use, if that is there and has not had it. Returns whether it
     /// is new there.
-    fn put(&mut self, letter: &Letter) -> bool {
+    ///
+    /// Of two that may be of successors, where only what they say tells which use is meant, the
+    /// later one stays: successors of the present use have enqueued after those of a former one.
+    fn put(&mut self, letter: &Letter, sorting: Sorting) -> bool {
         let slot = usize::from(letter.to.who.slot());
-        let Some(mailbox) = self.boxes.get_mut(slot).filter(|own| own.is_for(letter)) else {
-            return false;
-        };
+        let mailbox = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, sorting));
+        let Some(mailbox) = mailbox else { return false };
         let mail = mailbox.mail(letter.said);
-        if !matches!(mail, Mail::None) {
-            return false;
+        let is_new = match mail {
+            Mail::None => true,
+            Mail::Unread(notice, says) if notice.said() == Said::Successor => {
+                sorting.later.is_some_and(|later| later(letter.says, *says))
+            }
+            Mail::Unread(..) | Mail::Read => false,
+        };
+        if is_new {
+            *mail = Mail::Unread(Notice::new(letter.said, letter.from), letter.says);
         }
-        *mail = Mail::Unread(letter.from, letter.says);
-        true
+        is_new
     }
 
     /// Takes a notice to the use of a slot, and what it says.
     pub(super) fn take(&mut self, slot: u16) -> Option<(Notice, u64)> {
         let mailbox = &mut self.boxes[usize::from(slot)];
-        [Said::Handover, Said::Successor].into_iter().find_map(|said| {
-            let mail = mailbox.mail(said);
-            let Mail::Unread(peer, says) = *mail else { return None };
+        [&mut mailbox.turn, &mut mailbox.successor].into_iter().find_map(|mail| {
+            let Mail::Unread(notice, says) = *mail else { return None };
             *mail = Mail::Read;
-            Some((Notice::new(said, peer), says))
+            Some((notice, says))
         })
     }
 
@@ -145,7 +162,7 @@ impl Notices {
     fn hush(&mut self, slot: u16) {
         if let Some((_, own)) = self.boxes[usize::from(slot)].owner {
             self.unacknowledged
-                .retain(|Sent { letter, .. }| letter.said == Said::Handover || letter.from != own);
+                .retain(|Sent { letter, .. }| letter.said != Said::Successor || letter.from != own);
         }
     }
 
@@ -217,10 +234,12 @@ impl<S: LockSystem> Core<S> {
 
     fn deliver(&self, letter: &Letter) {
         let slot = letter.to.who.slot();
-        if !self.notices.borrow_mut().put(letter) {
+        let by_name = S::KEEPS && self.system.keeping().is_some();
+        let sorting = Sorting { later: S::LATER, by_name };
+        if !self.notices.borrow_mut().put(letter, sorting) {
             return;
         }
-        if letter.said == Said::Handover {
+        if letter.said != Said::Successor {
             self.notices.borrow_mut().hush(slot);
         }
         let task = self.slots.borrow_mut().get(slot).task;
@@ -312,6 +331,8 @@ mod tests {
         Peer { who: Waiter::new(0, 0, 0), number: 2 << COUNT_BITS | count }
     }
 
+    const NUMBERED: Sorting = Sorting { later: None, by_name: false };
+
     fn handover(to: Peer) -> Letter {
         Letter { said: Said::Handover, at: at(), from: OTHER, to, says: 7 }
     }
@@ -325,7 +346,7 @@ mod tests {
     #[test]
     fn a_notice_is_for_one_use_once() {
         let mut notices = Notices::default();
-        assert!(!notices.put(&handover(own(5))), "nobody is there");
+        assert!(!notices.put(&handover(own(5)), NUMBERED), "nobody is there");
         notices.open(own(5), at());
         for letter in [successor(own(5)), handover(own(5))] {
             let elsewhere = Letter { at: at().plus(64), ..letter };
@@ -333,17 +354,56 @@ mod tests {
                 Letter { to: Peer { number: letter.to.number - 1, ..letter.to }, ..letter };
             let namesake = Letter { to: Peer { who: OTHER.who, ..letter.to }, ..letter };
             for stray in [elsewhere, earlier, namesake] {
-                assert!(!notices.put(&stray), "{stray:?}");
+                assert!(!notices.put(&stray, NUMBERED), "{stray:?}");
             }
-            assert!(notices.put(&letter));
-            assert!(!notices.put(&letter), "twice");
+            assert!(notices.put(&letter, NUMBERED));
+            assert!(!notices.put(&letter, NUMBERED), "twice");
             assert_eq!(notices.take(0), Some((Notice::new(letter.said, OTHER), 7)));
-            assert!(!notices.put(&letter), "again, after it was read");
+            assert!(!notices.put(&letter, NUMBERED), "again, after it was read");
             assert_eq!(notices.take(0), None);
             notices.refuse(0, letter.said);
-            assert!(notices.put(&letter), "the first was not for this use");
+            assert!(notices.put(&letter, NUMBERED), "the first was not for this use");
             assert!(notices.take(0).is_some());
         }
+    }
+
+    /// A word without room for numbers names only the slot: what is said tells which use is meant.
+    #[test]
+    fn of_two_successors_the_later_one_stays_and_one_that_is_refused_makes_room() {
+        let later = Sorting { later: Some(|one, other| one > other), by_name: false };
+        let said = |says, number| {
+            let from = Peer { number, ..OTHER };
+            Letter { says, from, ..successor(Peer { number: 0, ..own(0) }) }
+        };
+        let heard = |letter: Letter| (Notice::new(Said::Successor, letter.from), letter.says);
+        let mut notices = Notices::default();
+        notices.open(own(5), at());
+        assert!(notices.put(&said(3, 1), later));
+        assert!(!notices.put(&said(3, 1), later), "twice");
+        assert!(!notices.put(&said(2, 2), later), "an earlier one, which is late");
+        assert!(notices.put(&said(4, 3), later));
+        assert_eq!(notices.take(0), Some(heard(said(4, 3))));
+        assert!(!notices.put(&said(5, 4), later), "there is one successor");
+        notices.refuse(0, Said::Successor);
+        assert_eq!(notices.take(0), None);
+        assert!(notices.put(&said(5, 4), later), "the first was not for this use");
+        assert_eq!(notices.take(0), Some(heard(said(5, 4))));
+        // A turn comes once, in whichever words.
+        let turn = Letter { said: Said::ModeChanged, ..handover(own(5)) };
+        let former = Letter { to: own(4), ..turn };
+        assert!(!notices.put(&former, later));
+        assert!(notices.put(&turn, later));
+        assert!(!notices.put(&handover(own(5)), later));
+        assert_eq!(notices.take(0), Some((Notice::new(Said::ModeChanged, OTHER), 7)));
+    }
+
+    /// As published, a name says enough.
+    #[test]
+    fn by_name_a_turn_of_a_former_use_is_taken_for_the_present_one_s() {
+        let mut notices = Notices::default();
+        notices.open(own(5), at());
+        assert!(notices.put(&handover(own(4)), Sorting { by_name: true, ..NUMBERED }));
+        assert_eq!(notices.take(0), Some((Notice::new(Said::Handover, OTHER), 7)));
     }
 
     /// A slot is used again, by another request or after a reset; what was said to its former use
@@ -352,15 +412,15 @@ mod tests {
     fn what_was_for_the_former_use_is_for_nobody() {
         let mut notices = Notices::default();
         notices.open(own(5), at());
-        assert!(notices.put(&successor(own(5))));
+        assert!(notices.put(&successor(own(5)), NUMBERED));
         notices.open(own(6), at());
         assert_eq!(notices.take(0), None, "what was not read either");
         for letter in [successor(own(5)), handover(own(5))] {
-            assert!(!notices.put(&letter));
+            assert!(!notices.put(&letter, NUMBERED));
         }
         notices.close(0);
         for letter in [successor(own(6)), handover(own(6))] {
-            assert!(!notices.put(&letter));
+            assert!(!notices.put(&letter, NUMBERED));
         }
     }
 

@@ -7,6 +7,7 @@
 //! What happens often, verbs and pauses, is polled ([`Run::poll`]); what happens seldom, resets and
 //! lost connections, is for the async function [`Run::drive`].
 
+mod keeping;
 mod listening;
 
 use std::future::Future as _;
@@ -68,6 +69,8 @@ enum Doing {
     Pausing(Nanos),
     /// It waits for a notice.
     Listening,
+    /// It looks whether the lock is to be freed by its keeper.
+    Watching,
     Held,
     /// Time until the next look, and number of resets that were over when it began.
     Barred(Duration, u32),
@@ -321,7 +324,7 @@ impl<S: LockSystem> Run<S> {
                 Some(turn) => return Some(turn),
                 None => Event::Begin,
             },
-            Doing::Listening => return self.look(core).await,
+            Doing::Listening | Doing::Watching => return self.look(core).await,
             Doing::Ended => unreachable!("it has ended"),
             Doing::Next(_) | Doing::Verb(..) | Doing::Pausing(_) | Doing::Held => return None,
         };
@@ -357,7 +360,7 @@ impl<S: LockSystem> Run<S> {
         }
         let is_second = S::TWO_WORDS && core.system.is_second(&self.state);
         let word = if is_second { self.at.plus(8) } else { self.at };
-        add_verb(batch, word, verb)
+        add_verb::<S>(batch, word, verb)
     }
 
     #[inline(always)]
@@ -403,8 +406,10 @@ impl<S: LockSystem> Run<S> {
                     return Some(Turn::Stopped(NotHeld::TimedOut));
                 }
                 self.has_waited |= !self.is_leaving;
+                let watches = S::KEEPS && self.is_to_watch(core, now);
                 self.look_for_losses(core, now);
                 self.doing = match pause.is_zero() {
+                    _ if watches => Doing::Watching,
                     true => {
                         let step = self.step(core, Event::Paused);
                         Doing::Next(step)
@@ -533,7 +538,7 @@ impl<S: LockSystem> Run<S> {
         if self.next_look != Nanos(0) {
             core.want_reset(Message::Stalled, self.at);
         }
-        self.next_look = now.after(STALL);
+        self.next_look = now.after(core.system.keeping().map_or(STALL, |keeping| keeping.look));
     }
 
     /// Ready once a pause until `due` is over, or there is a reset to know of; with a turn if the

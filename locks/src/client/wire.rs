@@ -20,6 +20,8 @@ pub(super) enum Message {
     Stalled,
     /// Notice that an atomic on the lock had no answer.
     Doubted,
+    /// Request to free the lock, in this era instead of a life: nothing was released for long.
+    Suspected,
 }
 
 /// A message about `at` to a node in the life with this incarnation. A later life of the node does
@@ -42,6 +44,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Message, RemoteAddr, u32)> {
         0 => Message::Finish,
         1 => Message::Stalled,
         2 => Message::Doubted,
+        3 => Message::Suspected,
         _ => return None,
     };
     Some((message, decode_address(address)?, incarnation))
@@ -103,6 +106,7 @@ pub(super) fn decode_letter(bytes: &[u8]) -> Option<(Letter, bool)> {
     let said = match rest[0] & !ANSWER {
         0 => Said::Successor,
         1 => Said::Handover,
+        2 => Said::ModeChanged,
         _ => return None,
     };
     let (from, to, says) = (decode_peer(from)?, decode_peer(to)?, u64::from_le_bytes(*says));
@@ -139,7 +143,8 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written_and_garbage_is_refused() {
         let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
-        for message in [Message::Finish, Message::Stalled, Message::Doubted] {
+        let requests = [Message::Finish, Message::Suspected];
+        for message in requests.into_iter().chain([Message::Stalled, Message::Doubted]) {
             assert_eq!(decode(&encode(message, at, 0x1234_5678)), Some((message, at, 0x1234_5678)));
         }
         assert_eq!(decode_answer(&encode_answer(3)), Some(3));
@@ -149,7 +154,7 @@ mod tests {
         assert_eq!(decode(&bytes), None, "beyond a region");
         assert_eq!(decode(&bytes[..BYTES - 1]), None);
         bytes = encode(Message::Finish, at, 7);
-        bytes[BYTES - 1] = 3;
+        bytes[BYTES - 1] = 4;
         assert_eq!(decode(&bytes), None, "no such message");
         assert_eq!(decode_answer(&[1; 7]), None);
     }
@@ -159,14 +164,14 @@ mod tests {
         let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
         let from = Peer { who: Waiter::new(3, 2, 1), number: 0x1234_5678_9ABC_DEF0 };
         let to = Peer { who: Waiter::new(0, 0, 0), number: 7 };
-        for said in [Said::Successor, Said::Handover] {
+        for said in [Said::Successor, Said::Handover, Said::ModeChanged] {
             let letter = Letter { said, at, from, to, says: 0x1122_3344_5566_7788 };
             assert_eq!(decode_letter(&encode_letter(&letter)), Some((letter, false)));
             assert_eq!(decode_letter(&encode_answer_to(&letter)), Some((letter, true)));
             assert_eq!(decode(&encode_letter(&letter)), None);
             let mut bytes = encode_letter(&letter);
             assert_eq!(decode_letter(&bytes[1..]), None);
-            bytes[LETTER_BYTES - 1] = 2;
+            bytes[LETTER_BYTES - 1] = 3;
             assert_eq!(decode_letter(&bytes), None, "nothing is said so");
             bytes = encode_letter(&letter);
             bytes[ADDRESS_BYTES..ADDRESS_BYTES + 4].fill(0);

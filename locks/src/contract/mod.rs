@@ -1,6 +1,7 @@
 //! What a lock system is, and what its users and its cluster are: plain values and traits.
 
 mod backoff;
+mod keeping;
 mod notice;
 mod peers;
 mod space;
@@ -8,6 +9,7 @@ mod system;
 mod waiter;
 
 pub use backoff::{Backoff, Pacing};
+pub use keeping::Keeping;
 pub use notice::{Notice, Peer, Said};
 pub use peers::{Member, Peers, PeersFuture};
 pub use space::{LockSpace, SpaceError};

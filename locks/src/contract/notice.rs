@@ -11,9 +11,10 @@ use super::Waiter;
 pub struct Peer {
     /// Name of the request.
     pub who: Waiter,
-    /// Number of the enqueue. In the addressee of [`Said::Successor`] only the low 32 bits, which
-    /// the word has: they say which use of the slot is meant, as long as a notice is not under way
-    /// for as long as a lane takes for 2³² requests.
+    /// Number of the enqueue. In the addressee of [`Said::Successor`] only what the word has: the
+    /// low 32 bits, which say which use of the slot is meant, as long as a notice is not under way
+    /// for as long as a lane takes for 2³² requests; or nothing, where what is said has to tell
+    /// ([`super::LockSystem::LATER`]).
     pub number: u64,
 }
 
@@ -24,6 +25,8 @@ pub enum Said {
     Successor,
     /// "The lock is yours."
     Handover,
+    /// "The lock is yours when the readers have left that have it now."
+    ModeChanged,
 }
 
 /// A notice, to a use or from one. Its parts are side by side, because it is part of each

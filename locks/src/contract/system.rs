@@ -11,7 +11,7 @@ use std::time::Duration;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::verbs::Capabilities;
 
-use super::{Backoff, Notice, Waiter};
+use super::{Backoff, Keeping, Notice, Waiter};
 use crate::word::{Claimant, Head, Mode};
 
 /// Treatment of holders that are late or lost.
@@ -85,6 +85,14 @@ pub enum Verb {
         /// Bits that are replaced.
         mask: u64,
         /// Their values.
+        new: u64,
+    },
+    /// Compare-and-swap of the bits [`LockSystem::REPLACED`], if those of [`LockSystem::COMPARED`]
+    /// are as expected, whatever the others are. Only where the fabric has masked atomics.
+    SwapPart {
+        /// Bits that are compared.
+        expected: u64,
+        /// Bits that replace those of the word.
         new: u64,
     },
 }
@@ -240,6 +248,20 @@ pub trait LockSystem: 'static {
     /// Whether verbs may be on the second word of the lock object, which then has counters; it is
     /// no claim, so the locks are never reset.
     const TWO_WORDS: bool = false;
+    /// Whether locks as published are freed by a keeper; see [`Self::keeping`].
+    const KEEPS: bool = false;
+
+    /// Bits that [`Verb::SwapPart`] compares.
+    const COMPARED: u64 = u64::MAX;
+
+    /// Bits that [`Verb::SwapPart`] replaces.
+    const REPLACED: u64 = u64::MAX;
+
+    /// Whether the first of two notices [`Said::Successor`] to one name is of a later enqueue than
+    /// the second, by what they say. `None` where the word names the enqueue that is told.
+    ///
+    /// [`Said::Successor`]: super::Said::Successor
+    const LATER: Option<fn(u64, u64) -> bool> = None;
 
     /// Name, as on the command line.
     fn name(&self) -> &'static str;
@@ -269,6 +291,16 @@ pub trait LockSystem: 'static {
     /// for it. The second one may be none of the lock's.
     fn is_unused(&self, words: [u64; 2]) -> bool {
         self.is_free(words[0])
+    }
+
+    /// How a keeper frees the locks, if one does: only where they are not reset.
+    fn keeping(&self) -> Option<Keeping> {
+        None
+    }
+
+    /// Whether the keeper has freed the lock of this head since the use is in its word.
+    fn was_freed(&self, _of: &Self::Use, _head: u64) -> bool {
+        false
     }
 
     /// Bytes of a lock object.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw};
+use super::{Cas, CasRw, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw, ShiftLock};
 use crate::contract::{LockSystem, Pacing, Recovery};
 
 /// A lock system's name.
@@ -25,11 +25,13 @@ pub enum Kind {
     RmaRw,
     /// [`Drtm`].
     Drtm,
+    /// [`ShiftLock`].
+    ShiftLock,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Cas,
         Self::CasRw,
         Self::Dslr,
@@ -38,6 +40,7 @@ impl Kind {
         Self::Mcs,
         Self::RmaRw,
         Self::Drtm,
+        Self::ShiftLock,
     ];
 
     /// The name, as on the command line.
@@ -51,7 +54,18 @@ impl Kind {
             Self::Mcs => "mcs",
             Self::RmaRw => "rma-rw",
             Self::Drtm => "drtm",
+            Self::ShiftLock => "shiftlock",
         }
+    }
+
+    /// Whether it uses masked atomics where the fabric has them, and does without elsewhere.
+    pub const fn likes_masks(self) -> bool {
+        matches!(self, Self::Mcs | Self::RmaRw | Self::ShiftLock)
+    }
+
+    /// Whether uses of a lock tell one another of themselves ([`LockSystem::TELLS`]).
+    pub const fn tells(self) -> bool {
+        matches!(self, Self::Mcs | Self::RmaRw | Self::ShiftLock)
     }
 
     /// Whether the system can be had with this treatment of holders that are late or lost.
@@ -76,7 +90,8 @@ impl fmt::Display for Kind {
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm"
+    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, \
+     shiftlock"
 )]
 pub struct UnknownKind(String);
 
@@ -114,6 +129,8 @@ pub struct Choice {
     pub release: Release,
     /// Times of the systems of DSLR.
     pub times: DslrTimes,
+    /// Number of writers of `shiftlock` that hold a lock one after another before readers have it.
+    pub threshold: u16,
 }
 
 /// Something to be done with a lock system, whichever it is.
@@ -133,12 +150,13 @@ impl Choice {
             Err(_) => Recovery::Paper,
         };
         let times = DslrTimes::PUBLISHED;
-        Self { kind, recovery, backs_off: false, release: Release::Add, times }
+        let threshold = ShiftLock::THRESHOLD;
+        Self { kind, recovery, backs_off: false, release: Release::Add, times, threshold }
     }
 
     /// Does something with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        let Self { recovery, release, times, .. } = self;
+        let Self { recovery, release, times, threshold, .. } = self;
         let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
         match self.kind {
             Kind::Cas => visitor.visit(move || Cas { recovery, pacing }),
@@ -149,6 +167,7 @@ impl Choice {
             Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
             Kind::RmaRw => visitor.visit(RmaRw::published),
             Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
+            Kind::ShiftLock => visitor.visit(move || ShiftLock::new(recovery, threshold)),
         }
     }
 
@@ -159,6 +178,7 @@ impl Choice {
             Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::RmaRw | Kind::Drtm => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
+            Kind::ShiftLock => Some(ShiftLock::CAPACITY),
         }
     }
 }

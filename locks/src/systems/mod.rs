@@ -8,6 +8,7 @@ mod dslr;
 mod dslr_u;
 mod mcs;
 mod rma_rw;
+mod shiftlock;
 
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
@@ -17,3 +18,4 @@ pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};
 pub use mcs::{Mcs, McsUse};
 pub use rma_rw::{RmaRw, RmaRwUse};
+pub use shiftlock::{ShiftLock, ShiftUse};

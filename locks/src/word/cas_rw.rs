@@ -44,6 +44,7 @@ impl CasRwWord {
         resetting: Self::RESETTING,
         generation_shift: READERS_BITS,
         generation_bits: GENERATION_BITS,
+        is_count: false,
     };
 
     /// A word as it was read.

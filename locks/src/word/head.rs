@@ -9,6 +9,9 @@ pub struct Head {
     pub generation_shift: u32,
     /// Bits of the generation.
     pub generation_bits: u32,
+    /// Whether that field counts other things too, while the lock is being reset and at any other
+    /// time. It is raised by a reset, and names none: all generations are called 0.
+    pub is_count: bool,
 }
 
 impl Head {
@@ -19,12 +22,16 @@ impl Head {
 
     /// Number of resets, modulo the number of generations.
     pub const fn generation(self, word: u64) -> u64 {
+        if self.is_count { 0 } else { self.field(word) }
+    }
+
+    const fn field(self, word: u64) -> u64 {
         word >> self.generation_shift & ((1 << self.generation_bits) - 1)
     }
 
     /// The free lock of the next generation.
     pub const fn after_reset(self, word: u64) -> u64 {
-        let next = (self.generation(word) + 1) & ((1 << self.generation_bits) - 1);
+        let next = (self.field(word) + 1) & ((1 << self.generation_bits) - 1);
         next << self.generation_shift
     }
 }

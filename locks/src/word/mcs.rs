@@ -33,6 +33,7 @@ impl McsWord {
         resetting: Self::RESETTING,
         generation_shift: NUMBER_BITS,
         generation_bits: GENERATION_BITS,
+        is_count: false,
     };
 
     /// A word as it was read.

@@ -7,6 +7,7 @@ mod head;
 mod mcs;
 mod mode;
 mod rma_rw;
+mod shiftlock;
 mod tickets;
 mod update_tickets;
 
@@ -17,5 +18,6 @@ pub use head::Head;
 pub use mcs::McsWord;
 pub use mode::Mode;
 pub use rma_rw::RmaRwCounts;
+pub use shiftlock::ShiftWord;
 pub use tickets::{TicketFields, Tickets};
 pub use update_tickets::UpdateTickets;

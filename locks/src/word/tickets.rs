@@ -23,7 +23,7 @@ pub struct TicketFields {
     tops: u64,
 }
 
-const HEAD: Head = Head { resetting: 1, generation_shift: 1, generation_bits: 3 };
+const HEAD: Head = Head { resetting: 1, generation_shift: 1, generation_bits: 3, is_count: false };
 
 /// Counters of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

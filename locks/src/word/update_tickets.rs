@@ -55,7 +55,8 @@ const fn field_of(mode: Mode) -> u32 {
 
 impl UpdateTickets {
     /// Fields of a reset.
-    pub const HEAD: Head = Head { resetting: 1, generation_shift: 1, generation_bits: 3 };
+    pub const HEAD: Head =
+        Head { resetting: 1, generation_shift: 1, generation_bits: 3, is_count: false };
 
     /// Number at which a counter has to be set back, and the largest number of tickets that may be
     /// outstanding.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Judgement, Settings};
-use lotus_locks::word::{RmaRwCounts, TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets};
 use lotus_locks::{Promises, Recovery};
 
 use super::grounds::{Ground, settings, trial};
@@ -224,6 +224,8 @@ pub fn nearly_used_up(choice: Choice) -> Option<u64> {
             let count = RmaRwCounts::LIMIT - 3;
             return Some(RmaRwCounts::new(count, count).word());
         }
+        // The count of releases.
+        Kind::ShiftLock => return Some(ShiftWord::free((1 << 26) - 3).word()),
         Kind::DslrU => {
             let count = UpdateTickets::LIMIT - 3;
             let (n_x, n_s, n_u) = (count, count, count);

@@ -62,8 +62,22 @@ where
     F: Future<Output = T> + 'static,
     T: Send + 'static,
 {
+    on_lane_of("cx3-56g", make, life)
+}
+
+/// The same with the simulated cards of this profile.
+pub fn on_lane_of<S, F, T>(
+    profile: &str,
+    make: impl Fn() -> S + Send + 'static,
+    life: impl FnOnce(Rc<Place<S>>) -> F + Send + 'static,
+) -> T
+where
+    S: LockSystem,
+    F: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
     let node = NodeId(1);
-    let world = World::new(Config::new(1, 2, Profile::named("cx3-56g").expect("built in")));
+    let world = World::new(Config::new(1, 2, Profile::named(profile).expect("built in")));
     let machines = SimMachines::new(world.expect("a valid world"));
     let fabric = machines.fabric();
     fabric.register(lock().node(), lock().region(), 4096, Rights::ALL).expect("there is room");

@@ -6,6 +6,7 @@
 //! there are some (`just rdma-test`).
 
 mod abandoned;
+mod bypass;
 mod families;
 mod grounds;
 mod lane;
@@ -32,7 +33,13 @@ fn all(recovery: Recovery) -> Vec<Choice> {
     let choices = kinds.map(|kind| Choice { recovery, ..usual(kind) });
     let backs_off = Choice { recovery, backs_off: true, ..Choice::of(Kind::Cas) };
     let swaps = Choice { recovery, release: Release::Swap, ..Choice::of(Kind::CasRw) };
-    choices.chain([backs_off, Choice { backs_off: true, ..swaps }]).collect()
+    let options = [backs_off, Choice { backs_off: true, ..swaps }];
+    choices.chain(options).chain(shifting(recovery)).collect()
+}
+
+/// A lock that writers give to the readers often.
+fn shifting(recovery: Recovery) -> [Choice; 1] {
+    [Choice { recovery, threshold: 2, ..Choice::of(Kind::ShiftLock) }]
 }
 
 /// A system with its usual options: fenced, unless it is a baseline that is only had as published.
@@ -88,12 +95,17 @@ fn a_node_may_be_lost_between_any_two_of_its_steps() {
 /// Locks that use masked atomics where there are any do without elsewhere.
 #[test]
 fn masked_atomics_keep_the_promises() {
-    let of = |recovery| Choice { recovery, ..Choice::of(Kind::Mcs) };
-    let fenced = [of(Recovery::Fenced)];
-    families::run(&fenced, Ground::Masked(seeds()), families::CALM);
-    families::run(&fenced, Ground::Masked(seeds()), families::FAULTY);
-    let published = [of(Recovery::Paper), Choice::of(Kind::RmaRw)];
-    families::run(&published, Ground::Masked(seeds()), families::CALM);
+    let of = |recovery| -> Vec<Choice> {
+        let kinds = Kind::ALL.into_iter().filter(|kind| kind.likes_masks());
+        kinds
+            .filter(|kind| kind.check(recovery).is_ok())
+            .map(|kind| Choice { recovery, ..Choice::of(kind) })
+            .chain(shifting(recovery))
+            .collect()
+    };
+    families::run(&of(Recovery::Fenced), Ground::Masked(seeds()), families::CALM);
+    families::run(&of(Recovery::Fenced), Ground::Masked(seeds()), families::FAULTY);
+    families::run(&of(Recovery::Paper), Ground::Masked(seeds()), families::CALM);
 }
 
 /// As published, locks exclude as long as nobody is late or lost.

@@ -231,6 +231,7 @@ impl World {
         match verb {
             Verb::Read => {}
             Verb::Exchange { mask, new } => *word = found & !mask | new,
+            Verb::SwapPart { .. } => unreachable!("rma-rw compares whole words"),
             Verb::Swap { expected, new } => {
                 if is_second && self.broken == Some(Rule::CountersAreSetBackOnce) {
                     *word = new;

@@ -48,7 +48,15 @@ const JOINS: Budget = Budget { attempts: [1, 0, 1], deaths: 2, doubts: 0, joins:
 #[test]
 fn nobody_is_beside_a_writer_and_a_lock_at_rest_is_free() {
     for budget in [DEATHS, RESETTERS_DIE, DOUBTS, BOTH, JOINS] {
-        assert_eq!(explored(World { budget, broken: None }), [""; 0]);
+        assert_eq!(explored(World { budget, broken: None, nameless: false }), [""; 0]);
+    }
+}
+
+/// The word of ShiftLock has no generation.
+#[test]
+fn resets_need_no_names() {
+    for budget in [DEATHS, RESETTERS_DIE, DOUBTS, BOTH, JOINS] {
+        assert_eq!(explored(World { budget, broken: None, nameless: true }), [""; 0]);
     }
 }
 
@@ -65,7 +73,9 @@ fn every_broken_rule_is_noticed() {
         (Rule::OnlyMarkedLocksAreFreed, DOUBTS),
         (Rule::TheDeadAreSettled, RESETTERS_DIE),
     ] {
-        let failed = explored(World { budget, broken: Some(rule) });
-        assert!(!failed.is_empty(), "{rule:?} may be broken, and nothing is noticed");
+        for nameless in [false, true] {
+            let failed = explored(World { budget, broken: Some(rule), nameless });
+            assert!(!failed.is_empty(), "{rule:?} may be broken, and nothing is noticed");
+        }
     }
 }

@@ -45,11 +45,18 @@ pub struct Budget {
 pub struct World {
     pub budget: Budget,
     pub broken: Option<Rule>,
+    /// Whether the generation of a lock cannot be seen: there are words without room for one.
+    pub nameless: bool,
 }
 
 impl World {
     pub fn breaks(&self, rule: Rule) -> bool {
         self.broken == Some(rule)
+    }
+
+    /// The generation of a lock, as nodes see it.
+    pub fn generation(&self, head: CasRwWord) -> u8 {
+        if self.nameless { 0 } else { head.generation() }
     }
 
     /// Whether a discovery of this property is a failure.

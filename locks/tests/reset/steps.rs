@@ -245,7 +245,7 @@ impl World {
             Action::Tell(_, member) => {
                 let (head, node) = (state.head, &mut state.nodes[member]);
                 if node.life == Life::Live && head.is_resetting() {
-                    node.told = Some(head.generation());
+                    node.told = Some(self.generation(head));
                     if node.client == Client::Waiting {
                         node.client = Client::Barred;
                     }
@@ -256,7 +256,8 @@ impl World {
                 let holds = matches!(node.client, Client::Holding(_))
                     && !self.breaks(Rule::HoldersAreWaitedFor);
                 let posts = node.verb.is_some() && !self.breaks(Rule::VerbsUnderWayAreWaitedFor);
-                let told = node.life == Life::Live && node.told == Some(state.head.generation());
+                let told =
+                    node.life == Life::Live && node.told == Some(self.generation(state.head));
                 if told
                     && answers(CasRwWord::HEAD, state.head.word(), Use { holds, posts })
                         == Some(true)
@@ -350,11 +351,12 @@ impl World {
     fn look(&self, head: CasRwWord, node: &mut Node) {
         let over = |head: CasRwWord, node: &Node| match self.breaks(Rule::DoubtersAreTold) {
             true => head.generation() != node.seen,
-            false => node.told.is_some_and(|told| told != head.generation()),
+            false => node.told.is_some_and(|told| self.nameless || told != head.generation()),
         };
+        let slept = !self.nameless && head.generation() != node.seen;
         match node.client {
             Client::Waiting if head.is_resetting() => node.client = Client::Barred,
-            Client::Waiting if head.generation() != node.seen => node.client = Client::Idle,
+            Client::Waiting if slept => node.client = Client::Idle,
             Client::Waiting if head.owner() == 0 => node.client = Client::Holding(Mode::Shared),
             Client::Waiting => {}
             _ if head.is_resetting() => {}

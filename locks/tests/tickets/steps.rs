@@ -194,7 +194,7 @@ impl World {
                 return if is_forced { expected } else { found };
             }
             Verb::Add(summand) => summand,
-            Verb::Exchange { .. } => unreachable!("tickets are added"),
+            Verb::Exchange { .. } | Verb::SwapPart { .. } => unreachable!("tickets are added"),
         };
         let (mode, count) = self.request(state, index);
         let client = &mut state.clients[index];

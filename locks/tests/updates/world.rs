@@ -213,7 +213,7 @@ impl World {
         let client = &mut state.clients[index];
         match verb {
             Verb::Read => {}
-            Verb::Exchange { .. } => unreachable!("tickets are added"),
+            Verb::Exchange { .. } | Verb::SwapPart { .. } => unreachable!("tickets are added"),
             Verb::Swap { expected, new } => {
                 if self.broken == Some(Rule::DrainsWaitForTheirTurn) {
                     state.head = new;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_locks::Recovery;
-use lotus_locks::systems::{Choice, Kind, Release};
+use lotus_locks::systems::{Choice, Kind, Release, ShiftLock};
 use lotus_locks::trial::{Faults, Settings};
-use lotus_locks::word::{RmaRwCounts, TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -27,6 +27,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         recovery,
         backs_off: rng.random(),
         release: if rng.random() { Release::Add } else { Release::Swap },
+        threshold: [1, 2, 4, ShiftLock::THRESHOLD][rng.random_range(0..4)],
         ..Choice::of(any)
     };
     let (settings, faults) = (settings(choice, rng), faults(rng));
@@ -34,7 +35,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         Ok(()) => (choice, settings, faults),
         Err(_) => without_faults(choice, settings),
     };
-    let is_masked = matches!(choice.kind, Kind::Mcs | Kind::RmaRw) && rng.random();
+    let is_masked = choice.kind.likes_masks() && rng.random();
     let profile = if is_masked { MASKED } else { PROFILE };
     LockScenario { choice, settings, faults, profile }.with(recovery)
 }
@@ -83,7 +84,7 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
     }
 }
 
-/// A free lock whose counters have `left` until they are used up; zero for systems without.
+/// A free lock with counters that are used up, or wrap, after `left`; zero for systems without.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
         Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm => 0,
@@ -91,6 +92,7 @@ pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
             let count = RmaRwCounts::LIMIT - left;
             RmaRwCounts::new(count, count).word()
         }
+        Kind::ShiftLock => ShiftWord::free((1 << 26) - left).word(),
         Kind::Dslr | Kind::DslrPlus => {
             let fields = match choice.recovery {
                 Recovery::Paper => TicketFields::PAPER,

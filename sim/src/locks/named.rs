@@ -33,7 +33,8 @@ impl Named {
     /// The scenario, with locks as published or fenced.
     pub fn scenario(&self, recovery: Recovery) -> LockScenario {
         // With back-off a lock that nobody releases costs little time to wait for.
-        let choice = Choice { recovery, backs_off: true, ..Choice::of(self.kind) };
+        // Writers of ShiftLock often give the lock to the readers.
+        let choice = Choice { recovery, backs_off: true, threshold: 2, ..Choice::of(self.kind) };
         let small = Settings::small(NodeId(0), (1..=4).map(NodeId).collect());
         let settings = Settings {
             first_word: self.left.map_or(0, |left| nearly_used_up(choice, left)),
@@ -64,6 +65,12 @@ fn one_dies(none: Faults) -> Faults {
 
 fn answers_are_lost(none: Faults) -> Faults {
     none.doubtful()
+}
+
+/// One lock, of which readers and writers take turns.
+fn shifting(small: Settings) -> Settings {
+    let moment = Duration::from_micros(2);
+    Settings { locks: 1, clients: 4, hold: moment, think: moment, ..small }
 }
 
 const NAMED: &[Named] = &[
@@ -233,6 +240,104 @@ const NAMED: &[Named] = &[
         left: None,
         settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
         faults: |none| Faults { crashes: 1, pauses: 1, returns: true, ..none.doubtful().lossy() },
+    },
+    Named {
+        name: "shiftlock-late-count",
+        shows: "a lock is handed over before that is counted; a writer enters beside a reader",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: None,
+        settings: shifting,
+        // Atomics are late, and none is without an answer.
+        faults: |none| {
+            let mut faults = none;
+            faults.rates.verb_delay = 0.3;
+            faults.rates.verb_delay_max = Duration::from_micros(40);
+            faults
+        },
+    },
+    Named {
+        name: "shiftlock-lost-notice",
+        shows: "a notice is lost: nobody goes on, as published until the keeper frees the lock",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: None,
+        settings: |small| Settings { rounds: 20, ..small },
+        faults: |none| {
+            let mut faults = none;
+            faults.rates.message_loss = 0.05;
+            faults
+        },
+    },
+    Named {
+        name: "shiftlock-late-notice",
+        shows: "a notice comes twice, to one who uses its addressee's name by then",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: Some(8),
+        settings: |small| Settings { shared: 0.2, ..shifting(small) },
+        faults: |none| {
+            let mut faults = none;
+            faults.rates.message_duplication = 0.2;
+            faults.rates.message_delay = 0.2;
+            faults.rates.message_delay_max = Duration::from_micros(100);
+            faults
+        },
+    },
+    Named {
+        name: "shiftlock-dead-user",
+        shows: "a node dies: nobody goes on, as published until the keeper frees the lock",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: None,
+        settings: same,
+        faults: one_dies,
+    },
+    Named {
+        name: "shiftlock-slow-holder",
+        shows: "the keeper frees a lock while its holder pauses, which then counts itself out",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: None,
+        settings: same,
+        faults: |none| Faults {
+            pauses: 2,
+            pause: Duration::from_millis(90),
+            expelled: 0.0,
+            ..none
+        },
+    },
+    Named {
+        name: "shiftlock-impatient",
+        shows: "readers take themselves out of the count; writers stay in the queue and hand it on",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: None,
+        settings: |small| Settings { hurried: 0.5, is_calm: true, ..shifting(small) },
+        faults: |none| none,
+    },
+    Named {
+        name: "shiftlock-resets",
+        shows: "the same as mcs-resets, with readers, and with pauses longer than leases",
+        // As published, two hold it in few seeds only.
+        published_fail: false,
+        published_only: false,
+        kind: Kind::ShiftLock,
+        left: None,
+        settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
+        faults: |none| Faults {
+            crashes: 1,
+            pauses: 1,
+            pause: Duration::from_millis(90),
+            returns: true,
+            ..none.doubtful().lossy()
+        },
     },
 ];
 

@@ -68,6 +68,11 @@ impl<S: LockSystem> Run<S> {
     pub(super) async fn look(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
         let now = core.lane.executor().now();
         self.look_for_losses(core, now);
+        if S::KEEPS
+            && let Some(keeping) = core.system.keeping()
+        {
+            return self.watch(core, keeping).await;
+        }
         match core.read_head(self.at).await {
             Err(NotHeld::Expelled) => Some(self.end(core, Err(NotHeld::Expelled))),
             Ok(_) | Err(_) => None,

@@ -311,6 +311,7 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::ReadersIgnoreSiblings, &["dslr-siblings"], &[Property(LOCKS)]),
     hunted(Rule::NoticesAreRepeated, &["mcs-lost-notice"], &[Property(LOCKS)]),
     hunted(Rule::LossesEndUses, &["memory-lost"], &[Property(LOCKS)]),
+    hunted(Rule::CountsPrecedeHandovers, &["shiftlock-late-count"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]

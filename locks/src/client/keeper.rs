@@ -1,0 +1,155 @@
+//! Locks as published that are freed by a keeper: the waiter's part, and the keeper's.
+//!
+//! In the paper, the keeper is the lock server. A memory node runs no code, so it is a compute
+//! node: the member that comes first by a hash of memory node, epoch and member. The era is in the
+//! word beside the head, and is raised by an atomic: the lock is freed once in an era also while
+//! members do not agree on its keeper.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Endpoint, LaneId, RemoteAddr};
+use lotus_fabric::rpc::{Patience, Responder};
+
+use super::wire::{self, Message};
+use super::{Core, GivenUp};
+use crate::contract::{Keeping, LockSystem, NotHeld, Verb};
+
+/// Patience with a keeper that is asked to free a lock.
+const PATIENCE: Patience = Patience {
+    retry_after: Duration::from_micros(200),
+    retry_at_most: Duration::from_millis(1),
+    tries: 4,
+};
+
+/// What waiters of this lane have seen of their locks, by slot.
+#[derive(Default)]
+pub(super) struct Watches(BTreeMap<u16, LastLook>);
+
+struct LastLook {
+    /// Number of releases, and era.
+    seen: (u64, u64),
+    /// Time at which the keeper is to be asked.
+    due: Nanos,
+}
+
+impl Watches {
+    /// Takes note of a look. Returns whether the keeper is to be asked.
+    fn look(&mut self, slot: u16, seen: (u64, u64), now: Nanos, keeping: Keeping) -> bool {
+        let first = LastLook { seen, due: now.after(keeping.patience) };
+        let watch = self.0.entry(slot).or_insert(first);
+        if watch.seen != seen {
+            *watch = LastLook { seen, due: now.after(keeping.patience) };
+        }
+        let is_due = now >= watch.due;
+        if is_due {
+            watch.due = now.after(keeping.again);
+        }
+        is_due
+    }
+
+    /// Forgets what the use of a slot has seen, which has ended or begins.
+    pub(super) fn forget(&mut self, slot: u16) {
+        self.0.remove(&slot);
+    }
+}
+
+impl<S: LockSystem> Core<S> {
+    /// Looks at the lock of a waiter, and asks its keeper to free it if it is time. Returns the
+    /// head.
+    pub(super) async fn watch(
+        self: &Rc<Self>,
+        slot: u16,
+        at: RemoteAddr,
+        keeping: Keeping,
+    ) -> Result<u64, NotHeld> {
+        // The era first: if the head is that of a later one, it has changed.
+        let era = self.read_head(at.plus(8)).await?;
+        let head = self.read_head(at).await?;
+        let (seen, now) = (((keeping.count)(head), era), self.lane.executor().now());
+        if self.watches.borrow_mut().look(slot, seen, now, keeping) {
+            self.ask_keeper(at, era).await;
+        }
+        Ok(head)
+    }
+
+    /// Has the keeper of a lock free it, if `era` is the present one.
+    async fn ask_keeper(self: &Rc<Self>, at: RemoteAddr, era: u64) {
+        let Some((epoch, members)) = self.peers.members().await else { return };
+        let keeper = members.into_iter().min_by_key(|member| {
+            let mut hasher = DefaultHasher::new();
+            (at.node().0, epoch.0, member.node.0).hash(&mut hasher);
+            hasher.finish()
+        });
+        let Some(keeper) = keeper.map(|member| member.node) else { return };
+        let to = Endpoint { node: keeper, lane: LaneId(0) };
+        if to == self.lane.at() {
+            self.keep(at, era as u32, None);
+        } else {
+            let request = wire::encode(Message::Suspected, at, era as u32);
+            // Whatever it answers: the next look says whether the lock is free.
+            let _ = self.rpc.call(to, self.service, &request, PATIENCE).await;
+        }
+    }
+
+    /// The keeper's part: frees a lock, if `era` is the present one, and answers.
+    pub(super) fn keep(self: &Rc<Self>, at: RemoteAddr, era: u32, request: Option<Responder>) {
+        let Some(keeping) = self.system.keeping() else { return };
+        let core = Rc::clone(self);
+        self.lane.executor().spawn(async move {
+            // Expelled, it keeps nothing any more.
+            let Ok(is_freed) = core.free_in(at, era, keeping).await else { return };
+            if let Some(request) = request {
+                request.respond(&wire::encode_answer(u64::from(is_freed)));
+            }
+        });
+    }
+
+    async fn free_in(&self, at: RemoteAddr, era: u32, keeping: Keeping) -> Result<bool, GivenUp> {
+        let era = u64::from(era);
+        let raise = Verb::Swap { expected: era, new: era + 1 };
+        if self.verb(at.plus(8), raise).await? != Some(era) {
+            return Ok(false);
+        }
+        loop {
+            let found = self.read(at).await?;
+            let swap = Verb::Swap { expected: found, new: (keeping.freed)(found) };
+            if self.verb(at, swap).await? == Some(found) {
+                self.counts.borrow_mut().resets += 1;
+                return Ok(true);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEPING: Keeping = Keeping {
+        look: Duration::from_millis(5),
+        patience: Duration::from_millis(30),
+        again: Duration::from_millis(10),
+        count: |head| head,
+        freed: |head| head,
+    };
+
+    #[test]
+    fn a_keeper_is_asked_when_nothing_happens_for_long_and_again_later() {
+        let mut watches = Watches::default();
+        let mut look = |seen, millis: u64| {
+            watches.look(3, seen, Nanos(0).after(Duration::from_millis(millis)), KEEPING)
+        };
+        assert!(!look((7, 0), 0) && !look((7, 0), 29));
+        assert!(!look((8, 0), 31), "a release");
+        assert!(!look((8, 1), 60), "another era");
+        assert!(!look((8, 1), 89) && look((8, 1), 90));
+        assert!(!look((8, 1), 95) && look((8, 1), 100));
+        watches.forget(3);
+        let now = Nanos(0).after(Duration::from_millis(200));
+        assert!(!watches.look(3, (8, 1), now, KEEPING), "another use");
+    }
+}

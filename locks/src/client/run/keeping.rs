@@ -1,0 +1,36 @@
+//! Waits for locks that a keeper frees, as published.
+
+use std::rc::Rc;
+
+use lotus_fabric::env::Nanos;
+
+use super::{Core, Doing, Run, Turn};
+use crate::contract::{Event, Keeping, LockSystem, NotHeld, Step};
+
+impl<S: LockSystem> Run<S> {
+    /// Whether a waiter is to look at its lock now.
+    pub(super) fn is_to_watch(&self, core: &Core<S>, now: Nanos) -> bool {
+        let is_due = self.next_look != Nanos(0) && now >= self.next_look;
+        S::KEEPS && is_due && core.system.keeping().is_some()
+    }
+
+    /// Looks at the lock, has its keeper free it if it is time, and goes on with the wait: from the
+    /// beginning if it was freed.
+    pub(super) async fn watch(&mut self, core: &Rc<Core<S>>, keeping: Keeping) -> Option<Turn> {
+        let looked = core.watch(self.slot, self.at, keeping).await;
+        if looked == Err(NotHeld::Expelled) {
+            return Some(self.end(core, Err(NotHeld::Expelled)));
+        }
+        if looked.is_ok_and(|head| core.system.was_freed(&self.state, head)) {
+            core.watches.borrow_mut().forget(self.slot);
+            self.doing = Doing::Next(match self.is_leaving {
+                true => Step::Gone(Err(NotHeld::Reset)),
+                false => Step::Barred,
+            });
+        } else if matches!(self.doing, Doing::Watching) {
+            let step = self.step(core, Event::Paused);
+            self.doing = Doing::Next(step);
+        }
+        None
+    }
+}

@@ -1,0 +1,78 @@
+//! Notices under way, and the box of a client: the rules of `client/notices.rs`.
+
+use lotus_locks::systems::ShiftLock;
+use lotus_locks::{LockSystem, Notice, Peer, Said};
+
+/// A notice. The same may come several times.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Letter {
+    pub said: Said,
+    pub from: Peer,
+    pub to: Peer,
+    pub says: u64,
+}
+
+/// What a client was told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Mailbox {
+    /// Number of the use that is meant; none if there is none.
+    pub owner: Option<u64>,
+    successor: Mail,
+    turn: Mail,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum Mail {
+    #[default]
+    None,
+    Unread(Notice, u64),
+    Read,
+}
+
+impl Mailbox {
+    /// An empty box of the use with this number.
+    pub fn of(number: u64) -> Self {
+        Self { owner: Some(number), ..Self::default() }
+    }
+
+    fn mail(&mut self, said: Said) -> &mut Mail {
+        match said {
+            Said::Successor => &mut self.successor,
+            Said::Handover | Said::ModeChanged => &mut self.turn,
+        }
+    }
+
+    /// Takes in a notice that names this client; `by_number` says whether turns name their use too.
+    pub fn put(&mut self, letter: &Letter, by_number: bool) {
+        let Some(own) = self.owner else { return };
+        if letter.said != Said::Successor && by_number && letter.to.number != own {
+            return;
+        }
+        let later = ShiftLock::LATER.expect("the word has no numbers");
+        let mail = self.mail(letter.said);
+        let is_new = match mail {
+            Mail::None => true,
+            Mail::Unread(notice, says) => {
+                notice.said() == Said::Successor && later(letter.says, *says)
+            }
+            Mail::Read => false,
+        };
+        if is_new {
+            *mail = Mail::Unread(Notice::new(letter.said, letter.from), letter.says);
+        }
+    }
+
+    /// Takes a notice out, and what it says.
+    pub fn take(&mut self) -> Option<(Notice, u64)> {
+        [&mut self.turn, &mut self.successor].into_iter().find_map(|mail| {
+            let Mail::Unread(notice, says) = *mail else { return None };
+            *mail = Mail::Read;
+            Some((notice, says))
+        })
+    }
+
+    /// Makes room for another notice like the one that was taken.
+    pub fn refuse(&mut self, said: Said) {
+        *self.mail(said) = Mail::None;
+    }
+}
