@@ -427,6 +427,18 @@ rules! {
     "A notice between users of a lock is repeated until it is acknowledged"
     NoticesAreRepeated "notices-are-repeated" "ShiftLock §3.2"
     "a notice is sent once"
+
+    "Who finds a queue full writes no entry into it"
+    OverflowWritesNothing "overflow-writes-nothing" "DecLock §4.4"
+    "who finds a queue full writes its entry over that of another, and waits"
+
+    "An entry of a queue is of the lap that is looked for"
+    LapsTellTenants "laps-tell-tenants" "DecLock §4.3"
+    "an entry counts whatever its version is"
+
+    "A notice of a turn names the generation of the lock"
+    TurnsNameGenerations "turns-name-generations" "DecLock §4.4"
+    "a notice of an earlier generation is taken for one of the present one"
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ fn nonsense_flags_are_named_in_one_sentence() {
 #[test]
 fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
-        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs"),
+        (&["--lock", "spin"], "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, declock"),
         (&["--lock", "dslr-u", "--as-published"], "no dslr-u as published"),
         (&["--count", "0"], "--count"),
         (&["--object-bytes", "12"], "a multiple of 8"),

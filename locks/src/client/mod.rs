@@ -46,6 +46,8 @@ use run::Run;
 use slots::Slots;
 use wire::Message;
 
+/// Offset of the entries of a lock object, behind head and claim.
+const ENTRIES: u64 = 16;
 /// Time until a memory node that does not answer is asked again.
 const UNREACHABLE: Duration = Duration::from_millis(1);
 
@@ -120,6 +122,9 @@ struct Core<S: LockSystem> {
     counts: RefCell<Counts>,
     /// Locks that are being reset by another node, or this one, as far as this lane was told.
     told: RefCell<BTreeMap<RemoteAddr, Told>>,
+    /// Locks to which this lane adds nothing any more until they have been reset: in the generation
+    /// in which they were full, or without one as long as they are marked.
+    shut: RefCell<BTreeMap<RemoteAddr, Option<u64>>>,
     /// Locks that this lane resets.
     resetting: RefCell<BTreeSet<RemoteAddr>>,
     is_expelled: Cell<bool>,
@@ -151,6 +156,9 @@ fn add_verb(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> Buffer {
             let swap = MaskedSwap { compare: 0, compare_mask: 0, swap: new, swap_mask: mask };
             batch.masked_compare_and_swap(word, swap)
         }
+        Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) => {
+            unreachable!("{verb:?} is on more than a word")
+        }
     }
 }
 
@@ -172,9 +180,15 @@ impl<S: LockSystem> Core<S> {
         if let Ok(done) = batch.post().await {
             return Ok(Some(done.words(buffer)[0]));
         }
+        self.settle(word.node(), used).await?;
+        Ok(None)
+    }
+
+    /// Returns once no verb posted on connection `used` can take effect any more.
+    async fn settle(&self, node: NodeId, used: u64) -> Result<(), Expelled> {
         loop {
-            match self.mend(word.node(), used).await {
-                Ok(()) => return Ok(None),
+            match self.mend(node, used).await {
+                Ok(()) => return Ok(()),
                 Err(VerbError::Revoked) => return Err(Expelled),
                 Err(_) => self.lane.executor().sleep(UNREACHABLE).await,
             }
@@ -281,6 +295,7 @@ impl<S: LockSystem> Client<S> {
             notices: RefCell::default(),
             counts: RefCell::default(),
             told: RefCell::default(),
+            shut: RefCell::default(),
             resetting: RefCell::default(),
             is_expelled: Cell::new(false),
             spare: RefCell::default(),
@@ -311,11 +326,10 @@ impl<S: LockSystem> Client<S> {
                     core.hear(from, &letter, is_answer);
                 });
             }
-            let Some((why @ (Message::Stalled | Message::Doubted), at, _)) = wire::decode(bytes)
-            else {
-                return;
-            };
-            weak.upgrade().into_iter().for_each(|core| core.begin_reset(why, at));
+            let Some((why, at, number)) = wire::decode(bytes) else { return };
+            if why != Message::Finish {
+                weak.upgrade().into_iter().for_each(|core| core.begin_reset(why, at, number));
+            }
         };
         rpc.hear(service, Box::new(notice));
     }

@@ -20,14 +20,17 @@ pub(super) enum Message {
     Stalled,
     /// Notice that an atomic on the lock had no answer.
     Doubted,
+    /// Notice that the lock has no room for what somebody has added, in a generation.
+    Full,
 }
 
-/// A message about `at` to a node in the life with this incarnation. A later life of the node does
-/// not answer for it: verbs of the earlier one may be under way.
-pub(super) fn encode(message: Message, at: RemoteAddr, incarnation: u32) -> [u8; BYTES] {
+/// A message about `at` with a number: of `Finish`, the incarnation of the node that is asked, since
+/// a later life of it does not answer for it (verbs of the earlier one may be under way); of `Full`,
+/// the low half of the generation.
+pub(super) fn encode(message: Message, at: RemoteAddr, number: u32) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(at));
-    bytes[ADDRESS_BYTES..BYTES - 1].copy_from_slice(&incarnation.to_le_bytes());
+    bytes[ADDRESS_BYTES..BYTES - 1].copy_from_slice(&number.to_le_bytes());
     bytes[BYTES - 1] = message as u8;
     bytes
 }
@@ -36,15 +39,16 @@ pub(super) fn encode(message: Message, at: RemoteAddr, incarnation: u32) -> [u8;
 pub(super) fn decode(bytes: &[u8]) -> Option<(Message, RemoteAddr, u32)> {
     let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
     let (address, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;
-    let [incarnation @ .., message] = rest else { return None };
-    let incarnation = u32::from_le_bytes(incarnation.try_into().ok()?);
+    let [number @ .., message] = rest else { return None };
+    let number = u32::from_le_bytes(number.try_into().ok()?);
     let message = match message {
         0 => Message::Finish,
         1 => Message::Stalled,
         2 => Message::Doubted,
+        3 => Message::Full,
         _ => return None,
     };
-    Some((message, decode_address(address)?, incarnation))
+    Some((message, decode_address(address)?, number))
 }
 
 /// Answer: the generation whose reset may go on.
@@ -135,7 +139,7 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written_and_garbage_is_refused() {
         let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
-        for message in [Message::Finish, Message::Stalled, Message::Doubted] {
+        for message in [Message::Finish, Message::Stalled, Message::Doubted, Message::Full] {
             assert_eq!(decode(&encode(message, at, 0x1234_5678)), Some((message, at, 0x1234_5678)));
         }
         assert_eq!(decode_answer(&encode_answer(3)), Some(3));
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(decode(&bytes), None, "beyond a region");
         assert_eq!(decode(&bytes[..BYTES - 1]), None);
         bytes = encode(Message::Finish, at, 7);
-        bytes[BYTES - 1] = 3;
+        bytes[BYTES - 1] = 4;
         assert_eq!(decode(&bytes), None, "no such message");
         assert_eq!(decode_answer(&[1; 7]), None);
     }

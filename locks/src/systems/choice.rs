@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Dslr, DslrTimes, DslrU, Mcs, Release};
+use super::{Cas, CasRw, Declock, Dslr, DslrTimes, DslrU, Mcs, Release};
 use crate::contract::{LockSystem, Pacing, Recovery};
+use crate::word::DeclockFields;
 
 /// A lock system's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,12 +22,14 @@ pub enum Kind {
     DslrU,
     /// [`Mcs`].
     Mcs,
+    /// [`Declock`].
+    Declock,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 6] =
-        [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU, Self::Mcs];
+    pub const ALL: [Self; 7] =
+        [Self::Cas, Self::CasRw, Self::Dslr, Self::DslrPlus, Self::DslrU, Self::Mcs, Self::Declock];
 
     /// The name, as on the command line.
     pub const fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl Kind {
             Self::DslrPlus => "dslr+",
             Self::DslrU => "dslr-u",
             Self::Mcs => "mcs",
+            Self::Declock => "declock",
         }
     }
 
@@ -60,7 +64,9 @@ impl fmt::Display for Kind {
 
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs")]
+#[error(
+    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, declock"
+)]
 pub struct UnknownKind(String);
 
 /// A system whose paper does not say what becomes of holders that are late or lost.
@@ -91,6 +97,8 @@ pub struct Choice {
     pub release: Release,
     /// Times of the systems of DSLR.
     pub times: DslrTimes,
+    /// Entries of the queues of `declock`; see [`DeclockFields::fits`](crate::word::DeclockFields).
+    pub entries: u32,
 }
 
 /// Something to be done with a lock system, whichever it is.
@@ -107,12 +115,13 @@ impl Choice {
     pub const fn of(kind: Kind) -> Self {
         let recovery = Recovery::Fenced;
         let times = DslrTimes::PUBLISHED;
-        Self { kind, recovery, backs_off: false, release: Release::Add, times }
+        let (release, entries) = (Release::Add, Declock::PUBLISHED_ENTRIES);
+        Self { kind, recovery, backs_off: false, release, times, entries }
     }
 
     /// Does something with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        let Self { recovery, release, times, .. } = self;
+        let Self { recovery, release, times, entries, .. } = self;
         let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
         match self.kind {
             Kind::Cas => visitor.visit(move || Cas { recovery, pacing }),
@@ -121,6 +130,7 @@ impl Choice {
             Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
             Kind::DslrU => visitor.visit(move || DslrU::new(times)),
             Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
+            Kind::Declock => visitor.visit(move || Declock::new(recovery, entries)),
         }
     }
 
@@ -131,6 +141,7 @@ impl Choice {
             Kind::Cas | Kind::CasRw | Kind::Mcs => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
+            Kind::Declock => Some(DeclockFields::new(self.entries).most_requests()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod cas_rw;
 mod claim;
+mod declock;
 mod head;
 mod mcs;
 mod mode;
@@ -10,6 +11,7 @@ mod update_tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
+pub use declock::{Age, Arrived, DeclockFields, Entry, Queue};
 pub use head::Head;
 pub use mcs::McsWord;
 pub use mode::Mode;

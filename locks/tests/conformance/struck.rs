@@ -27,7 +27,7 @@ fn contended() -> Settings {
 pub fn strike_everywhere(choices: &[Choice], seeds: u64) {
     for choice in choices {
         // A node of a system without notices sends messages only in resets.
-        let messages = if choice.kind == Kind::Mcs { STEPS } else { 0 };
+        let messages = if matches!(choice.kind, Kind::Mcs | Kind::Declock) { STEPS } else { 0 };
         let verbs = (1..=STEPS).map(StruckAfter::Verbs);
         for after in verbs.chain((1..=messages).map(StruckAfter::Messages)) {
             for pause in [None, Some(PAUSE)] {

@@ -310,6 +310,9 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::GhostsTakeTheirTurns, &["dslr-impatient"], &[Property(LOCKS)]),
     hunted(Rule::ReadersIgnoreSiblings, &["dslr-siblings"], &[Property(LOCKS)]),
     hunted(Rule::NoticesAreRepeated, &["mcs-lost-notice"], &[Property(LOCKS)]),
+    hunted(Rule::OverflowWritesNothing, &["declock-overflow"], &[Property(LOCKS)]),
+    hunted(Rule::LapsTellTenants, &["declock-laps", "declock-resets"], &[Property(LOCKS)]),
+    hunted(Rule::TurnsNameGenerations, &["declock-late-notice"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]
