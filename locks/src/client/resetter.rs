@@ -213,8 +213,8 @@ impl<S: LockSystem> Reset<S> {
         }
     }
 
-    /// Writes zeroes over the entries, as often as needed: nobody uses them while the head is marked
-    /// and all have answered, and nobody else frees it.
+    /// Writes zeroes over the entries, as often as needed: they are not in use while the head is
+    /// marked and all members have answered.
     async fn clear(&self) -> Result<(), Expelled> {
         let (core, entries) = (&self.core, self.core.system.entries() as usize);
         loop {

@@ -20,13 +20,13 @@ pub(super) enum Message {
     Stalled,
     /// Notice that an atomic on the lock had no answer.
     Doubted,
-    /// Notice that the lock has no room for what somebody has added, in a generation.
+    /// Notice that the lock has no room for what a use has added, in a generation.
     Full,
 }
 
-/// A message about `at` with a number: of `Finish`, the incarnation of the node that is asked, since
-/// a later life of it does not answer for it (verbs of the earlier one may be under way); of `Full`,
-/// the low half of the generation.
+/// A message about `at` with a number. Of `Finish`, it is the incarnation of the node that is
+/// asked: a later life does not answer for it, because verbs of the earlier one may be under way.
+/// Of `Full`, it is the low half of the generation.
 pub(super) fn encode(message: Message, at: RemoteAddr, number: u32) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(at));

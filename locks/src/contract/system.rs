@@ -258,12 +258,12 @@ pub trait LockSystem: 'static {
     const TELLS: bool = false;
 
     /// Whether what they tell one another is a turn ([`Self::turn`]) and is said once: it is not
-    /// acknowledged, because who misses it finds its turn in the words of the lock.
+    /// acknowledged, because a use that misses it finds its turn in the words of the lock.
     const TELLS_ONCE: bool = false;
 
     /// Whether lock objects have entries behind head and claim, which verbs write and read. A lane
     /// posts no request for a lock any more that was full, or marked, until it has been reset:
-    /// each would add to the head, whose fields have only so much room.
+    /// each would add to the head, and its fields have only so much room.
     const QUEUES: bool = false;
 
     /// Name, as on the command line.

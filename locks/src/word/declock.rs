@@ -5,11 +5,11 @@
 //! mode (1) | version (16) | timestamp (16) | waiter (24)
 //! ```
 //!
-//! For a queue of 2^c entries, N = c + 1, Q = c + 17, and the generation has the rest: 35 bits for 8
-//! entries, 11 for 2,048. *Head* counts the releases, *size* those who hold the lock or wait for it,
-//! *writers* those of them that write. A request's *index* is head plus size before it: indexes are
-//! never given again in one generation. Its entry is that of the index modulo the capacity, and only
-//! those who have to wait write one.
+//! For a queue of 2^c entries, N = c + 1, Q = c + 17, and the generation has the rest: 35 bits for
+//! 8 entries, 11 for 2,048. *Head* counts the releases, *size* holders and waiters, *writers* those
+//! of them that write. A request's *index* is head plus size before it: indexes are never given
+//! again in one generation. Its entry is that of the index modulo the capacity, and only waiters
+//! write one.
 //!
 //! An entry's version is the lap of its index around the queue, plus one, so zeroes were never
 //! written. No index of the last laps is given ([`DeclockFields::arrived`]): so versions do not
@@ -50,12 +50,12 @@ pub struct DeclockFields {
 
 /// A header, read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Queue {
+pub struct QueueHeader {
     /// Whether the lock is being reset. This precedes all else that the header says.
     pub is_resetting: bool,
-    /// Number of those who hold the lock to write, or wait for that.
+    /// Number of writers that hold the lock or wait for it.
     pub writers: u32,
-    /// Number of those who hold the lock or wait for it.
+    /// Number of all that hold the lock or wait for it.
     pub size: u32,
     /// Number of releases in this generation: the index of the first that is there still, if all
     /// left in the order in which they came.
@@ -64,7 +64,7 @@ pub struct Queue {
     pub generation: u64,
 }
 
-impl Queue {
+impl QueueHeader {
     /// The index of the next request.
     pub const fn end(self) -> u64 {
         self.head + self.size as u64
@@ -85,7 +85,7 @@ pub enum Arrived {
     Waits,
 }
 
-/// Age of an entry, as seen by whoever looks for that of an index.
+/// Age of an entry, for a reader that looks for that of an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Age {
     /// It is of an earlier lap, or was never written: that of the index may be on its way, or never
@@ -126,8 +126,8 @@ impl DeclockFields {
         1 << self.capacity_bits
     }
 
-    /// Largest number of requests whose additions may be in one header together, so that no field
-    /// runs over into another.
+    /// Largest number of requests that a header can count together, so that no field runs over into
+    /// another.
     pub const fn most_requests(self) -> u32 {
         (1 << self.count_bits()) - 1
     }
@@ -159,9 +159,9 @@ impl DeclockFields {
     }
 
     /// A header as it was read.
-    pub const fn of(self, word: u64) -> Queue {
+    pub const fn of(self, word: u64) -> QueueHeader {
         let count = (1 << self.count_bits()) - 1;
-        Queue {
+        QueueHeader {
             is_resetting: word & 1 != 0,
             writers: (word >> WRITERS_SHIFT & count) as u32,
             size: (word >> self.size_shift() & count) as u32,
@@ -171,7 +171,7 @@ impl DeclockFields {
     }
 
     /// The header that is read so.
-    pub const fn word(self, queue: Queue) -> u64 {
+    pub const fn word(self, queue: QueueHeader) -> u64 {
         queue.is_resetting as u64
             | (queue.writers as u64) << WRITERS_SHIFT
             | (queue.size as u64) << self.size_shift()
@@ -194,7 +194,7 @@ impl DeclockFields {
     }
 
     /// What a request is told by the header that it has found.
-    pub const fn arrived(self, found: Queue, mode: Mode) -> Arrived {
+    pub const fn arrived(self, found: QueueHeader, mode: Mode) -> Arrived {
         if found.is_resetting {
             return Arrived::Resetting;
         }
@@ -205,12 +205,12 @@ impl DeclockFields {
     }
 
     /// Whether the next index is of the last laps.
-    pub const fn is_used_up(self, found: Queue) -> bool {
+    pub const fn is_used_up(self, found: QueueHeader) -> bool {
         self.lap(found.end()) >= Self::LAST_LAP
     }
 
     /// What a request is told where there is room for it, or none is asked for.
-    pub const fn placed(self, found: Queue, mode: Mode) -> Arrived {
+    pub const fn placed(self, found: QueueHeader, mode: Mode) -> Arrived {
         let shares = matches!(mode, Mode::Shared) && found.writers == 0;
         if found.size == 0 || shares { Arrived::Held } else { Arrived::Waits }
     }
@@ -281,7 +281,7 @@ impl DeclockFields {
     /// gone. It is a reader's as well when all writers are located, and all are behind it. Once it
     /// is, it stays so until that waiter has left: so header and entries may be of different
     /// moments.
-    pub fn is_turn(self, found: Queue, entries: &[u64], index: u64, mode: Mode) -> bool {
+    pub fn is_turn(self, found: QueueHeader, entries: &[u64], index: u64, mode: Mode) -> bool {
         if mode != Mode::Shared {
             return found.head == index;
         }
@@ -296,7 +296,7 @@ impl DeclockFields {
 pub struct Entry {
     /// Whether it waits to write.
     pub writes: bool,
-    /// Time of the request; zero where nobody asks for it.
+    /// Time of the request; zero where it is not needed.
     pub timestamp: u16,
     /// Number of the waiter's name.
     pub who: u32,
@@ -308,7 +308,8 @@ mod tests {
     use proptest::prelude::*;
 
     const FIELDS: DeclockFields = DeclockFields::new(8);
-    const FREE: Queue = Queue { is_resetting: false, writers: 0, size: 0, head: 0, generation: 0 };
+    const FREE: QueueHeader =
+        QueueHeader { is_resetting: false, writers: 0, size: 0, head: 0, generation: 0 };
 
     fn waiter(writes: bool) -> Entry {
         Entry { writes, timestamp: 0, who: 77 }
@@ -349,7 +350,7 @@ mod tests {
             let [writers, size] = [writers, size].map(|count| count & fields.most_requests());
             let head = head & ((1 << fields.head_bits()) - 1);
             let generation = generation >> fields.generation_shift();
-            let queue = Queue { is_resetting, writers, size, head, generation };
+            let queue = QueueHeader { is_resetting, writers, size, head, generation };
             let word = fields.word(queue);
             prop_assert_eq!(fields.of(word), queue);
             prop_assert_eq!(fields.head().is_resetting(word), is_resetting);
@@ -361,7 +362,7 @@ mod tests {
             let fields = DeclockFields::new(1 << bits);
             let generation = generation >> fields.generation_shift();
             let most = DeclockFields::LAST_LAP * u64::from(fields.capacity());
-            let mut word = fields.word(Queue { generation, head: most - 1, ..FREE });
+            let mut word = fields.word(QueueHeader { generation, head: most - 1, ..FREE });
             for count in 1..=fields.most_requests() {
                 word = word.wrapping_add(fields.asking(Mode::Exclusive));
                 let queue = fields.of(word);
@@ -371,7 +372,8 @@ mod tests {
                 word = word.wrapping_add(fields.leaving(mode));
             }
             let left = fields.most_requests() - 2;
-            let expected = Queue { generation, head: most + 1, size: left, writers: left, ..FREE };
+            let (size, writers, head) = (left, left, most + 1);
+            let expected = QueueHeader { generation, head, size, writers, ..FREE };
             prop_assert_eq!(fields.of(word), expected);
             let reader = fields.asking(Mode::Shared).wrapping_add(fields.leaving(Mode::Shared));
             prop_assert_eq!(fields.of(word.wrapping_add(reader)).head, most + 2);
@@ -387,7 +389,8 @@ mod tests {
             who in 1..1_u32 << 24,
         ) {
             let fields = DeclockFields::new(1 << bits);
-            let (capacity, entry) = (u64::from(fields.capacity()), Entry { writes, timestamp, who });
+            let capacity = u64::from(fields.capacity());
+            let entry = Entry { writes, timestamp, who };
             let index = lap * capacity + u64::from(place) % capacity;
             let word = fields.entry(index, entry);
             prop_assert_eq!(fields.age(word, index), Age::Current(entry));
@@ -409,7 +412,7 @@ mod tests {
     #[test]
     fn who_comes_holds_the_lock_or_waits_or_finds_no_room() {
         use Mode::{Exclusive, Shared, Update};
-        let found = |size, writers| Queue { size, writers, ..FREE };
+        let found = |size, writers| QueueHeader { size, writers, ..FREE };
         for (queue, mode, expected) in [
             (FREE, Exclusive, Arrived::Held),
             (FREE, Shared, Arrived::Held),
@@ -420,10 +423,18 @@ mod tests {
             (found(7, 7), Exclusive, Arrived::Waits),
             (found(8, 0), Shared, Arrived::Full),
             (found(15, 15), Exclusive, Arrived::Full),
-            (Queue { is_resetting: true, ..found(9, 0) }, Shared, Arrived::Resetting),
-            (Queue { head: 8 * DeclockFields::LAST_LAP - 1, ..FREE }, Exclusive, Arrived::Held),
-            (Queue { head: 8 * DeclockFields::LAST_LAP, ..FREE }, Shared, Arrived::Full),
-            (Queue { head: 8 * DeclockFields::LAST_LAP - 1, ..found(1, 0) }, Shared, Arrived::Full),
+            (QueueHeader { is_resetting: true, ..found(9, 0) }, Shared, Arrived::Resetting),
+            (
+                QueueHeader { head: 8 * DeclockFields::LAST_LAP - 1, ..FREE },
+                Exclusive,
+                Arrived::Held,
+            ),
+            (QueueHeader { head: 8 * DeclockFields::LAST_LAP, ..FREE }, Shared, Arrived::Full),
+            (
+                QueueHeader { head: 8 * DeclockFields::LAST_LAP - 1, ..found(1, 0) },
+                Shared,
+                Arrived::Full,
+            ),
         ] {
             assert_eq!(FIELDS.arrived(queue, mode), expected, "{queue:?}, {mode:?}");
         }
@@ -434,13 +445,13 @@ mod tests {
         use Mode::{Exclusive, Shared};
         const X: Option<bool> = Some(true);
         const S: Option<bool> = Some(false);
-        // Head, size, writers; who waits from index 8 on; index and mode; whether it is its turn.
+        // Head, size, writers; waiters from index 8 on; index and mode; whether it is its turn.
         for (head, size, writers, waiters, index, mode, expected) in [
             // All before a writer have left, or not.
             (9, 1, 1, &[None, X] as &[_], 9, Exclusive, true),
             (8, 2, 1, &[None, X], 9, Exclusive, false),
             (9, 1, 1, &[None, None], 9, Exclusive, true),
-            // A reader behind the one who holds it to write.
+            // A reader behind the writer that holds it.
             (8, 2, 1, &[None, S], 9, Shared, false),
             (9, 1, 0, &[None, S], 9, Shared, true),
             // Readers behind a writer that has left: the second may leave before the first.
@@ -454,7 +465,7 @@ mod tests {
             // Writers of an earlier lap are not there any more.
             (16, 2, 1, &[X, X], 17, Shared, false),
         ] {
-            let found = Queue { head, size, writers, ..FREE };
+            let found = QueueHeader { head, size, writers, ..FREE };
             let entries = entries(8, waiters);
             let turn = FIELDS.is_turn(found, &entries, index, mode);
             assert_eq!(turn, expected, "{found:?} {waiters:?}: {index} {mode:?}");

@@ -11,7 +11,7 @@ mod update_tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
-pub use declock::{Age, Arrived, DeclockFields, Entry, Queue};
+pub use declock::{Age, Arrived, DeclockFields, Entry, QueueHeader};
 pub use head::Head;
 pub use mcs::McsWord;
 pub use mode::Mode;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Judgement, Settings};
-use lotus_locks::word::{DeclockFields, Queue, TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{DeclockFields, QueueHeader, TicketFields, Tickets, UpdateTickets};
 use lotus_locks::{Promises, Recovery};
 
 use super::grounds::{Ground, settings, trial};
@@ -163,7 +163,7 @@ pub const FAULTY: &[Family] = &[
 /// Entries of a queue that has less room than the trials of [`settings`] ask for.
 pub const CROWDED_ENTRIES: u32 = 8;
 
-/// Families in which more ask than there is room for, in queues that have no more than eight entries.
+/// Families in which more ask than there is room for, in queues with no more than eight entries.
 pub const CROWDED: &[Family] = &[
     Family {
         name: "more than there is room for",
@@ -256,7 +256,7 @@ pub fn nearly_used_up(choice: Choice) -> Option<u64> {
         Kind::Declock => {
             let fields = DeclockFields::new(choice.entries);
             let head = DeclockFields::LAST_LAP * u64::from(choice.entries) - 3;
-            return Some(fields.word(Queue { head, ..fields.of(0) }));
+            return Some(fields.word(QueueHeader { head, ..fields.of(0) }));
         }
         Kind::Cas | Kind::CasRw | Kind::DslrPlus | Kind::Mcs => return None,
     }

@@ -12,8 +12,8 @@
 //! that it names.
 //!
 //! # What it is not
-//! A model of deaths and of verbs whose answer is lost: they end in a reset, which `tests/reset` has
-//! step by step. Here a reset is one step.
+//! A model of deaths and of lost answers: they end in a reset, whose steps are in `tests/reset`.
+//! Here a reset is one step.
 
 #![expect(clippy::print_stdout, reason = "how many states there were is what one wants to know")]
 

@@ -7,14 +7,14 @@
 //!
 //! A look in vain changes nothing but the number of looks, which decides the lengths of pauses. So
 //! a waiter looks when that leads on, and besides a few times, in two steps. A release that
-//! searches looks again when that leads on, or gives up, as it does when it has looked often enough.
+//! searches looks again when that leads on, or gives up, as it does after many looks in vain.
 //! Thus each path ends.
 //!
-//! A reset is one step, taken when each client is idle, or waits for it: `tests/reset` has the steps
-//! of which it consists. Before, the head is marked, and each waiter ends its wait.
+//! A reset is one step, taken when each client is idle, or waits for it: `tests/reset` has its
+//! steps. Before, the head is marked, and each waiter ends its wait.
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_locks::word::{Age, Claimant, Entry, Mode, Queue};
+use lotus_locks::word::{Age, Claimant, Entry, Mode, QueueHeader};
 use lotus_locks::{
     Backoff, Event, LockSystem, Notice, Pacing, Peer, Request, Said, Step, Verb, View, Waiter,
 };
@@ -58,7 +58,7 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let fields = self.fields();
-        let head = fields.word(Queue { head: self.served, ..fields.of(0) });
+        let head = fields.word(QueueHeader { head: self.served, ..fields.of(0) });
         let mut entries = vec![0; self.capacity as usize];
         for index in self.served.saturating_sub(self.capacity.into())..self.served {
             let entry = Entry { writes: index % 4 == 2, timestamp: 0, who: who(0).raw() };
@@ -373,7 +373,7 @@ impl World {
         client.entries = Vec::new();
     }
 
-    /// The lock becomes free, of the next generation, and those who waited for that begin anew.
+    /// The lock becomes free, of the next generation, and all that waited for that begin anew.
     fn reset(&self, state: &mut State) {
         state.head = self.fields().head().after_reset(state.head);
         if !self.breaks(Rule::ResetsClearEntries) {

@@ -1,7 +1,7 @@
 //! Configurations, states, and what must hold in each of them.
 
 use lotus_locks::systems::{Declock, DeclockUse};
-use lotus_locks::word::{DeclockFields, Mode, Queue};
+use lotus_locks::word::{DeclockFields, Mode, QueueHeader};
 use lotus_locks::{LockSystem, Recovery, Verb};
 use stateright::{Model, Property};
 
@@ -15,7 +15,7 @@ pub enum Rule {
     EntriesHaveLaps,
     /// A notice counts only in the generation of its lock.
     TurnsNameGenerations,
-    /// A lock is reset when nobody holds it, or waits for it.
+    /// A lock is reset when it has neither holders nor waiters.
     ResetsQuiesce,
     /// A reset clears the entries.
     ResetsClearEntries,
@@ -23,9 +23,9 @@ pub enum Rule {
     WritersAreLocated,
     /// A writer takes its turn when all before it have left.
     WritersWaitForAll,
-    /// Who is not told looks for itself.
+    /// A waiter that is not told looks for itself.
     WaitersLook,
-    /// Who finds no room has the lock reset.
+    /// A request that finds no room has the lock reset.
     OverflowIsReset,
     /// A release takes itself off the header.
     HoldersRelease,
@@ -90,11 +90,11 @@ pub struct State {
     pub head: u64,
     pub entries: Vec<u64>,
     pub clients: Vec<Client>,
-    /// Notices that are under way: to whom, of which turn.
+    /// Notices that are under way: the addressee, and the turn.
     pub notices: Vec<(u32, u64)>,
     pub losses: u8,
     pub looks: u8,
-    /// Whether somebody has asked for a reset.
+    /// Whether a reset was asked for.
     pub is_wanted: bool,
     /// Whether there was one.
     pub was_reset: bool,
@@ -142,7 +142,7 @@ impl World {
 
     /// Whether nothing is counted that no client has added, and no field has run over.
     pub fn counts(&self, state: &State) -> bool {
-        let Queue { writers, size, .. } = self.fields().of(state.head);
+        let QueueHeader { writers, size, .. } = self.fields().of(state.head);
         writers <= size && size as usize <= self.plans.len()
     }
 

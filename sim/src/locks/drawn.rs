@@ -7,7 +7,7 @@ use lotus_fabric::ids::NodeId;
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind, Release};
 use lotus_locks::trial::{Faults, Settings};
-use lotus_locks::word::{DeclockFields, Queue, TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{DeclockFields, QueueHeader, TicketFields, Tickets, UpdateTickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -72,8 +72,8 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
     }
 }
 
-/// Entries of a queue that often runs over, or seldom: its header has room for what all may add to it
-/// in one generation, also those who return.
+/// Entries of a queue that often runs over, or seldom: its header has room for what all may add to
+/// it in one generation, also nodes that return.
 fn entries(settings: &Settings, faults: &Faults, rng: &mut SmallRng) -> u32 {
     let returns = if faults.returns { faults.crashes } else { 0 };
     let lives = settings.nodes.len() as u32 + returns;
@@ -99,7 +99,7 @@ pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
         Kind::Declock => {
             let fields = DeclockFields::new(choice.entries);
             let head = DeclockFields::LAST_LAP * u64::from(choice.entries) - u64::from(left);
-            fields.word(Queue { head, ..fields.of(0) })
+            fields.word(QueueHeader { head, ..fields.of(0) })
         }
         Kind::DslrU => {
             let count = UpdateTickets::LIMIT - left;

@@ -214,7 +214,7 @@ const NAMED: &[Named] = &[
     },
     Named {
         name: "declock-overflow",
-        shows: "more ask than the queue has room for: the lock is reset, and nobody's entry is lost",
+        shows: "more ask than the queue has room for: the lock is reset, and no entry is lost",
         published_fail: false,
         published_only: false,
         kind: Kind::Declock,
@@ -271,7 +271,7 @@ const NAMED: &[Named] = &[
     },
     Named {
         name: "declock-laps",
-        shows: "entries of an earlier lap are there still when those of the present one are looked for",
+        shows: "entries of an earlier lap are there still when those of this one are looked for",
         published_fail: false,
         published_only: false,
         kind: Kind::Declock,

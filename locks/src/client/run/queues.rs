@@ -29,7 +29,7 @@ pub(super) const fn is_on_entries(verb: Verb) -> bool {
 }
 
 impl<S: LockSystem> Run<S> {
-    /// Posts a verb on the entries. Whoever writes one is told of its turn from now on.
+    /// Posts a verb on the entries. A use that writes one is told of its turn from now on.
     pub(super) fn post_on_entries(&mut self, core: &Core<S>, verb: Verb) {
         self.posts(core);
         let entries = self.at.plus(ENTRIES);
@@ -126,7 +126,7 @@ impl<S: LockSystem> Run<S> {
         Poll::Pending
     }
 
-    /// Has a lock reset whose queue has no room in this generation.
+    /// Has a lock reset: its queue has no room in this generation.
     pub(super) fn has_no_room(&mut self, core: &Rc<Core<S>>, generation: u64) -> Option<Turn> {
         core.shut(self.at, Some(generation));
         core.want_room(self.at, generation);
@@ -139,7 +139,7 @@ impl<S: LockSystem> Run<S> {
         None
     }
 
-    /// Waits until the lock has another generation; also if nobody waits for this use: without the
+    /// Waits until the lock has another generation; a ghost does so too: without the
     /// reset, what it has added would be waited for.
     pub(super) async fn full(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
         let mut asked = core.lane.executor().now();

@@ -53,6 +53,12 @@ impl<S: LockSystem> Run<S> {
     /// Waits for the end of a reset.
     pub(super) async fn barred(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
         if self.is_ghost {
+            // Requests that do not wait would never learn that the reset is over.
+            if S::QUEUES
+                && let Ok(head) = core.read_head(self.at).await
+            {
+                core.stays_shut(self.at, head);
+            }
             return Some(self.end(core, Err(NotHeld::Reset)));
         }
         loop {

@@ -1,29 +1,30 @@
-//! `declock`: a queue beside the lock's header, and notices from whoever leaves to whoever is next
-//! (DecLock §4, cooperative queue-notify locking). The words are of [`DeclockFields`].
+//! `declock`: a queue beside the lock's header, and notices from each holder that leaves to the
+//! next (DecLock §4, cooperative queue-notify locking). The words are of [`DeclockFields`].
 //!
-//! A request adds itself to the header. It holds the lock at once if nobody is there, or only
-//! readers are and it reads. Else it writes who it is into its entry, and waits to be told. A
-//! release takes one round trip, which takes it off the header and reads the entries, and tells
-//! whoever is next: a writer, or all readers before the first writer. Entries that are not written
-//! yet are read again. So an uncontended use takes one verb and one batch, a wait one verb more, and
-//! a hand-over one message.
+//! A request adds itself to the header. It holds the lock at once if the queue is empty, or if it
+//! reads and the queue has only readers. Else it writes its name into its entry, and waits to be
+//! told. A release takes one round trip, which takes it off the header and reads the entries, and
+//! tells the next: a writer, or all readers before the first writer. Entries that are not written
+//! yet are read again. So an uncontended use takes one verb and one batch, a wait one verb more,
+//! and a hand-over one message.
 //!
-//! # Whose turn it is
-//! That is in the words ([`DeclockFields::is_turn`]). A notice only says it sooner. So notices are
-//! sent once, and who waits looks at the words itself, after 2 ms, and then less and less often. A
-//! release does not look for ever either for an entry that is not written: whoever was to write it
-//! looks for itself, and if it was lost, a reset is due.
+//! # Turns
+//! A turn is in the words ([`DeclockFields::is_turn`]). A notice only says it sooner. So notices
+//! are sent once, and each waiter looks at the words itself, after 2 ms, and then less and less
+//! often. Nor does a release look for ever for an entry that is not written: its waiter looks for
+//! itself, and if that was lost, a reset is due.
 //!
 //! # Queues that are full
-//! Who finds no room, or comes after the last lap, writes no entry, which would be another's. What
-//! it has added to the header stays there until a reset, and meanwhile its lane adds nothing more:
-//! each request would, and the fields hold only [`DeclockFields::most_requests`] of them.
+//! A request that finds no room, or that comes on a last lap, writes no entry: it would be
+//! another's. What it has added to the header stays there until a reset, and meanwhile its lane
+//! adds nothing more: each request would, and the fields hold only
+//! [`DeclockFields::most_requests`] of them.
 //!
 //! # As published, and fenced
-//! As published, who finds no room writes its entry all the same, over another's, and whoever is
-//! not told within 50 ms has the lock reset, as does a release that finds an entry of a later lap
-//! (DecLock §4.4). Such a reset does not wait for those who are taken for dead, and frees the
-//! header by a WRITE ([`LockSystem::is_forced`]).
+//! As published, a request that finds no room writes its entry all the same, over another's. A
+//! waiter that is not told within 50 ms has the lock reset, as does a release that finds an entry
+//! of a later lap (DecLock §4.4). Such a reset does not wait for nodes that are taken for dead, and
+//! frees the header by a WRITE ([`LockSystem::is_forced`]).
 
 use std::time::Duration;
 
@@ -33,10 +34,10 @@ use crate::contract::{
     Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
     Waiter,
 };
-use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, Queue};
+use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, QueueHeader};
 
-/// Bounds of the time after which a waiter looks at the words itself: it doubles with each look that
-/// finds as many there as the last.
+/// Bounds of the time after which a waiter looks at the words itself: it doubles with each look
+/// that finds as many there as the last.
 const LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// Time after which a waiter has the lock reset, as published.
 const TIMEOUT: Duration = Duration::from_millis(50);
@@ -96,7 +97,7 @@ enum At {
     Looking,
     Held,
     Leaving,
-    /// It reads the entries again, because it does not know yet who is next.
+    /// It reads the entries again, because it does not know the next yet.
     Searching(Search),
     /// It has told one, or is about to.
     Telling(Search),
@@ -120,7 +121,7 @@ impl Declock {
 
     /// What a request has found.
     #[inline]
-    fn asked(&self, of: &mut DeclockUse, found: Queue) -> Step {
+    fn asked(&self, of: &mut DeclockUse, found: QueueHeader) -> Step {
         let most = self.fields.most_requests();
         // As published, a request of a node that was taken for dead may have come between.
         assert!(
@@ -160,7 +161,7 @@ impl Declock {
         Step::Await(first.saturating_mul(1 << of.tries.min(10)).min(most))
     }
 
-    /// Nobody has told it for some time.
+    /// It was not told for some time.
     fn look(&self, of: &mut DeclockUse) -> Step {
         if !self.is_fenced() {
             return Step::Full(of.generation);
@@ -170,7 +171,7 @@ impl Declock {
     }
 
     /// What a waiter has found.
-    fn looked(&self, of: &mut DeclockUse, found: Queue, entries: &[u64]) -> Step {
+    fn looked(&self, of: &mut DeclockUse, found: QueueHeader, entries: &[u64]) -> Step {
         if found.is_resetting || found.generation != of.generation {
             return Step::Barred;
         }
@@ -193,7 +194,7 @@ impl Declock {
 
     /// What a release has found.
     #[inline]
-    fn left(&self, of: &mut DeclockUse, found: Queue, entries: &[u64]) -> Step {
+    fn left(&self, of: &mut DeclockUse, found: QueueHeader, entries: &[u64]) -> Step {
         let is_last = found.size <= 1;
         let holds_already = of.mode == Mode::Shared && found.writers == 0;
         if found.is_resetting || is_last || holds_already {
@@ -205,15 +206,21 @@ impl Declock {
     }
 
     /// What a release has found that has read the entries again.
-    fn searched(&self, of: &mut DeclockUse, search: Search, found: Queue, entries: &[u64]) -> Step {
+    fn searched(
+        &self,
+        of: &mut DeclockUse,
+        search: Search,
+        found: QueueHeader,
+        entries: &[u64],
+    ) -> Step {
         if found.is_resetting || found.generation != of.generation {
             return Step::Gone(Ok(()));
         }
         self.search(of, search, found.head, entries)
     }
 
-    /// Looks for whoever is to be told next, with the head of a header that was read before the
-    /// entries.
+    /// Looks for the one that is to be told next, with the head of a header that was read before
+    /// the entries.
     fn search(&self, of: &mut DeclockUse, mut search: Search, head: u64, entries: &[u64]) -> Step {
         if of.mode == Mode::Shared {
             return self.search_writer(of, search, head, entries);
@@ -312,7 +319,7 @@ impl LockSystem for Declock {
     }
 
     fn is_free(&self, head: u64) -> bool {
-        let Queue { is_resetting, writers, size, .. } = self.fields.of(head);
+        let QueueHeader { is_resetting, writers, size, .. } = self.fields.of(head);
         !is_resetting && writers == 0 && size == 0
     }
 

@@ -1,3 +1,5 @@
+//! What a use of `declock` does after each event, step by step.
+
 use super::*;
 use crate::contract::{Backoff, Pacing};
 use crate::word::Claimant;
@@ -15,8 +17,8 @@ const LAP: u64 = 24;
 const DONE: Step = Step::Gone(Ok(()));
 
 /// A header: so many have left since the first index of the lap; size, and writers.
-fn header(left: u64, size: u32, writers: u32) -> Queue {
-    Queue { is_resetting: false, writers, size, head: LAP + left, generation: GENERATION }
+fn header(left: u64, size: u32, writers: u32) -> QueueHeader {
+    QueueHeader { is_resetting: false, writers, size, head: LAP + left, generation: GENERATION }
 }
 
 fn other(index: u64) -> Waiter {
@@ -63,12 +65,12 @@ impl Machine {
         self.0.step(&mut self.1, event, &mut view)
     }
 
-    fn found(&mut self, queue: Queue, waiters: &str) -> Step {
+    fn found(&mut self, queue: QueueHeader, waiters: &str) -> Step {
         self.step(Event::Found(FIELDS.word(queue)), &entries(waiters))
     }
 
     /// One that has asked, and found this header.
-    fn asked(recovery: Recovery, mode: Mode, found: Queue) -> (Self, Step) {
+    fn asked(recovery: Recovery, mode: Mode, found: QueueHeader) -> (Self, Step) {
         let mut used = Self::new(recovery, mode);
         assert_eq!(used.step(Event::Begin, &[]), Step::Post(Verb::Add(FIELDS.asking(mode))));
         let step = used.found(found, "");
@@ -84,7 +86,7 @@ impl Machine {
     }
 
     /// One that leaves, and what it does when it has found this.
-    fn left(recovery: Recovery, mode: Mode, found: Queue, waiters: &str) -> (Self, Step) {
+    fn left(recovery: Recovery, mode: Mode, found: QueueHeader, waiters: &str) -> (Self, Step) {
         let (mut used, step) = Self::asked(recovery, mode, header(0, 0, 0));
         assert_eq!(step, Step::Held);
         let leaves = Step::Post(Verb::AddAndRead(FIELDS.leaving(mode)));
@@ -132,7 +134,7 @@ fn who_is_not_told_looks_less_and_less_often() {
         entries[3] = FIELDS.entry(LAP + 3, entry);
         entries
     };
-    // Somebody has left, then nobody, then another.
+    // One has left; later another, and another.
     for (left, millis) in
         [(0, 4), (0, 8), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (1, 50), (1, 50), (2, 2)]
     {
@@ -154,8 +156,8 @@ fn who_is_not_told_looks_less_and_less_often() {
 fn a_waiter_looks_in_its_generation_alone() {
     for mode in [Shared, Exclusive] {
         for found in [
-            Queue { is_resetting: true, ..header(3, 1, 0) },
-            Queue { generation: GENERATION + 1, ..header(3, 1, 0) },
+            QueueHeader { is_resetting: true, ..header(3, 1, 0) },
+            QueueHeader { generation: GENERATION + 1, ..header(3, 1, 0) },
         ] {
             let mut used = Machine::waiting(Fenced, mode);
             used.step(Event::Paused, &[]);
@@ -172,7 +174,7 @@ fn a_release_tells_the_first_writer_or_the_readers_before_it() {
         (Exclusive, header(0, 4, 3), "-XXS", &[1]),
         (Exclusive, header(0, 4, 2), "-SSX", &[1, 2]),
         (Exclusive, header(0, 4, 1), "-SSS", &[1, 2, 3]),
-        // Some readers have looked for themselves; who waits behind them is told.
+        // Some readers have looked for themselves; the one behind them is told.
         (Exclusive, header(0, 4, 1), "-+S+", &[2]),
         (Exclusive, header(0, 4, 2), "-+XS", &[]),
         // A reader leaves, and the next is a writer, a reader that holds the lock, or has held it.
@@ -215,8 +217,8 @@ fn entries_that_are_not_written_yet_are_read_again() {
     let (mut used, _) = reads();
     assert_eq!(used.found(header(2, 2, 1), "----"), DONE, "it has had its turn");
     for found in [
-        Queue { is_resetting: true, ..header(1, 3, 1) },
-        Queue { generation: GENERATION + 1, ..header(1, 3, 1) },
+        QueueHeader { is_resetting: true, ..header(1, 3, 1) },
+        QueueHeader { generation: GENERATION + 1, ..header(1, 3, 1) },
     ] {
         let (mut used, _) = reads();
         assert_eq!(used.found(found, "-X--"), DONE, "the lock is reset");
@@ -248,7 +250,8 @@ fn a_release_does_not_look_for_ever() {
 
 #[test]
 fn who_finds_no_room_leaves_it_to_a_reset() {
-    let used_up = Queue { head: u64::from(ENTRIES) * DeclockFields::LAST_LAP, ..header(0, 0, 0) };
+    let used_up =
+        QueueHeader { head: u64::from(ENTRIES) * DeclockFields::LAST_LAP, ..header(0, 0, 0) };
     for mode in [Shared, Exclusive] {
         for found in [header(0, ENTRIES, 0), header(0, ENTRIES, 1), used_up] {
             let (_, step) = Machine::asked(Fenced, mode, found);
@@ -274,7 +277,7 @@ fn as_published_who_is_not_told_has_the_lock_reset_as_has_who_finds_a_later_lap(
 
 #[test]
 fn resets_end_waits_and_releases_and_lost_answers_are_doubted_only_if_fenced() {
-    let marked = Queue { is_resetting: true, ..header(0, 2, 2) };
+    let marked = QueueHeader { is_resetting: true, ..header(0, 2, 2) };
     let unavailable = Step::Gone(Err(NotHeld::Unavailable));
     for (recovery, lost) in [(Fenced, Step::Doubt), (Paper, unavailable)] {
         let (_, step) = Machine::asked(recovery, Exclusive, marked);
