@@ -55,7 +55,8 @@ impl Visitor for Allocations {
         let (memory, node) = (NodeId(0), NodeId(1));
         let machines = Threads::new(2, 1);
         let fabric = machines.fabric();
-        let bytes = (LOCKS * 16).next_multiple_of(4096);
+        let stride = make().object_bytes().max(16);
+        let bytes = (LOCKS * stride).next_multiple_of(4096);
         fabric.register(memory, RegionId(0), bytes, Rights::ALL).expect("there is room");
         let roster = Roster::default();
         let member = roster.join(node, 1).expect("there is room");
@@ -65,7 +66,8 @@ impl Visitor for Allocations {
             let opened = Client::open(make(), executor, &*fabric, 0, identity);
             let (client, lane) = opened.expect("nobody has the lane");
             Box::pin(async move {
-                let lock = |number: u64| RemoteAddr::new(memory, RegionId(0), number % LOCKS * 16);
+                let lock =
+                    |number: u64| RemoteAddr::new(memory, RegionId(0), number % LOCKS * stride);
                 let mut before = 0;
                 for number in 0..WARM_UP + MEASURED {
                     if number == WARM_UP {

@@ -435,6 +435,18 @@ rules! {
     "A release is counted before the lock is handed over"
     CountsPrecedeHandovers "counts-precede-handovers" "ShiftLock §3.5"
     "a lock is handed over while the atomic that counts its release is under way"
+
+    "Who finds a queue full writes no entry into it"
+    OverflowWritesNothing "overflow-writes-nothing" "DecLock §4.4"
+    "who finds a queue full writes its entry over that of another, and waits"
+
+    "An entry of a queue is of the lap that is looked for"
+    LapsTellTenants "laps-tell-tenants" "DecLock §4.3"
+    "an entry counts whatever its version is"
+
+    "A notice of a turn names the generation of the lock"
+    TurnsNameGenerations "turns-name-generations" "DecLock §4.4"
+    "a notice of an earlier generation is taken for one of the present one"
 }
 
 #[cfg(test)]
@@ -456,8 +468,9 @@ mod tests {
             let hazard = rule.hazard();
             let number = hazard.strip_prefix('H').and_then(|number| number.parse::<u32>().ok());
             let known = number.is_some_and(|number| (1..=24).contains(&number));
-            let cites =
-                ["LOTUS §", "DSLR §", "ShiftLock §"].iter().any(|paper| hazard.starts_with(paper));
+            let cites = ["LOTUS §", "DSLR §", "ShiftLock §", "DecLock §"]
+                .iter()
+                .any(|paper| hazard.starts_with(paper));
             assert!(known || cites, "{rule:?}: {hazard}");
         }
     }

@@ -16,7 +16,7 @@ use lotus_locks::{
 };
 use rand::Rng;
 
-use super::{LockLoad, LockTally, LongReads, OBJECT, Shared, Times};
+use super::{LockLoad, LockTally, LongReads, OBJECT, Shared, Times, offset_of_data};
 
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
@@ -243,7 +243,8 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
 
     /// The verbs for whose sake the lock is taken.
     async fn use_lock(&self, lock: u64, hold: &mut Hold<S>, wanted: Mode) -> Result<(), NotHeld> {
-        let (load, data) = (&self.shared.load, hold.at().plus(OBJECT));
+        let (load, system) = (&self.shared.load, self.client.system());
+        let data = hold.at().plus(offset_of_data(system));
         let reads = match wanted {
             Mode::Shared => load.section,
             Mode::Update => load.section / 2,
@@ -301,13 +302,19 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         for first in (0..shared.load.count).step_by(AUDITED as usize) {
             let locks = first..shared.load.count.min(first + AUDITED);
             let mut batch = self.lane.batch();
+            let offset = offset_of_data(self.client.system());
             let buffers: Vec<_> = locks
-                .map(|lock| (lock, batch.read(shared.space.object(lock), OBJECT as usize + 8)))
+                .map(|lock| {
+                    let object = shared.space.object(lock);
+                    let words = batch.read(object, OBJECT as usize);
+                    (lock, words, batch.read(object.plus(offset), 8))
+                })
                 .collect();
             let done = batch.post().await;
             let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
-            for (lock, buffer) in buffers {
-                let [head, claim, value] = *done.words(buffer) else { unreachable!("three words") };
+            for (lock, words, data) in buffers {
+                let [head, claim] = *done.words(words) else { unreachable!("two words") };
+                let value = done.words(data)[0];
                 let ledger = shared.ledger.as_ref();
                 let written = ledger.map_or(value, |ledger| ledger.written(lock));
                 let is_free = self.client.system().is_unused([head, claim]);

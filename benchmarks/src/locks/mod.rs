@@ -138,8 +138,9 @@ impl LockLoad {
         }
     }
 
-    fn stride(&self) -> u64 {
-        OBJECT + self.object_bytes
+    /// Bytes from one lock object, of so many bytes, to the next.
+    const fn stride(&self, object: u64) -> u64 {
+        object + self.object_bytes
     }
 }
 
@@ -262,6 +263,11 @@ pub fn run<M: Machines>(
     load.choice.visit(Run { machines, load, progress })
 }
 
+/// Offset of what a lock protects, behind the lock object.
+fn offset_of_data<S: LockSystem>(system: &S) -> u64 {
+    system.object_bytes().max(OBJECT)
+}
+
 struct Run<'a, M> {
     machines: &'a M,
     load: &'a LockLoad,
@@ -278,7 +284,9 @@ impl<M: Machines> Visitor for Run<'_, M> {
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
         let Self { machines, load, progress } = self;
         let base = RemoteAddr::new(MEMORY, REGION, 0);
-        let space = LockSpace::new(base, OBJECT, load.stride(), load.count).map_err(refused)?;
+        let object = offset_of_data(&make());
+        let space = LockSpace::new(base, object, load.stride(object), load.count);
+        let space = space.map_err(refused)?;
         let bytes = space.bytes().next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
         let roster = Roster::default();

@@ -6,6 +6,7 @@ use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
 use lotus_locks::systems::{Kind, ShiftLock};
+use lotus_locks::word::DeclockFields;
 
 use super::common::FABRICS;
 use super::values::{count, one_of, positive_secs, ratio, secs, skew};
@@ -13,7 +14,7 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct LocksArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// Locks as published: without resets, and without fencing.
@@ -78,6 +79,10 @@ pub struct LocksArgs {
     #[arg(long, value_name = "N", default_value_t = ShiftLock::THRESHOLD)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
     pub threshold: u16,
+    /// declock: entries of the queue of each lock, a power of two from 2 to 2048 [default: 8, or as
+    /// many as there are clients].
+    #[arg(long, value_name = "N", value_parser = queue_entries)]
+    pub queue_entries: Option<u32>,
     /// Fabric that connects the nodes: local, shm (the memory node is a process), tcp or sim.
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
     pub fabric: Fabric,
@@ -109,6 +114,16 @@ pub struct LocksArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Entries of a queue of `declock`.
+fn queue_entries(text: &str) -> Result<u32, String> {
+    let entries = text.parse().map_err(|_| "not a number".to_owned())?;
+    let (least, most) = (DeclockFields::MIN_CAPACITY, DeclockFields::MAX_CAPACITY);
+    match DeclockFields::fits(entries) {
+        true => Ok(entries),
+        false => Err(format!("a power of two, from {least} to {most}")),
+    }
 }
 
 /// Bytes of a verb: whole words, and no more than one verb moves.

@@ -14,7 +14,8 @@ use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
-use lotus_locks::systems::{Choice, DslrTimes, Release};
+use lotus_locks::systems::{Choice, Declock, DslrTimes, Release};
+use lotus_locks::word::DeclockFields;
 use lotus_locks::{Counts, Recovery};
 use serde_json::json;
 
@@ -72,6 +73,9 @@ fn load(args: &LocksArgs) -> LockLoad {
         time: Duration::from_micros(args.long_us),
         terms: args.long_terms,
     };
+    let clients = (args.cns * args.threads * args.coroutines).next_power_of_two() as u32;
+    let room = clients.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
+    let entries = args.queue_entries.unwrap_or(room);
     let think = Duration::from_micros(args.think_us);
     LockLoad {
         choice: Choice {
@@ -81,6 +85,7 @@ fn load(args: &LocksArgs) -> LockLoad {
             release,
             times,
             threshold: args.threshold,
+            entries,
         },
         habits: Habits { think, failing: args.failing, long_reads },
         count: args.count,

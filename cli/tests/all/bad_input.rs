@@ -104,7 +104,7 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["--lock", "spin"],
-            "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock",
+            "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock",
         ),
         (&["--lock", "dslr-u", "--as-published"], "no dslr-u as published"),
         (&["--lock", "rma-rw"], "there is rma-rw as published only: it tolerates no failure"),

@@ -41,6 +41,7 @@ impl<S: LockSystem> Client<S> {
         while core.uses(memory) && !broken(Rule::LossesEndUses) {
             executor.sleep(LOOK).await;
         }
+        core.shut.borrow_mut().retain(|at, _| at.node() != memory);
         let used = core.connections.current(memory);
         match core.mend(memory, used).await {
             Ok(()) => Ok(()),

@@ -65,6 +65,9 @@ async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
         if let Some(found) = found {
             if !core.is_resetting(found) {
                 over(&core, at);
+                if S::QUEUES {
+                    core.stays_shut(at, found);
+                }
                 return core.told_no_more(at);
             }
             go_on(&core, at, found);
@@ -125,6 +128,35 @@ impl<S: LockSystem> Core<S> {
     fn told_no_more(&self, at: RemoteAddr) {
         self.told.borrow_mut().remove(&at);
         self.note_interruptions();
+    }
+
+    /// Adds nothing to a lock any more until it has been reset: in this generation, or while it is
+    /// marked.
+    pub(super) fn shut(&self, at: RemoteAddr, generation: Option<u64>) {
+        let shut = &mut *self.shut.borrow_mut();
+        let known = shut.entry(at).or_default();
+        *known = generation.or(*known);
+    }
+
+    /// Whether nothing is added to a lock until it has been reset.
+    #[inline]
+    pub(super) fn is_shut(&self, at: RemoteAddr) -> bool {
+        let shut = self.shut.borrow();
+        !shut.is_empty() && shut.contains_key(&at)
+    }
+
+    /// Whether that is so still, as its head says.
+    pub(super) fn stays_shut(&self, at: RemoteAddr, found: u64) -> bool {
+        let Some(head) = self.system.head() else { return false };
+        let shut = &mut *self.shut.borrow_mut();
+        let stays = shut.get(&at).is_some_and(|generation| match generation {
+            Some(generation) => *generation == head.generation(found),
+            None => head.is_resetting(found),
+        });
+        if !stays {
+            shut.remove(&at);
+        }
+        stays
     }
 
     /// Notes that a use has seen the head without a mark, and begins anew.

@@ -51,6 +51,8 @@ use run::Run;
 use slots::Slots;
 use wire::Message;
 
+/// Offset of the entries of a lock object, behind head and claim.
+const ENTRIES: u64 = 16;
 /// Time until a memory node that does not answer is asked again.
 const UNREACHABLE: Duration = Duration::from_millis(1);
 
@@ -126,6 +128,9 @@ struct Core<S: LockSystem> {
     counts: RefCell<Counts>,
     /// Locks that are being reset by another node, or this one, as far as this lane was told.
     told: RefCell<BTreeMap<RemoteAddr, Told>>,
+    /// Locks to which this lane adds nothing any more until they have been reset: in the generation
+    /// in which they were full, or without one as long as they are marked.
+    shut: RefCell<BTreeMap<RemoteAddr, Option<u64>>>,
     /// Locks that this lane resets.
     resetting: RefCell<BTreeSet<RemoteAddr>>,
     is_expelled: Cell<bool>,
@@ -171,6 +176,9 @@ fn add_verb<S: LockSystem>(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> B
             };
             batch.masked_compare_and_swap(word, swap)
         }
+        Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) => {
+            unreachable!("{verb:?} is on more than a word")
+        }
     }
 }
 
@@ -195,11 +203,17 @@ impl<S: LockSystem> Core<S> {
         if let Ok(done) = batch.post().await {
             return Ok(Some(done.words(buffer)[0]));
         }
+        self.settle(word.node(), used).await?;
+        Ok(None)
+    }
+
+    /// Returns once no verb posted on connection `used` can take effect any more.
+    async fn settle(&self, node: NodeId, used: u64) -> Result<(), GivenUp> {
         loop {
-            match self.mend(word.node(), used).await {
-                Ok(()) => return Ok(None),
+            match self.mend(node, used).await {
+                Ok(()) => return Ok(()),
                 Err(VerbError::Revoked) => return Err(GivenUp),
-                Err(_) if self.has_abandoned(word.node()) => return Err(GivenUp),
+                Err(_) if self.has_abandoned(node) => return Err(GivenUp),
                 Err(_) => self.lane.executor().sleep(UNREACHABLE).await,
             }
         }
@@ -309,6 +323,7 @@ impl<S: LockSystem> Client<S> {
             watches: RefCell::default(),
             counts: RefCell::default(),
             told: RefCell::default(),
+            shut: RefCell::default(),
             resetting: RefCell::default(),
             is_expelled: Cell::new(false),
             abandoned: RefCell::default(),
@@ -332,7 +347,7 @@ impl<S: LockSystem> Client<S> {
                     members::tell(&core, at, responder);
                 }
                 Message::Suspected => core.keep(at, number, Some(responder)),
-                Message::Finish | Message::Stalled | Message::Doubted => {}
+                Message::Finish | Message::Stalled | Message::Doubted | Message::Full => {}
             }
         };
         rpc.serve(service, Box::new(request));
@@ -344,11 +359,10 @@ impl<S: LockSystem> Client<S> {
                     core.hear(from, &letter, is_answer);
                 });
             }
-            let Some((why @ (Message::Stalled | Message::Doubted), at, _)) = wire::decode(bytes)
-            else {
-                return;
-            };
-            weak.upgrade().into_iter().for_each(|core| core.begin_reset(why, at));
+            let Some((why, at, number)) = wire::decode(bytes) else { return };
+            if why != Message::Finish {
+                weak.upgrade().into_iter().for_each(|core| core.begin_reset(why, at, number));
+            }
         };
         rpc.hear(service, Box::new(notice));
     }

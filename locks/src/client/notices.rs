@@ -5,6 +5,9 @@
 //! use that it was meant for ([`Peer`]), once; everybody else acknowledges and drops it. Where
 //! locks are reset, it is sent again until it is acknowledged, until its use needs it no more, or
 //! until the lock is reset: then nobody waits for it.
+//!
+//! Where turns are told once ([`LockSystem::TELLS_ONCE`]), the number of a use is that of its turn,
+//! which is in the words of the lock: nothing is acknowledged, or sent again.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -188,8 +191,7 @@ impl<S: LockSystem> Core<S> {
         }
         notices.next += 1;
         let number = u64::from(self.me.life.incarnation()) << COUNT_BITS | notices.next;
-        let who = Waiter::new(self.me.life.node(), self.lane.at().lane.0, slot);
-        notices.open(Peer { who, number }, at);
+        notices.open(Peer { who: self.name(slot), number }, at);
         number
     }
 
@@ -220,6 +222,29 @@ impl<S: LockSystem> Core<S> {
         self.look_at(due);
     }
 
+    /// Opens the box of a slot for a use that waits for this turn.
+    pub(super) fn open_for(&self, slot: u16, at: RemoteAddr, turn: u64) {
+        self.notices.borrow_mut().open(Peer { who: self.name(slot), number: turn }, at);
+    }
+
+    /// Tells a use, once, that it is its turn.
+    pub(super) fn tell_once(&self, at: RemoteAddr, slot: u16, notice: Notice) {
+        let (said, peer) = (notice.said(), notice.peer());
+        let from = Peer { who: self.name(slot), number: 0 };
+        let letter = Letter { said, at, from, to: peer, says: 0 };
+        let Some(node) = self.peers.node(peer.who.node()) else { return };
+        let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
+        match to == self.lane.at() {
+            true => self.deliver(&letter),
+            false => self.send(to, &wire::encode_letter(&letter)),
+        }
+    }
+
+    /// Name of the request in a slot.
+    fn name(&self, slot: u16) -> Waiter {
+        Waiter::new(self.me.life.node(), self.lane.at().lane.0, slot)
+    }
+
     /// Takes in a notice, or the acknowledgement of one.
     pub(super) fn hear(&self, from: Endpoint, letter: &Letter, is_answer: bool) {
         if is_answer {
@@ -227,7 +252,7 @@ impl<S: LockSystem> Core<S> {
             return unacknowledged.retain(|sent| sent.letter != *letter);
         }
         self.deliver(letter);
-        if self.system.head().is_some() {
+        if self.system.head().is_some() && !S::TELLS_ONCE {
             self.send(from, &wire::encode_answer_to(letter));
         }
     }

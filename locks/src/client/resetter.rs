@@ -9,7 +9,7 @@ use lotus_fabric::rpc::Patience;
 use lotus_sabotage::{Rule, broken};
 
 use super::wire::{self, Message};
-use super::{Core, GivenUp};
+use super::{Core, ENTRIES, GivenUp};
 use crate::contract::{LockSystem, Member, Verb};
 use crate::reset::{free_again, may_claim};
 use crate::word::{Claim, Head};
@@ -31,27 +31,32 @@ impl<S: LockSystem> Core<S> {
         if self.system.head().is_none() || why == Message::Stalled && !lost {
             return;
         }
+        self.ask_first(why, at, self.me.life.incarnation());
+    }
+
+    /// Has a lock reset that has no room in this generation, without waiting for that.
+    pub(super) fn want_room(self: &Rc<Self>, at: RemoteAddr, generation: u64) {
+        self.ask_first(Message::Full, at, generation as u32);
+    }
+
+    /// Asks the first lane of this node for a reset.
+    fn ask_first(self: &Rc<Self>, why: Message, at: RemoteAddr, number: u32) {
         let first = Endpoint { lane: LaneId(0), ..self.lane.at() };
         if self.lane.at() == first {
-            self.begin_reset(why, at);
-        } else {
-            let told = self.rpc.tell(
-                first,
-                self.service,
-                &wire::encode(why, at, self.me.life.incarnation()),
-            );
-            told.unwrap_or_else(|error| unreachable!("an address is short: {error}"));
+            return self.begin_reset(why, at, number);
         }
+        let told = self.rpc.tell(first, self.service, &wire::encode(why, at, number));
+        told.unwrap_or_else(|error| unreachable!("an address is short: {error}"));
     }
 
     /// Begins to reset a lock, if it needs it and this lane is not at it already.
-    pub(super) fn begin_reset(self: &Rc<Self>, why: Message, at: RemoteAddr) {
+    pub(super) fn begin_reset(self: &Rc<Self>, why: Message, at: RemoteAddr, number: u32) {
         let Some(head) = self.system.head() else { return };
         if self.resetting.borrow_mut().insert(at) {
             let reset = Reset { core: Rc::clone(self), at, head };
             self.lane.executor().spawn(async move {
                 // Given up, it is for others, or for nobody.
-                let _ = reset.carry_out(why).await;
+                let _ = reset.carry_out(why, number).await;
                 reset.core.resetting.borrow_mut().remove(&at);
             });
         }
@@ -65,8 +70,15 @@ struct Reset<S: LockSystem> {
 }
 
 impl<S: LockSystem> Reset<S> {
-    async fn carry_out(&self, why: Message) -> Result<(), GivenUp> {
+    async fn carry_out(&self, why: Message, number: u32) -> Result<(), GivenUp> {
+        if why == Message::Full && self.has_room(number).await? {
+            return Ok(());
+        }
         let Some(claim) = self.claim(why).await? else { return Ok(()) };
+        // Another has reset the lock meanwhile.
+        if why == Message::Full && self.has_room(number).await? {
+            return self.unclaim(claim, Epoch(claim.epoch())).await;
+        }
         let marked = self.mark().await?;
         let (epoch, members) = self.members().await?;
         let generation = self.head.generation(marked);
@@ -74,6 +86,11 @@ impl<S: LockSystem> Reset<S> {
         self.free(generation).await?;
         self.core.counts.borrow_mut().resets += 1;
         self.unclaim(claim, epoch).await
+    }
+
+    /// Whether the lock is of another generation than that in which it was full.
+    async fn has_room(&self, full: u32) -> Result<bool, GivenUp> {
+        Ok(self.head.generation(self.core.read(self.at).await?) as u32 != full)
     }
 
     fn claim_at(&self) -> RemoteAddr {
@@ -159,16 +176,60 @@ impl<S: LockSystem> Reset<S> {
 
     /// Frees the head, unless that has been done.
     async fn free(&self, generation: u64) -> Result<(), GivenUp> {
+        if self.core.system.is_forced() {
+            self.clear().await?;
+            return self.write(generation).await;
+        }
+        let is_of = |word| self.head.generation(word) == generation;
+        if S::QUEUES {
+            let found = self.core.read(self.at).await?;
+            if !self.head.is_resetting(found) || !is_of(found) {
+                return Ok(());
+            }
+            self.clear().await?;
+        }
         loop {
             let found = self.core.read(self.at).await?;
             let Some(new) = free_again(self.head, found) else { return Ok(()) };
-            if self.head.generation(found) != generation {
+            if !is_of(found) {
                 return Ok(());
             }
             let swap = Verb::Swap { expected: found, new };
             if self.core.verb(self.at, swap).await? == Some(found) {
                 return Ok(());
             }
+        }
+    }
+
+    /// Frees the head as published.
+    async fn write(&self, generation: u64) -> Result<(), GivenUp> {
+        let word = self.head.after_reset(generation << self.head.generation_shift);
+        let core = &self.core;
+        loop {
+            let used = core.connections.current(self.at.node());
+            let mut batch = core.lane.batch();
+            batch.write_word(self.at, word);
+            if batch.post().await.is_ok() {
+                return Ok(());
+            }
+            core.settle(self.at.node(), used).await?;
+        }
+    }
+
+    /// Writes zeroes over the entries, as often as needed: they are not in use while the head is
+    /// marked and all members have answered.
+    async fn clear(&self) -> Result<(), GivenUp> {
+        let (core, entries) = (&self.core, self.core.system.entries() as usize);
+        loop {
+            let used = core.connections.current(self.at.node());
+            let mut batch = core.lane.batch();
+            let zeroes = batch.stage(8 * entries);
+            batch.words_mut(zeroes).fill(0);
+            batch.write(self.at.plus(ENTRIES), zeroes);
+            if batch.post().await.is_ok() {
+                return Ok(());
+            }
+            core.settle(self.at.node(), used).await?;
         }
     }
 

@@ -9,6 +9,8 @@
 
 mod keeping;
 mod listening;
+mod queues;
+mod resets;
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -27,12 +29,16 @@ use super::{Core, add_verb};
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb, View};
 use crate::word::Mode;
 use listening::Listened;
+use queues::Answer;
 
 /// Time after which a waiter asks whether it waits for a node that was lost, and after which it
 /// asks again.
 const STALL: Duration = Duration::from_millis(50);
 /// Time after which an unanswered wish for a reset is repeated.
 const DOUBT: Duration = Duration::from_millis(5);
+/// The same for a use that leaves, and looks for the one after it (DecLock: the other may have been
+/// lost before it has written that it waits).
+const SEARCH: Duration = Duration::from_millis(1);
 /// Bounds of the time between two looks at a lock that is being reset.
 const BARRED: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
@@ -56,6 +62,8 @@ pub(super) struct Run<S: LockSystem> {
     has_waited: bool,
     /// Time of the next question whether a node was lost; zero until the use waits.
     next_look: Nanos,
+    /// See [`View::entries`].
+    entries: Vec<u64>,
 }
 
 enum Doing {
@@ -67,13 +75,19 @@ enum Doing {
     /// A verb had no answer; its connection is made anew.
     Mending,
     Pausing(Nanos),
+    /// A verb on the entries is under way.
+    Entries(Posted, Answer),
     /// It waits for a notice.
     Listening,
+    /// It waits for one until this time.
+    Awaiting(Nanos),
     /// It looks whether the lock is to be freed by its keeper.
     Watching,
     Held,
     /// Time until the next look, and number of resets that were over when it began.
     Barred(Duration, u32),
+    /// It waits until the lock has another generation than this; time until the next look.
+    Full(Duration, u64),
     /// Number of resets that were over when it began.
     Doubting(u32),
     Ended,
@@ -117,6 +131,7 @@ impl<S: LockSystem> Run<S> {
             verbs: 0,
             has_waited: false,
             next_look: Nanos(0),
+            entries: Vec::new(),
         }
     }
 
@@ -131,11 +146,11 @@ impl<S: LockSystem> Run<S> {
     /// Begins, and adds the first verb to `batch`.
     #[inline]
     pub(super) fn begin(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) {
-        if core.is_told(self.at) {
+        if core.is_told(self.at) || S::QUEUES && core.is_shut(self.at) {
             self.doing = Doing::Next(Step::Barred);
             return;
         }
-        if S::TELLS {
+        if S::TELLS && !S::TELLS_ONCE {
             self.renumber(core);
         }
         let step = self.step(core, Event::Begin);
@@ -176,8 +191,11 @@ impl<S: LockSystem> Run<S> {
     /// If a verb is under way.
     pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
         assert!(matches!(self.doing, Doing::Held | Doing::Pausing(_) | Doing::Next(_)));
-        if S::TELLS && self.is_held() {
+        if S::TELLS && !S::TELLS_ONCE && self.is_held() {
             self.catch_up(core);
+        }
+        if S::QUEUES {
+            self.next_look = Nanos(0);
         }
         self.is_leaving = true;
         let step = self.step(core, Event::Leave);
@@ -272,6 +290,18 @@ impl<S: LockSystem> Run<S> {
                     Listened::Turn(turn) => return Poll::Ready(Some(turn)),
                     Listened::Look => return Poll::Ready(None),
                 },
+                Doing::Entries(..) if S::QUEUES => match ready!(self.poll_entries(task)) {
+                    Some(event) => event,
+                    None => return Poll::Ready(None),
+                },
+                Doing::Awaiting(due) if S::QUEUES => {
+                    let due = *due;
+                    match ready!(self.poll_turn(core, due, until)) {
+                        Listened::Next => continue,
+                        Listened::Turn(turn) => return Poll::Ready(Some(turn)),
+                        Listened::Look => Event::Paused,
+                    }
+                }
                 _ => return Poll::Ready(None),
             };
             if let Some(turn) = self.happened(core, event, until) {
@@ -320,15 +350,24 @@ impl<S: LockSystem> Run<S> {
                 Some(turn) => return Some(turn),
                 None => Event::Begin,
             },
+            Doing::Full(..) => match self.full(core, until).await {
+                Some(turn) => return Some(turn),
+                None => Event::Begin,
+            },
             Doing::Doubting(before) => match self.doubt(core, before).await {
                 Some(turn) => return Some(turn),
                 None => Event::Begin,
             },
             Doing::Listening | Doing::Watching => return self.look(core).await,
             Doing::Ended => unreachable!("it has ended"),
-            Doing::Next(_) | Doing::Verb(..) | Doing::Pausing(_) | Doing::Held => return None,
+            Doing::Next(_)
+            | Doing::Verb(..)
+            | Doing::Entries(..)
+            | Doing::Pausing(_)
+            | Doing::Awaiting(_)
+            | Doing::Held => return None,
         };
-        if S::TELLS && event == Event::Begin {
+        if S::TELLS && !S::TELLS_ONCE && event == Event::Begin {
             self.renumber(core);
         }
         let step = self.step(core, event);
@@ -345,12 +384,22 @@ impl<S: LockSystem> Run<S> {
             rng: &mut luck.rng,
             backoff: &mut luck.backoff,
             is_settled: &|life| core.peers.is_settled(life),
+            entries: &self.entries,
         };
         core.system.step(&mut self.state, event, &mut view)
     }
 
     #[inline(always)]
     fn add(&mut self, core: &Core<S>, batch: &mut Batch, verb: Verb) -> Buffer {
+        self.posts(core);
+        let is_second = S::TWO_WORDS && core.system.is_second(&self.state);
+        let word = if is_second { self.at.plus(8) } else { self.at };
+        add_verb::<S>(batch, word, verb)
+    }
+
+    /// Notes that a verb is posted.
+    #[inline(always)]
+    fn posts(&mut self, core: &Core<S>) {
         self.posted.1 = core.connections.current(self.at.node());
         if core.system.has_leases() {
             self.posted.0 = core.lane.executor().now();
@@ -358,9 +407,6 @@ impl<S: LockSystem> Run<S> {
         if !self.is_leaving {
             self.verbs += 1;
         }
-        let is_second = S::TWO_WORDS && core.system.is_second(&self.state);
-        let word = if is_second { self.at.plus(8) } else { self.at };
-        add_verb::<S>(batch, word, verb)
     }
 
     #[inline(always)]
@@ -385,7 +431,9 @@ impl<S: LockSystem> Run<S> {
         }
         // Told of a reset, it waits no more, and takes nothing back: the reset erases that.
         let step = match step {
-            Step::Post(_) | Step::Pause(_) | Step::Tell(_) | Step::Listen if self.is_told(core) => {
+            Step::Post(_) | Step::Pause(_) | Step::Tell(_) | Step::Listen | Step::Await(_)
+                if self.is_told(core) =>
+            {
                 match self.is_leaving {
                     true => Step::Gone(Ok(())),
                     false => Step::Barred,
@@ -393,6 +441,9 @@ impl<S: LockSystem> Run<S> {
             }
             step => step,
         };
+        if S::QUEUES && step == Step::Barred {
+            core.shut(self.at, None);
+        }
         match step {
             Step::Post(_) if self.is_late(core, until) => {
                 self.doing = Doing::Next(step);
@@ -418,11 +469,16 @@ impl<S: LockSystem> Run<S> {
                 };
             }
             Step::Tell(notice) => {
-                core.tell(self.slot, notice, core.system.says(&self.state));
+                match S::TELLS_ONCE {
+                    true => core.tell_once(self.at, self.slot, notice),
+                    false => core.tell(self.slot, notice, core.system.says(&self.state)),
+                }
                 let step = self.step(core, Event::Told);
                 self.doing = Doing::Next(step);
             }
             Step::Listen => return self.listen(core, until),
+            Step::Await(time) => return self.wait_for_turn(core, time, until),
+            Step::Full(generation) => return self.has_no_room(core, generation),
             Step::Held => return Some(self.held(core)),
             Step::Upgraded => {
                 (self.doing, self.mode) = (Doing::Held, Mode::Exclusive);
@@ -450,6 +506,9 @@ impl<S: LockSystem> Run<S> {
 
     #[inline(always)]
     fn post(&mut self, core: &Rc<Core<S>>, verb: Verb) {
+        if S::QUEUES && queues::is_on_entries(verb) {
+            return self.post_on_entries(core, verb);
+        }
         let mut batch = core.lane.batch();
         let buffer = self.add(core, &mut batch, verb);
         self.doing = Doing::Verb(batch.post(), buffer);
@@ -501,46 +560,6 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Notes that the use holds nothing, and that no verb of it is under way. Returns the number of
-    /// resets that are over.
-    fn quiet(&self, core: &Core<S>) -> u32 {
-        let mut slots = core.slots.borrow_mut();
-        let slot = slots.get(self.slot);
-        slot.is_quiet = true;
-        let resets = slot.resets;
-        drop(slots);
-        core.wake_answer(self.at);
-        resets
-    }
-
-    /// Waits until `due`, or until the use is told of a reset, or one is over.
-    async fn wait(&self, core: &Core<S>, due: Nanos) {
-        let executor = core.lane.executor();
-        let state = || {
-            let mut slots = core.slots.borrow_mut();
-            let slot = slots.get(self.slot);
-            slot.task = Some(executor.current());
-            (slot.told, slot.resets, slot.is_abandoned)
-        };
-        let before = state();
-        while executor.now() < due && state() == before {
-            executor.wake_at(due, executor.current());
-            executor.suspend().await;
-        }
-    }
-
-    /// Asks now and then for a reset, if a node was lost that this use may wait for.
-    fn look_for_losses(&mut self, core: &Rc<Core<S>>, now: Nanos) {
-        if now < self.next_look {
-            return;
-        }
-        // The first look is for the time of the next.
-        if self.next_look != Nanos(0) {
-            core.want_reset(Message::Stalled, self.at);
-        }
-        self.next_look = now.after(core.system.keeping().map_or(STALL, |keeping| keeping.look));
-    }
-
     /// Ready once a pause until `due` is over, or there is a reset to know of; with a turn if the
     /// acquisition is given up instead.
     fn poll_pause(&mut self, core: &Rc<Core<S>>, due: Nanos, until: Nanos) -> Poll<Option<Turn>> {
@@ -556,75 +575,5 @@ impl<S: LockSystem> Run<S> {
         core.slots.borrow_mut().get(self.slot).task = Some(executor.current());
         executor.wake_at(if stops { due.min(until) } else { due }, executor.current());
         Poll::Pending
-    }
-
-    /// Waits for the end of a reset.
-    async fn barred(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
-        if self.is_ghost {
-            return Some(self.end(core, Err(NotHeld::Reset)));
-        }
-        loop {
-            let Doing::Barred(pause, before) = self.doing else { unreachable!("it is barred") };
-            if self.is_abandoned(core) {
-                return Some(self.abandon(core));
-            }
-            let now = core.lane.executor().now();
-            if now >= until {
-                return Some(Turn::Stopped(NotHeld::Reset));
-            }
-            self.look_for_losses(core, now);
-            self.wait(core, now.after(pause).min(until)).await;
-            self.doing = Doing::Barred((pause * 2).min(BARRED.1), before);
-            match core.read_head(self.at).await {
-                Ok(head) => {
-                    let mut slots = core.slots.borrow_mut();
-                    let slot = slots.get(self.slot);
-                    let is_over = slot.resets != before || !core.is_resetting(head);
-                    if is_over && slot.told.is_none() {
-                        slot.is_quiet = false;
-                        core.begins_anew(self.at);
-                        return None;
-                    }
-                }
-                Err(NotHeld::Expelled) => return Some(self.end(core, Err(NotHeld::Expelled))),
-                Err(why) => return Some(Turn::Stopped(why)),
-            }
-        }
-    }
-
-    /// Waits until a reset is over of which this use was told, after an atomic without an answer.
-    async fn doubt(&mut self, core: &Rc<Core<S>>, before: u32) -> Option<Turn> {
-        loop {
-            if self.is_abandoned(core) {
-                return Some(self.abandon(core));
-            }
-            // A node that was expelled is told of nothing, and learns it from the memory node.
-            if core.read_head(self.at).await == Err(NotHeld::Expelled) {
-                return Some(self.end(core, Err(NotHeld::Expelled)));
-            }
-            let (told, resets) = {
-                let mut slots = core.slots.borrow_mut();
-                let slot = slots.get(self.slot);
-                (slot.told, slot.resets)
-            };
-            let is_over = resets != before && told.is_none();
-            if is_over || broken(Rule::DoubtsAreReset) {
-                if self.is_leaving {
-                    return Some(self.end(core, Ok(())));
-                }
-                if self.is_ghost {
-                    return Some(self.end(core, Err(NotHeld::Reset)));
-                }
-                core.slots.borrow_mut().get(self.slot).is_quiet = false;
-                return None;
-            }
-            if told.is_none() {
-                core.want_reset(Message::Doubted, self.at);
-            }
-            let now = core.lane.executor().now();
-            // The node that has told it may be lost.
-            self.look_for_losses(core, now);
-            self.wait(core, now.after(DOUBT)).await;
-        }
     }
 }

@@ -22,14 +22,17 @@ pub(super) enum Message {
     Doubted,
     /// Request to free the lock, in this era instead of a life: nothing was released for long.
     Suspected,
+    /// Notice that the lock has no room for what a use has added, in a generation.
+    Full,
 }
 
-/// A message about `at` to a node in the life with this incarnation. A later life of the node does
-/// not answer for it: verbs of the earlier one may be under way.
-pub(super) fn encode(message: Message, at: RemoteAddr, incarnation: u32) -> [u8; BYTES] {
+/// A message about `at` with a number. Of `Finish`, it is the incarnation of the node that is
+/// asked: a later life does not answer for it, because verbs of the earlier one may be under way.
+/// Of `Full`, it is the low half of the generation.
+pub(super) fn encode(message: Message, at: RemoteAddr, number: u32) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(at));
-    bytes[ADDRESS_BYTES..BYTES - 1].copy_from_slice(&incarnation.to_le_bytes());
+    bytes[ADDRESS_BYTES..BYTES - 1].copy_from_slice(&number.to_le_bytes());
     bytes[BYTES - 1] = message as u8;
     bytes
 }
@@ -38,16 +41,17 @@ pub(super) fn encode(message: Message, at: RemoteAddr, incarnation: u32) -> [u8;
 pub(super) fn decode(bytes: &[u8]) -> Option<(Message, RemoteAddr, u32)> {
     let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
     let (address, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;
-    let [incarnation @ .., message] = rest else { return None };
-    let incarnation = u32::from_le_bytes(incarnation.try_into().ok()?);
+    let [number @ .., message] = rest else { return None };
+    let number = u32::from_le_bytes(number.try_into().ok()?);
     let message = match message {
         0 => Message::Finish,
         1 => Message::Stalled,
         2 => Message::Doubted,
         3 => Message::Suspected,
+        4 => Message::Full,
         _ => return None,
     };
-    Some((message, decode_address(address)?, incarnation))
+    Some((message, decode_address(address)?, number))
 }
 
 /// Answer: the generation whose reset may go on.
@@ -144,7 +148,8 @@ mod tests {
     fn messages_are_read_as_they_were_written_and_garbage_is_refused() {
         let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
         let requests = [Message::Finish, Message::Suspected];
-        for message in requests.into_iter().chain([Message::Stalled, Message::Doubted]) {
+        let notices = [Message::Stalled, Message::Doubted, Message::Full];
+        for message in requests.into_iter().chain(notices) {
             assert_eq!(decode(&encode(message, at, 0x1234_5678)), Some((message, at, 0x1234_5678)));
         }
         assert_eq!(decode_answer(&encode_answer(3)), Some(3));
@@ -154,7 +159,7 @@ mod tests {
         assert_eq!(decode(&bytes), None, "beyond a region");
         assert_eq!(decode(&bytes[..BYTES - 1]), None);
         bytes = encode(Message::Finish, at, 7);
-        bytes[BYTES - 1] = 4;
+        bytes[BYTES - 1] = 5;
         assert_eq!(decode(&bytes), None, "no such message");
         assert_eq!(decode_answer(&[1; 7]), None);
     }

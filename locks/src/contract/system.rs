@@ -66,7 +66,8 @@ pub enum NotHeld {
 }
 
 /// A verb on the head of a lock object, its first word; or on the second
-/// ([`LockSystem::TWO_WORDS`]).
+/// ([`LockSystem::TWO_WORDS`]); in systems with queues ([`LockSystem::QUEUES`]) also on the entries
+/// behind the claim.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verb {
     /// READ.
@@ -95,6 +96,17 @@ pub enum Verb {
         /// Bits that replace those of the word.
         new: u64,
     },
+    /// WRITE of an entry. [`Event::Written`] follows.
+    Write {
+        /// Number of the entry.
+        entry: u32,
+        /// The word that is written.
+        word: u64,
+    },
+    /// READ of the head and of all entries, in this order, in one round trip.
+    ReadAll,
+    /// Fetch-and-add on the head, and READ of all entries behind it, in one round trip.
+    AddAndRead(u64),
 }
 
 /// Event in the life of a use.
@@ -104,6 +116,8 @@ pub enum Event {
     Begin,
     /// The verb has taken effect; the head was this before.
     Found(u64),
+    /// The entry is written.
+    Written,
     /// The verb had no answer. It has taken effect or never will: its connection is closed.
     Lost,
     /// The pause is over.
@@ -131,6 +145,8 @@ pub enum Step {
     /// Wait for a notice; if the lock is not held yet, it is another's. [`LockSystem::hear`]
     /// follows.
     Listen,
+    /// The same for so long at most: [`LockSystem::hear`] or [`Event::Paused`] follows.
+    Await(Duration),
     /// The lock is held until [`Event::Leave`].
     Held,
     /// The upgrade has succeeded: the holder is alone, until [`Event::Leave`].
@@ -138,6 +154,9 @@ pub enum Step {
     /// The lock is being reset, which erases what the use has added. [`Event::Begin`] may follow
     /// when the reset is over. Of an upgrade: it cannot end, and the lock is held as before.
     Barred,
+    /// The same of a lock that is to be reset first, because it has no room for what the use has
+    /// added in this generation. Of a use that leaves: it has ended.
+    Full(u64),
     /// Nobody can know what the use has added: a reset has to erase it.
     Doubt,
     /// The use has ended, and nothing of it is left in the word, except after
@@ -160,6 +179,8 @@ pub struct View<'a> {
     pub backoff: &'a mut Backoff,
     /// See [`super::Peers::is_settled`].
     pub is_settled: &'a dyn Fn(Claimant) -> bool,
+    /// The entries, as the use's last verb that reads them has found them; none before.
+    pub entries: &'a [u64],
 }
 
 impl View<'_> {
@@ -262,6 +283,14 @@ pub trait LockSystem: 'static {
     ///
     /// [`Said::Successor`]: super::Said::Successor
     const LATER: Option<fn(u64, u64) -> bool> = None;
+    /// Whether what they tell one another is a turn ([`Self::turn`]) and is said once: it is not
+    /// acknowledged, because a use that misses it finds its turn in the words of the lock.
+    const TELLS_ONCE: bool = false;
+
+    /// Whether lock objects have entries behind head and claim, which verbs write and read. A lane
+    /// posts no request for a lock any more that was full, or marked, until it has been reset:
+    /// each would add to the head, and its fields have only so much room.
+    const QUEUES: bool = false;
 
     /// Name, as on the command line.
     fn name(&self) -> &'static str;
@@ -305,7 +334,13 @@ pub trait LockSystem: 'static {
 
     /// Bytes of a lock object.
     fn object_bytes(&self) -> u64 {
-        if self.head().is_some() || Self::TWO_WORDS { 16 } else { 8 }
+        let head = if self.head().is_some() || Self::TWO_WORDS { 16 } else { 8 };
+        head + 8 * u64::from(self.entries())
+    }
+
+    /// Number of entries of a lock object, each a word.
+    fn entries(&self) -> u32 {
+        0
     }
 
     /// A use that has not begun.
@@ -335,6 +370,12 @@ pub trait LockSystem: 'static {
         true
     }
 
+    /// Number of the turn that a use waits for, among all turns of the lock. A notice to the use
+    /// that names another one is dropped ([`Self::TELLS_ONCE`]).
+    fn turn(&self, _of: &Self::Use) -> u64 {
+        0
+    }
+
     /// The next step of a use that listens, or holds the lock, after a notice to it. Each use
     /// hears of one successor at most, and is handed the lock once at most.
     fn hear(&self, of: &mut Self::Use, notice: Notice) -> Step {
@@ -343,6 +384,12 @@ pub trait LockSystem: 'static {
 
     /// The next step of a use after an event.
     fn step(&self, of: &mut Self::Use, event: Event, view: &mut View<'_>) -> Step;
+
+    /// Whether a reset frees the head by a WRITE, whatever it has become meanwhile, as published
+    /// (DecLock §4.4).
+    fn is_forced(&self) -> bool {
+        false
+    }
 
     /// Whether locks are leased, so that the times of verbs matter, and readers have to see that
     /// theirs lasts still before they use what they have read.

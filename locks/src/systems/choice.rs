@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw, ShiftLock};
+use super::{Cas, CasRw, Declock, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw, ShiftLock};
 use crate::contract::{LockSystem, Pacing, Recovery};
+use crate::word::DeclockFields;
 
 /// A lock system's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -27,11 +28,13 @@ pub enum Kind {
     Drtm,
     /// [`ShiftLock`].
     ShiftLock,
+    /// [`Declock`].
+    Declock,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Cas,
         Self::CasRw,
         Self::Dslr,
@@ -41,6 +44,7 @@ impl Kind {
         Self::RmaRw,
         Self::Drtm,
         Self::ShiftLock,
+        Self::Declock,
     ];
 
     /// The name, as on the command line.
@@ -55,6 +59,7 @@ impl Kind {
             Self::RmaRw => "rma-rw",
             Self::Drtm => "drtm",
             Self::ShiftLock => "shiftlock",
+            Self::Declock => "declock",
         }
     }
 
@@ -65,7 +70,7 @@ impl Kind {
 
     /// Whether uses of a lock tell one another of themselves ([`LockSystem::TELLS`]).
     pub const fn tells(self) -> bool {
-        matches!(self, Self::Mcs | Self::RmaRw | Self::ShiftLock)
+        matches!(self, Self::Mcs | Self::RmaRw | Self::ShiftLock | Self::Declock)
     }
 
     /// Whether the system can be had with this treatment of holders that are late or lost.
@@ -91,7 +96,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, \
-     shiftlock"
+     shiftlock, declock"
 )]
 pub struct UnknownKind(String);
 
@@ -131,6 +136,8 @@ pub struct Choice {
     pub times: DslrTimes,
     /// Number of writers of `shiftlock` that hold a lock one after another before readers have it.
     pub threshold: u16,
+    /// Entries of the queues of `declock`; see [`DeclockFields::fits`](crate::word::DeclockFields).
+    pub entries: u32,
 }
 
 /// Something to be done with a lock system, whichever it is.
@@ -150,13 +157,14 @@ impl Choice {
             Err(_) => Recovery::Paper,
         };
         let times = DslrTimes::PUBLISHED;
-        let threshold = ShiftLock::THRESHOLD;
-        Self { kind, recovery, backs_off: false, release: Release::Add, times, threshold }
+        let (release, threshold) = (Release::Add, ShiftLock::THRESHOLD);
+        let entries = Declock::PUBLISHED_ENTRIES;
+        Self { kind, recovery, backs_off: false, release, times, threshold, entries }
     }
 
     /// Does something with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        let Self { recovery, release, times, threshold, .. } = self;
+        let Self { recovery, release, times, threshold, entries, .. } = self;
         let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
         match self.kind {
             Kind::Cas => visitor.visit(move || Cas { recovery, pacing }),
@@ -168,6 +176,7 @@ impl Choice {
             Kind::RmaRw => visitor.visit(RmaRw::published),
             Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
             Kind::ShiftLock => visitor.visit(move || ShiftLock::new(recovery, threshold)),
+            Kind::Declock => visitor.visit(move || Declock::new(recovery, entries)),
         }
     }
 
@@ -179,6 +188,7 @@ impl Choice {
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
             Kind::ShiftLock => Some(ShiftLock::CAPACITY),
+            Kind::Declock => Some(DeclockFields::new(self.entries).most_requests()),
         }
     }
 }

@@ -420,7 +420,9 @@ impl LockSystem for Dslr {
             Event::Lost if of.at == At::Waiting => return Step::Post(Verb::Read),
             Event::Lost if self.recovery == Recovery::Fenced => return Step::Doubt,
             Event::Lost => return Step::Gone(Err(NotHeld::Unavailable)),
-            Event::Told => unreachable!("nobody is told anything: {of:?}"),
+            Event::Told | Event::Written => {
+                unreachable!("there are no notices, nor entries: {of:?}")
+            }
         };
         let is_leaving = matches!(of.at, At::Leaving | At::Draining(_));
         if self.head().is_some_and(|head| head.is_resetting(found)) {

@@ -228,7 +228,7 @@ impl LockSystem for DslrU {
             // A READ changes nothing, so there is nothing to doubt.
             (Event::Lost, At::Waiting | At::Upgrading) => Step::Post(Verb::Read),
             (Event::Lost, _) => Step::Doubt,
-            (Event::Leave | Event::Upgrade | Event::Told, at) => {
+            (Event::Leave | Event::Upgrade | Event::Told | Event::Written, at) => {
                 unreachable!("{event:?} at {at:?}")
             }
         }

@@ -3,6 +3,7 @@
 mod cas;
 mod cas_rw;
 mod choice;
+mod declock;
 mod drtm;
 mod dslr;
 mod dslr_u;
@@ -13,6 +14,7 @@ mod shiftlock;
 pub use cas::{Cas, CasUse};
 pub use cas_rw::{CasRw, CasRwUse, Release};
 pub use choice::{Choice, Kind, UnknownKind, Unoffered, Visitor};
+pub use declock::{Declock, DeclockUse};
 pub use drtm::{Drtm, DrtmUse};
 pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};

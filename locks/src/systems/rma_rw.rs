@@ -375,6 +375,7 @@ mod tests {
                 rng: &mut Env::real(1).rng(0),
                 backoff: &mut Backoff::new(Pacing::NONE),
                 is_settled: &|_| false,
+                entries: &[],
             };
             self.0.step(&mut self.1, event, &mut view)
         }

@@ -14,7 +14,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::verbs::VerbError;
 use rand::Rng;
 
-use super::{LaneReport, Losses, Referee, Settings, words_of};
+use super::{LaneReport, Losses, Referee, Settings, offset_of_words};
 use crate::client::{Client, Hold, Limits, Roster, Wait};
 use crate::contract::{LockSpace, LockSystem, Member, NotHeld, Peers};
 use crate::word::Mode;
@@ -186,6 +186,7 @@ impl<S: LockSystem> Seat<S> {
 
     /// Judges an error, where nothing but the request may be its reason.
     fn expect(&self, lock: u64, is_expected: bool, why: NotHeld) {
+        let is_expected = is_expected || self.settings.may_reset && why == NotHeld::Reset;
         if self.settings.is_calm && !is_expected {
             self.referee.violate(format!("lock {lock}, without any fault: {why}"));
         }
@@ -203,7 +204,7 @@ impl<S: LockSystem> Seat<S> {
         }
         referee.enter(lock, life, mode);
         let left = Left { referee, lock, life, mode: Cell::new(mode), tears: Cell::new(false) };
-        let words = words_of(hold.at());
+        let words = hold.at().plus(offset_of_words(self.client.system()));
         let Some(before) = self.read(words).await else { return };
         referee.judge(lock, life, before);
         self.lane.executor().sleep(plan.hold).await;
@@ -237,7 +238,7 @@ impl<S: LockSystem> Seat<S> {
         let (referee, life) = (&self.referee, self.member.life);
         let began = referee.begin_leased(lock);
         let _left = LeftLeased { referee, lock };
-        let words = words_of(hold.at());
+        let words = hold.at().plus(offset_of_words(self.client.system()));
         let Some(before) = self.read(words).await else { return };
         self.lane.executor().sleep(plan.hold).await;
         let Some(after) = self.read(words).await else { return };

@@ -43,10 +43,10 @@ pub use simulated::{Faults, Struck, StruckAfter, simulate};
 
 /// Region that holds the locks, and the words beside them.
 pub const REGION: RegionId = RegionId(0);
-/// Bytes of a lock object and the two words beside it.
-const STRIDE: u64 = 32;
-/// Offset of those two words.
+/// Least offset of the two words beside a lock.
 const WORDS: u64 = 16;
+/// Bytes of those two words.
+const WORDS_BYTES: u64 = 16;
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
 /// Time that the audit waits for a lock. Longer than any reset takes.
@@ -89,6 +89,10 @@ pub struct Settings {
     /// Whether no fault happens, so that nothing but the request itself may be the reason why it
     /// fails.
     pub is_calm: bool,
+    /// Whether locks may be reset all the same, because more ask than there is room for.
+    pub may_reset: bool,
+    /// Virtual time after which the trial counts as stuck.
+    pub limit: Duration,
     /// Words with which the locks begin, for counters that are about to be used up; the second
     /// words, where they have the counters.
     pub first_word: u64,
@@ -115,6 +119,8 @@ impl Settings {
             think: Duration::from_micros(5),
             terms: 1,
             is_calm: false,
+            may_reset: false,
+            limit: Duration::from_secs(1),
             first_word: 0,
         }
     }
@@ -226,7 +232,8 @@ impl<M: Machines> Trial<M> {
         make: Make<S>,
     ) -> Result<Self, TrialError> {
         let base = RemoteAddr::new(settings.memory, REGION, 0);
-        let space = LockSpace::new(base, STRIDE, STRIDE, settings.locks)?;
+        let stride = offset_of_words(&make()) + WORDS_BYTES;
+        let space = LockSpace::new(base, stride, stride, settings.locks)?;
         let (sender, reports) = async_channel::unbounded();
         let mut trial = Self {
             space,
@@ -455,7 +462,7 @@ impl<M: Machines> Trial<M> {
     }
 }
 
-/// Words beside a lock.
-fn words_of(object: RemoteAddr) -> RemoteAddr {
-    object.plus(WORDS)
+/// Offset of the words beside a lock.
+fn offset_of_words<S: LockSystem>(system: &S) -> u64 {
+    system.object_bytes().max(WORDS)
 }

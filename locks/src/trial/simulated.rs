@@ -16,8 +16,6 @@ use rand::rngs::SmallRng;
 use super::{Judgement, Make, Settings, Trial, TrialError};
 use crate::contract::LockSystem;
 
-/// Virtual time after which a trial counts as stuck.
-const LIMIT: Duration = Duration::from_secs(1);
 /// Time after which a node is fenced again, if the memory node did not answer.
 const AGAIN: Duration = Duration::from_micros(50);
 /// Stream of the world's randomness from which faults are drawn.
@@ -221,7 +219,7 @@ pub fn simulate<S: LockSystem>(
     let highest = settings.nodes.iter().chain([&settings.memory]).map(|node| node.0).max();
     let config = Config {
         rates: faults.rates.clone(),
-        limits: Limits { time: LIMIT, ..Limits::default() },
+        limits: Limits { time: settings.limit, ..Limits::default() },
         // Some verbs that are held up are given up on, and land all the same.
         verb_timeout: Duration::from_micros(150),
         schedule: faults.struck.into_iter().map(Struck::scheduled).collect(),

@@ -2,6 +2,7 @@
 
 mod cas_rw;
 mod claim;
+mod declock;
 mod drtm;
 mod head;
 mod mcs;
@@ -13,6 +14,7 @@ mod update_tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
+pub use declock::{Age, Arrived, DeclockFields, Entry, QueueHeader};
 pub use drtm::DrtmWord;
 pub use head::Head;
 pub use mcs::McsWord;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Judgement, Settings};
-use lotus_locks::word::{RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{
+    DeclockFields, QueueHeader, RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets,
+};
 use lotus_locks::{Promises, Recovery};
 
 use super::grounds::{Ground, settings, trial};
@@ -178,6 +180,50 @@ pub const FAULTY: &[Family] = &[
     },
 ];
 
+/// Entries of a queue that has less room than the trials of [`settings`] ask for.
+pub const CROWDED_ENTRIES: u32 = 8;
+
+/// Families in which more ask than there is room for, in queues with no more than eight entries.
+pub const CROWDED: &[Family] = &[
+    Family {
+        name: "more than there is room for",
+        settings: |small| Settings { locks: 1, ..small },
+        faults: |none| none,
+        demands: |verdict, _, ground| {
+            assert_eq!(verdict.refused, 0, "each waits as long as it takes");
+            assert!(verdict.counts.resets > 0 || !ground.is_simulated(), "there is room for all");
+        },
+    },
+    Family {
+        name: "more than there is room for, all kinds of requests",
+        settings: |small| mixed(Settings { locks: 1, ..small }),
+        faults: |none| none,
+        demands: nothing,
+    },
+    Family {
+        name: "more than there is room for, readers",
+        settings: |small| Settings { locks: 1, shared: 0.9, ..small },
+        faults: |none| none,
+        demands: nothing,
+    },
+];
+
+/// The same with faults.
+pub const CROWDED_AND_FAULTY: &[Family] = &[
+    Family {
+        name: "more than there is room for, lost messages, lost answers",
+        settings: |small| mixed(Settings { locks: 1, ..small }),
+        faults: |none| none.lossy().doubtful(),
+        demands: |verdict, _, _| assert!(verdict.counts.acquired > 0),
+    },
+    Family {
+        name: "more than there is room for, nodes die and pause",
+        settings: |small| mixed(Settings { locks: 1, ..small }),
+        faults: |none| Faults { crashes: 1, pauses: 1, outages: 1, ..none.lossy() },
+        demands: nothing,
+    },
+];
+
 /// Runs trials of all lock systems in all families, and prints a line for each.
 ///
 /// # Panics
@@ -187,12 +233,15 @@ pub fn run(choices: &[Choice], ground: Ground, families: &[Family]) {
         for family in families {
             let faults = (family.faults)(Faults::none());
             let is_calm = faults == Faults::none();
+            let may_reset = choice.kind == Kind::Declock && choice.entries <= CROWDED_ENTRIES;
             let settings = (family.settings)(settings());
             let rounds = ground.rounds(settings.rounds);
-            let settings = Settings { is_calm, rounds, ..settings };
+            let settings = Settings { is_calm, may_reset, rounds, ..settings };
             check(*choice, ground, family, family.name, &settings, &faults);
             if let Some(first_word) = nearly_used_up(*choice) {
-                let settings = Settings { first_word, ..settings };
+                // DecLock's are set back by a reset.
+                let may_reset = choice.kind == Kind::Declock;
+                let settings = Settings { first_word, may_reset, ..settings };
                 let name = format!("{}, counters used up", family.name);
                 check(*choice, ground, family, &name, &settings, &faults);
             }
@@ -231,6 +280,11 @@ pub fn nearly_used_up(choice: Choice) -> Option<u64> {
             let (n_x, n_s, n_u) = (count, count, count);
             let (max_x, max_s, max_u) = (count, count, count);
             return Some(UpdateTickets { n_x, n_s, n_u, max_x, max_s, max_u }.with(0));
+        }
+        Kind::Declock => {
+            let fields = DeclockFields::new(choice.entries);
+            let head = DeclockFields::LAST_LAP * u64::from(choice.entries) - 3;
+            return Some(fields.word(QueueHeader { head, ..fields.of(0) }));
         }
         Kind::Cas | Kind::CasRw | Kind::DslrPlus | Kind::Mcs | Kind::Drtm => return None,
     }

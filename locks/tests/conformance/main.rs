@@ -11,6 +11,7 @@ mod families;
 mod grounds;
 mod lane;
 mod order;
+mod queues;
 mod service;
 mod struck;
 mod upgrade;
@@ -30,7 +31,7 @@ fn seeds() -> u64 {
 /// All systems with the options that matter.
 fn all(recovery: Recovery) -> Vec<Choice> {
     let kinds = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok());
-    let choices = kinds.map(|kind| Choice { recovery, ..usual(kind) });
+    let choices = kinds.map(|kind| Choice { recovery, entries: 64, ..usual(kind) });
     let backs_off = Choice { recovery, backs_off: true, ..Choice::of(Kind::Cas) };
     let swaps = Choice { recovery, release: Release::Swap, ..Choice::of(Kind::CasRw) };
     let options = [backs_off, Choice { backs_off: true, ..swaps }];
@@ -90,6 +91,22 @@ fn faults_break_no_promise() {
 #[test]
 fn a_node_may_be_lost_between_any_two_of_its_steps() {
     struck::strike_everywhere(&all(Recovery::Fenced), seeds().div_ceil(SEEDS));
+}
+
+/// A queue with fewer entries than there are clients is reset again and again.
+#[test]
+fn queues_that_run_over_keep_the_promises() {
+    let of = |recovery| Choice {
+        recovery,
+        entries: families::CROWDED_ENTRIES,
+        ..Choice::of(Kind::Declock)
+    };
+    let fenced = [of(Recovery::Fenced)];
+    for ground in [Ground::Local, Ground::Shm, Ground::Tcp, Ground::Sim(seeds())] {
+        families::run(&fenced, ground, families::CROWDED);
+    }
+    families::run(&fenced, Ground::Sim(seeds()), families::CROWDED_AND_FAULTY);
+    families::run(&[of(Recovery::Paper)], Ground::Sim(seeds()), families::CROWDED);
 }
 
 /// Locks that use masked atomics where there are any do without elsewhere.

@@ -161,6 +161,7 @@ impl World {
             rng: &mut rng,
             backoff: &mut backoff,
             is_settled: &|_| false,
+            entries: &[],
         };
         let client = &mut state.clients[index];
         match system().step(&mut client.machine, event, &mut view) {
@@ -194,7 +195,11 @@ impl World {
                 return if is_forced { expected } else { found };
             }
             Verb::Add(summand) => summand,
-            Verb::Exchange { .. } | Verb::SwapPart { .. } => unreachable!("tickets are added"),
+            Verb::Exchange { .. }
+            | Verb::SwapPart { .. }
+            | Verb::Write { .. }
+            | Verb::ReadAll
+            | Verb::AddAndRead(_) => unreachable!("tickets are added"),
         };
         let (mode, count) = self.request(state, index);
         let client = &mut state.clients[index];

@@ -176,6 +176,7 @@ impl World {
             rng: &mut rng,
             backoff: &mut backoff,
             is_settled: &|_| false,
+            entries: &[],
         };
         let client = &mut state.clients[index];
         match system().step(&mut client.machine, event, &mut view) {
@@ -213,7 +214,11 @@ impl World {
         let client = &mut state.clients[index];
         match verb {
             Verb::Read => {}
-            Verb::Exchange { .. } | Verb::SwapPart { .. } => unreachable!("tickets are added"),
+            Verb::Exchange { .. }
+            | Verb::SwapPart { .. }
+            | Verb::Write { .. }
+            | Verb::ReadAll
+            | Verb::AddAndRead(_) => unreachable!("tickets are added"),
             Verb::Swap { expected, new } => {
                 if self.broken == Some(Rule::DrainsWaitForTheirTurn) {
                     state.head = new;

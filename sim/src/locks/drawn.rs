@@ -7,7 +7,9 @@ use lotus_fabric::ids::NodeId;
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind, Release, ShiftLock};
 use lotus_locks::trial::{Faults, Settings};
-use lotus_locks::word::{RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets};
+use lotus_locks::word::{
+    DeclockFields, QueueHeader, RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets,
+};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -22,7 +24,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
     let kinds = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok());
     let kinds: Vec<Kind> = kinds.collect();
     let any = kinds[rng.random_range(0..kinds.len())];
-    let choice = Choice {
+    let mut choice = Choice {
         kind: kind.unwrap_or(any),
         recovery,
         backs_off: rng.random(),
@@ -30,7 +32,15 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         threshold: [1, 2, 4, ShiftLock::THRESHOLD][rng.random_range(0..4)],
         ..Choice::of(any)
     };
-    let (settings, faults) = (settings(choice, rng), faults(rng));
+    let (mut settings, faults) = (settings(choice, rng), faults(rng));
+    if choice.kind == Kind::Declock {
+        choice.entries = entries(&settings, &faults, rng);
+        // A notice that is lost costs milliseconds, and a fifth of them may be.
+        settings.limit *= 10;
+        if settings.first_word != 0 {
+            settings.first_word = nearly_used_up(choice, 8);
+        }
+    }
     let (choice, settings, faults) = match choice.kind.check(Recovery::Fenced) {
         Ok(()) => (choice, settings, faults),
         Err(_) => without_faults(choice, settings),
@@ -84,6 +94,17 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
     }
 }
 
+/// Entries of a queue that often runs over, or seldom: its header has room for what all may add to
+/// it in one generation, also nodes that return.
+fn entries(settings: &Settings, faults: &Faults, rng: &mut SmallRng) -> u32 {
+    let returns = if faults.returns { faults.crashes } else { 0 };
+    let lives = settings.nodes.len() as u32 + returns;
+    let most = lives * u32::from(settings.lanes) * u32::from(settings.clients) + 1;
+    let least = (most + 1).div_ceil(2).next_power_of_two().max(DeclockFields::MIN_CAPACITY);
+    assert!(most <= DeclockFields::new(least).most_requests());
+    least << rng.random_range(0..=2)
+}
+
 /// A free lock with counters that are used up, or wrap, after `left`; zero for systems without.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
@@ -101,6 +122,11 @@ pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
             let count = fields.limit() - left;
             let tickets = Tickets { n_x: count, n_s: count, max_x: count, max_s: count };
             fields.with(tickets, 0)
+        }
+        Kind::Declock => {
+            let fields = DeclockFields::new(choice.entries);
+            let head = DeclockFields::LAST_LAP * u64::from(choice.entries) - u64::from(left);
+            fields.word(QueueHeader { head, ..fields.of(0) })
         }
         Kind::DslrU => {
             let count = UpdateTickets::LIMIT - left;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::Rates;
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Settings};
@@ -71,6 +72,12 @@ fn answers_are_lost(none: Faults) -> Faults {
 fn shifting(small: Settings) -> Settings {
     let moment = Duration::from_micros(2);
     Settings { locks: 1, clients: 4, hold: moment, think: moment, ..small }
+}
+
+/// For longer than a reset takes.
+fn messages_are_late(none: Faults) -> Faults {
+    let message_delay_max = Duration::from_millis(1);
+    Faults { rates: Rates { message_delay: 0.2, message_delay_max, ..none.rates }, ..none }
 }
 
 const NAMED: &[Named] = &[
@@ -200,6 +207,114 @@ const NAMED: &[Named] = &[
         left: None,
         settings: |small| Settings { locks: 1, hurried: 0.5, is_calm: true, ..small },
         faults: |none| none,
+    },
+    Named {
+        name: "declock-lost-notice",
+        shows: "a notice is lost: who was to have the lock waits until it looks for itself",
+        // Published ones have the lock reset after a while.
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings { rounds: 10, ..small },
+        faults: Faults::lossy,
+    },
+    Named {
+        name: "declock-overflow",
+        shows: "more ask than the queue has room for: the lock is reset, and no entry is lost",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings {
+            locks: 1,
+            clients: 4,
+            is_calm: true,
+            may_reset: true,
+            ..small
+        },
+        faults: |none| none,
+    },
+    Named {
+        name: "declock-late-notice",
+        shows: "a notice arrives when the lock has been reset, and its one waits at the same place",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings { locks: 1, clients: 4, rounds: 20, shared: 0.2, ..small },
+        faults: messages_are_late,
+    },
+    Named {
+        name: "declock-slow-resetter",
+        shows: "a node that resets a lock is taken for dead, returns, and writes over its header",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Declock,
+        left: Some(6),
+        settings: |small| Settings { clients: 4, shared: 0.2, ..small },
+        faults: |none| Faults {
+            pauses: 2,
+            pause: Duration::from_millis(40),
+            expelled: 1.0,
+            span: Duration::from_micros(60),
+            ..none
+        },
+    },
+    Named {
+        name: "declock-late-verbs",
+        shows: "a reset does not wait for the dead: what they have posted lands in the next queue",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings { hurried: 0.2, ..small },
+        faults: |none| Faults {
+            pauses: 2,
+            pause: Duration::from_millis(120),
+            expelled: 1.0,
+            ..none
+        },
+    },
+    Named {
+        name: "declock-laps",
+        shows: "entries of an earlier lap are there still when those of this one are looked for",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings { locks: 1, clients: 2, is_calm: true, ..small },
+        faults: |none| none,
+    },
+    Named {
+        name: "declock-impatient",
+        shows: "waiters give up: they stay in the queue, take their turns, and hold nothing",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings { locks: 1, clients: 2, hurried: 0.5, is_calm: true, ..small },
+        faults: |none| none,
+    },
+    Named {
+        name: "declock-lost-answer",
+        shows: "a request whose answer was lost is in the queue, or is not",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: same,
+        faults: answers_are_lost,
+    },
+    Named {
+        name: "declock-resets",
+        shows: "locks are reset while nodes hold them, wait for them, die, pause and return",
+        published_fail: true,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
+        faults: |none| Faults { crashes: 1, pauses: 1, returns: true, ..none.doubtful().lossy() },
     },
     Named {
         name: "memory-lost",

@@ -85,7 +85,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Hears a notice, if there is one; the step after it.
-    fn hear(&mut self, core: &Core<S>) -> Option<Step> {
+    pub(super) fn hear(&mut self, core: &Core<S>) -> Option<Step> {
         loop {
             let (notice, says) = core.notices.borrow_mut().take(self.slot)?;
             if core.system.take_note(&mut self.state, notice, says) {

@@ -312,6 +312,9 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::NoticesAreRepeated, &["mcs-lost-notice"], &[Property(LOCKS)]),
     hunted(Rule::LossesEndUses, &["memory-lost"], &[Property(LOCKS)]),
     hunted(Rule::CountsPrecedeHandovers, &["shiftlock-late-count"], &[Property(LOCKS)]),
+    hunted(Rule::OverflowWritesNothing, &["declock-overflow"], &[Property(LOCKS)]),
+    hunted(Rule::LapsTellTenants, &["declock-laps", "declock-resets"], &[Property(LOCKS)]),
+    hunted(Rule::TurnsNameGenerations, &["declock-late-notice"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]

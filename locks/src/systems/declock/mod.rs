@@ -1,0 +1,381 @@
+//! `declock`: a queue beside the lock's header, and notices from each holder that leaves to the
+//! next (DecLock §4, cooperative queue-notify locking). The words are of [`DeclockFields`].
+//!
+//! A request adds itself to the header. It holds the lock at once if the queue is empty, or if it
+//! reads and the queue has only readers. Else it writes its name into its entry, and waits to be
+//! told. A release takes one round trip, which takes it off the header and reads the entries, and
+//! tells the next: a writer, or all readers before the first writer. Entries that are not written
+//! yet are read again. So an uncontended use takes one verb and one batch, a wait one verb more,
+//! and a hand-over one message.
+//!
+//! # Turns
+//! A turn is in the words ([`DeclockFields::is_turn`]). A notice only says it sooner. So notices
+//! are sent once, and each waiter looks at the words itself, after 2 ms, and then less and less
+//! often. Nor does a release look for ever for an entry that is not written: its waiter looks for
+//! itself, and if that was lost, a reset is due.
+//!
+//! # Queues that are full
+//! A request that finds no room, or that comes on a last lap, writes no entry: it would be
+//! another's. What it has added to the header stays there until a reset, and meanwhile its lane
+//! adds nothing more: each request would, and the fields hold only
+//! [`DeclockFields::most_requests`] of them.
+//!
+//! # As published, and fenced
+//! As published, a request that finds no room writes its entry all the same, over another's. A
+//! waiter that is not told within 50 ms has the lock reset, as does a release that finds an entry
+//! of a later lap (DecLock §4.4). Such a reset does not wait for nodes that are taken for dead, and
+//! frees the header by a WRITE ([`LockSystem::is_forced`]).
+
+use std::time::Duration;
+
+use lotus_sabotage::{Rule, broken};
+
+use crate::contract::{
+    Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
+    Waiter,
+};
+use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, QueueHeader};
+
+/// Bounds of the time after which a waiter looks at the words itself: it doubles with each look
+/// that finds as many there as the last.
+const LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// Time after which a waiter has the lock reset, as published.
+const TIMEOUT: Duration = Duration::from_millis(50);
+/// Bounds of the time after which a release reads entries again: it doubles from the third time on.
+const AGAIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_millis(1));
+/// Number of times that it reads them again: for about five milliseconds.
+const SEARCHES: u32 = 16;
+
+/// The system. See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct Declock {
+    recovery: Recovery,
+    fields: DeclockFields,
+}
+
+impl Declock {
+    /// Number of entries of a queue in DecLock §6.1: that of compute nodes.
+    pub const PUBLISHED_ENTRIES: u32 = 8;
+
+    /// The system, with this treatment of lost holders, and queues of so many entries.
+    ///
+    /// # Panics
+    /// See [`DeclockFields::new`].
+    pub const fn new(recovery: Recovery, entries: u32) -> Self {
+        Self { recovery, fields: DeclockFields::new(entries) }
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.recovery == Recovery::Fenced
+    }
+}
+
+/// State of a use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DeclockUse {
+    who: Waiter,
+    mode: Mode,
+    at: At,
+    /// Generation and index of its place in the queue.
+    generation: u64,
+    index: u64,
+    /// Number of looks in vain, or of searches.
+    tries: u32,
+    /// The queue's head when it looked last.
+    seen: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum At {
+    /// It adds itself, or is about to.
+    Asking,
+    /// It writes its entry.
+    Writing,
+    /// It waits to be told.
+    Waiting,
+    /// It looks at the words itself.
+    Looking,
+    Held,
+    Leaving,
+    /// It reads the entries again, because it does not know the next yet.
+    Searching(Search),
+    /// It has told one, or is about to.
+    Telling(Search),
+}
+
+/// What a release looks for: the next index that it has not told yet, and the end of the queue and
+/// the number of writers when it left.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Search {
+    next: u64,
+    first: u64,
+    end: u64,
+    writers: u32,
+}
+
+impl Declock {
+    fn ask(&self, of: &mut DeclockUse) -> Step {
+        (of.at, of.tries) = (At::Asking, 0);
+        Step::Post(Verb::Add(self.fields.asking(of.mode)))
+    }
+
+    /// What a request has found.
+    #[inline]
+    fn asked(&self, of: &mut DeclockUse, found: QueueHeader) -> Step {
+        let most = self.fields.most_requests();
+        // As published, a request of a node that was taken for dead may have come between.
+        assert!(
+            found.size < most || !self.is_fenced(),
+            "more requests than a lock can count, {most}"
+        );
+        (of.generation, of.index, of.seen) = (found.generation, found.end(), found.head);
+        let mut arrived = self.fields.arrived(found, of.mode);
+        let writes_over = !self.is_fenced() || broken(Rule::OverflowWritesNothing);
+        if arrived == Arrived::Full && writes_over && !self.fields.is_used_up(found) {
+            arrived = self.fields.placed(found, of.mode);
+        }
+        match arrived {
+            Arrived::Resetting => Step::Barred,
+            Arrived::Full => Step::Full(found.generation),
+            Arrived::Held => Self::hold(of),
+            Arrived::Waits => self.write(of),
+        }
+    }
+
+    const fn hold(of: &mut DeclockUse) -> Step {
+        of.at = At::Held;
+        Step::Held
+    }
+
+    fn write(&self, of: &mut DeclockUse) -> Step {
+        of.at = At::Writing;
+        let writes = of.mode != Mode::Shared;
+        let entry = Entry { writes, timestamp: 0, who: of.who.raw() };
+        let word = self.fields.entry(of.index, entry);
+        Step::Post(Verb::Write { entry: self.fields.place(of.index), word })
+    }
+
+    fn wait(&self, of: &mut DeclockUse) -> Step {
+        of.at = At::Waiting;
+        let (first, most) = if self.is_fenced() { LOOK } else { (TIMEOUT, TIMEOUT) };
+        Step::Await(first.saturating_mul(1 << of.tries.min(10)).min(most))
+    }
+
+    /// It was not told for some time.
+    fn look(&self, of: &mut DeclockUse) -> Step {
+        if !self.is_fenced() {
+            return Step::Full(of.generation);
+        }
+        of.at = At::Looking;
+        Step::Post(Verb::ReadAll)
+    }
+
+    /// What a waiter has found.
+    fn looked(&self, of: &mut DeclockUse, found: QueueHeader, entries: &[u64]) -> Step {
+        if found.is_resetting || found.generation != of.generation {
+            return Step::Barred;
+        }
+        if self.fields.is_turn(found, entries, of.index, of.mode) {
+            return Self::hold(of);
+        }
+        of.tries = if found.head == of.seen { of.tries + 1 } else { 0 };
+        of.seen = found.head;
+        // Its WRITE may have been lost, or written over by one that was for an earlier lap.
+        match self.fields.age_of(entries, of.index) {
+            Age::Current(entry) if entry.who == of.who.raw() => self.wait(of),
+            _ => self.write(of),
+        }
+    }
+
+    fn leave(&self, of: &mut DeclockUse) -> Step {
+        (of.at, of.tries) = (At::Leaving, 0);
+        Step::Post(Verb::AddAndRead(self.fields.leaving(of.mode)))
+    }
+
+    /// What a release has found.
+    #[inline]
+    fn left(&self, of: &mut DeclockUse, found: QueueHeader, entries: &[u64]) -> Step {
+        let is_last = found.size <= 1;
+        let holds_already = of.mode == Mode::Shared && found.writers == 0;
+        if found.is_resetting || is_last || holds_already {
+            return Step::Gone(Ok(()));
+        }
+        let first = found.head + 1;
+        let search = Search { next: first, first, end: found.end(), writers: found.writers };
+        self.search(of, search, found.head + 1, entries)
+    }
+
+    /// What a release has found that has read the entries again.
+    fn searched(
+        &self,
+        of: &mut DeclockUse,
+        search: Search,
+        found: QueueHeader,
+        entries: &[u64],
+    ) -> Step {
+        if found.is_resetting || found.generation != of.generation {
+            return Step::Gone(Ok(()));
+        }
+        self.search(of, search, found.head, entries)
+    }
+
+    /// Looks for the one that is to be told next, with the head of a header that was read before
+    /// the entries.
+    fn search(&self, of: &mut DeclockUse, mut search: Search, head: u64, entries: &[u64]) -> Step {
+        if of.mode == Mode::Shared {
+            return self.search_writer(of, search, head, entries);
+        }
+        while search.next < search.end {
+            match self.fields.age_of(entries, search.next) {
+                // Readers before it were told, and hold the lock.
+                Age::Current(entry) if entry.writes && search.next > search.first => break,
+                Age::Current(entry) => {
+                    let turn = search.next;
+                    search.next = if entry.writes { search.end } else { search.next + 1 };
+                    return self.tell(of, search, turn, entry);
+                }
+                Age::Newer if !self.is_fenced() => return Step::Full(of.generation),
+                // It is its turn, which it has found out for itself, or will.
+                Age::Newer => search.next += 1,
+                Age::Older if head > search.next => search.next += 1,
+                Age::Older => return self.search_again(of, search),
+            }
+        }
+        Step::Gone(Ok(()))
+    }
+
+    /// A reader has left: it tells the next in the queue, if that is a writer. The others hold the
+    /// lock already, and may have no entry, because they never had to wait.
+    fn search_writer(
+        &self,
+        of: &mut DeclockUse,
+        search: Search,
+        head: u64,
+        entries: &[u64],
+    ) -> Step {
+        let Search { first, end, writers, .. } = search;
+        match self.fields.age_of(entries, first) {
+            Age::Current(entry) if entry.writes => {
+                self.tell(of, Search { next: end, ..search }, first, entry)
+            }
+            Age::Newer if !self.is_fenced() => Step::Full(of.generation),
+            Age::Current(_) | Age::Newer => Step::Gone(Ok(())),
+            Age::Older if head > first => Step::Gone(Ok(())),
+            Age::Older if self.fields.writers(entries, first, end) == writers => Step::Gone(Ok(())),
+            Age::Older => self.search_again(of, search),
+        }
+    }
+
+    fn search_again(&self, of: &mut DeclockUse, search: Search) -> Step {
+        of.tries += 1;
+        of.at = At::Searching(search);
+        match of.tries {
+            1 | 2 => Step::Post(Verb::ReadAll),
+            SEARCHES.. => Step::Gone(Ok(())),
+            tries => Step::Pause(AGAIN.0.saturating_mul(1 << (tries - 3)).min(AGAIN.1)),
+        }
+    }
+
+    fn tell(&self, of: &mut DeclockUse, search: Search, turn: u64, entry: Entry) -> Step {
+        of.at = At::Telling(search);
+        match Waiter::of(entry.who) {
+            Some(who) => {
+                let number = self.number(of.generation, turn);
+                Step::Tell(Notice::new(Said::Handover, Peer { who, number }))
+            }
+            None => Step::Gone(Ok(())),
+        }
+    }
+
+    /// Number of a turn. What it names is of one generation: notices may be late.
+    fn number(&self, generation: u64, index: u64) -> u64 {
+        let generation = if broken(Rule::TurnsNameGenerations) { 0 } else { generation };
+        self.fields.turn(generation, index)
+    }
+}
+
+impl LockSystem for Declock {
+    type Use = DeclockUse;
+
+    const TELLS: bool = true;
+    const TELLS_ONCE: bool = true;
+    const QUEUES: bool = true;
+
+    fn name(&self) -> &'static str {
+        "declock"
+    }
+
+    fn promises(&self) -> Promises {
+        let survives_losses = self.is_fenced();
+        Promises { shares: true, in_order: true, survives_losses, upgrades: false }
+    }
+
+    fn can_leave(&self, of: &DeclockUse) -> bool {
+        of.at == At::Asking
+    }
+
+    fn head(&self) -> Option<Head> {
+        Some(self.fields.head())
+    }
+
+    fn is_free(&self, head: u64) -> bool {
+        let QueueHeader { is_resetting, writers, size, .. } = self.fields.of(head);
+        !is_resetting && writers == 0 && size == 0
+    }
+
+    fn entries(&self) -> u32 {
+        self.fields.capacity()
+    }
+
+    fn is_forced(&self) -> bool {
+        !self.is_fenced()
+    }
+
+    #[inline]
+    fn start(&self, request: Request) -> DeclockUse {
+        let Request { who, mode, .. } = request;
+        DeclockUse { who, mode, at: At::Asking, generation: 0, index: 0, tries: 0, seen: 0 }
+    }
+
+    fn turn(&self, of: &DeclockUse) -> u64 {
+        self.number(of.generation, of.index)
+    }
+
+    fn hear(&self, of: &mut DeclockUse, notice: Notice) -> Step {
+        assert!(of.at == At::Waiting, "{notice:?} to {of:?}");
+        Self::hold(of)
+    }
+
+    #[inline]
+    fn step(&self, of: &mut DeclockUse, event: Event, view: &mut View<'_>) -> Step {
+        let found = |word| self.fields.of(word);
+        match (of.at, event) {
+            (_, Event::Begin) => self.ask(of),
+            (At::Asking, Event::Found(word)) => self.asked(of, found(word)),
+            (At::Writing, Event::Written) => self.wait(of),
+            (At::Waiting, Event::Paused) => self.look(of),
+            (At::Looking, Event::Found(word)) => self.looked(of, found(word), view.entries),
+            (At::Held, Event::Leave) => self.leave(of),
+            (At::Leaving, Event::Found(word)) => self.left(of, found(word), view.entries),
+            (At::Searching(search), Event::Found(word)) => {
+                self.searched(of, search, found(word), view.entries)
+            }
+            (At::Searching(_), Event::Paused) => Step::Post(Verb::ReadAll),
+            (At::Telling(search), Event::Told) => match search.next < search.end {
+                true => self.search(of, search, search.first, view.entries),
+                false => Step::Gone(Ok(())),
+            },
+            // Not posted yet.
+            (At::Asking, Event::Leave) => Step::Gone(Ok(())),
+            (_, Event::Lost) if !self.is_fenced() => Step::Gone(Err(NotHeld::Unavailable)),
+            // An entry may be written again, and a READ changes nothing.
+            (At::Writing, Event::Lost) => self.look(of),
+            (At::Looking | At::Searching(_), Event::Lost) => Step::Post(Verb::ReadAll),
+            (_, Event::Lost) => Step::Doubt,
+            (at, event) => unreachable!("{event:?} at {at:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,475 @@
+//! The words of DecLock's lock: a header, and the entries of a circular queue.
+//!
+//! ```text
+//! generation (G bits) | head (Q) | size (N) | writers (N) | resetting (1)
+//! mode (1) | version (16) | timestamp (16) | waiter (24)
+//! ```
+//!
+//! For a queue of 2^c entries, N = c + 1, Q = c + 17, and the generation has the rest: 35 bits for
+//! 8 entries, 11 for 2,048. *Head* counts the releases, *size* holders and waiters, *writers* those
+//! of them that write. A request's *index* is head plus size before it: indexes are never given
+//! again in one generation. Its entry is that of the index modulo the capacity, and only waiters
+//! write one.
+//!
+//! An entry's version is the lap of its index around the queue, plus one, so zeroes were never
+//! written. No index of the last laps is given ([`DeclockFields::arrived`]): so versions do not
+//! come round, and the head does not run over into the generation.
+//!
+//! The timestamp is for locks that are shared by the clients of a node before they are asked for
+//! (DecLock §5.2); here it is zero.
+
+use lotus_sabotage::{Rule, broken};
+
+use super::{Head, Mode};
+
+const WRITERS_SHIFT: u32 = 1;
+/// Bits by which the head is longer than an index into the queue.
+const LAP_BITS: u32 = 17;
+const VERSION_BITS: u32 = 16;
+const TIMESTAMP_BITS: u32 = 16;
+const WAITER_BITS: u32 = 24;
+const TIMESTAMP_SHIFT: u32 = WAITER_BITS;
+const VERSION_SHIFT: u32 = TIMESTAMP_SHIFT + TIMESTAMP_BITS;
+const MODE_SHIFT: u32 = VERSION_SHIFT + VERSION_BITS;
+
+const _: () = assert!(MODE_SHIFT < u64::BITS);
+const _: () = {
+    let widest = DeclockFields::new(DeclockFields::MAX_CAPACITY);
+    assert!(widest.generation_shift() + 11 == u64::BITS);
+    // The last index may be followed by as many as there may be, and the head does not reach
+    // beyond its field.
+    assert!(DeclockFields::LAST_LAP < (1 << VERSION_BITS) - 1);
+    assert!((1 << LAP_BITS) > DeclockFields::LAST_LAP + 2);
+};
+
+/// Layout of the words of a lock, by the capacity of its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DeclockFields {
+    capacity_bits: u32,
+}
+
+/// A header, read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct QueueHeader {
+    /// Whether the lock is being reset. This precedes all else that the header says.
+    pub is_resetting: bool,
+    /// Number of writers that hold the lock or wait for it.
+    pub writers: u32,
+    /// Number of all that hold the lock or wait for it.
+    pub size: u32,
+    /// Number of releases in this generation: the index of the first that is there still, if all
+    /// left in the order in which they came.
+    pub head: u64,
+    /// Number of resets, modulo the number of generations.
+    pub generation: u64,
+}
+
+impl QueueHeader {
+    /// The index of the next request.
+    pub const fn end(self) -> u64 {
+        self.head + self.size as u64
+    }
+}
+
+/// What a request has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrived {
+    /// The lock is being reset.
+    Resetting,
+    /// The queue is full, or its indexes are used up: what the request has added stays until a
+    /// reset.
+    Full,
+    /// The lock is the request's at once.
+    Held,
+    /// The request waits, and has to write its entry.
+    Waits,
+}
+
+/// Age of an entry, for a reader that looks for that of an index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Age {
+    /// It is of an earlier lap, or was never written: that of the index may be on its way, or never
+    /// come, because its request did not have to wait.
+    Older,
+    /// It is that of the index.
+    Current(Entry),
+    /// It is of a later lap: the request of the index has had its turn.
+    Newer,
+}
+
+impl DeclockFields {
+    /// The least capacity.
+    pub const MIN_CAPACITY: u32 = 2;
+    /// The largest capacity: 16 KiB of entries, which one READ moves.
+    pub const MAX_CAPACITY: u32 = 2048;
+    /// The first lap of which no index is given.
+    pub const LAST_LAP: u64 = 0xFFF0;
+
+    /// Layout for a queue of `capacity` entries.
+    ///
+    /// # Panics
+    /// If that is no power of two, below [`Self::MIN_CAPACITY`] or above [`Self::MAX_CAPACITY`].
+    pub const fn new(capacity: u32) -> Self {
+        assert!(Self::fits(capacity), "a queue has 2, 4, 8 and so on to 2,048 entries");
+        Self { capacity_bits: capacity.trailing_zeros() }
+    }
+
+    /// Whether there are queues of this capacity.
+    pub const fn fits(capacity: u32) -> bool {
+        capacity.is_power_of_two()
+            && capacity >= Self::MIN_CAPACITY
+            && capacity <= Self::MAX_CAPACITY
+    }
+
+    /// Number of entries.
+    pub const fn capacity(self) -> u32 {
+        1 << self.capacity_bits
+    }
+
+    /// Largest number of requests that a header can count together, so that no field runs over into
+    /// another.
+    pub const fn most_requests(self) -> u32 {
+        (1 << self.count_bits()) - 1
+    }
+
+    const fn count_bits(self) -> u32 {
+        self.capacity_bits + 1
+    }
+
+    const fn head_bits(self) -> u32 {
+        self.capacity_bits + LAP_BITS
+    }
+
+    const fn size_shift(self) -> u32 {
+        WRITERS_SHIFT + self.count_bits()
+    }
+
+    const fn head_shift(self) -> u32 {
+        self.size_shift() + self.count_bits()
+    }
+
+    const fn generation_shift(self) -> u32 {
+        self.head_shift() + self.head_bits()
+    }
+
+    /// Fields that a reset uses.
+    pub const fn head(self) -> Head {
+        let generation_shift = self.generation_shift();
+        let generation_bits = u64::BITS - generation_shift;
+        Head { resetting: 1, generation_shift, generation_bits, is_count: false }
+    }
+
+    /// A header as it was read.
+    pub const fn of(self, word: u64) -> QueueHeader {
+        let count = (1 << self.count_bits()) - 1;
+        QueueHeader {
+            is_resetting: word & 1 != 0,
+            writers: (word >> WRITERS_SHIFT & count) as u32,
+            size: (word >> self.size_shift() & count) as u32,
+            head: word >> self.head_shift() & ((1 << self.head_bits()) - 1),
+            generation: word >> self.generation_shift(),
+        }
+    }
+
+    /// The header that is read so.
+    pub const fn word(self, queue: QueueHeader) -> u64 {
+        queue.is_resetting as u64
+            | (queue.writers as u64) << WRITERS_SHIFT
+            | (queue.size as u64) << self.size_shift()
+            | queue.head << self.head_shift()
+            | queue.generation << self.generation_shift()
+    }
+
+    const fn writer(mode: Mode) -> u64 {
+        if matches!(mode, Mode::Shared) { 0 } else { 1 << WRITERS_SHIFT }
+    }
+
+    /// Summand of a request.
+    pub const fn asking(self, mode: Mode) -> u64 {
+        (1 << self.size_shift()) + Self::writer(mode)
+    }
+
+    /// Summand of a release.
+    pub const fn leaving(self, mode: Mode) -> u64 {
+        (1_u64 << self.head_shift()).wrapping_sub(self.asking(mode))
+    }
+
+    /// What a request is told by the header that it has found.
+    pub const fn arrived(self, found: QueueHeader, mode: Mode) -> Arrived {
+        if found.is_resetting {
+            return Arrived::Resetting;
+        }
+        if found.size >= self.capacity() || self.is_used_up(found) {
+            return Arrived::Full;
+        }
+        self.placed(found, mode)
+    }
+
+    /// Whether the next index is of the last laps.
+    pub const fn is_used_up(self, found: QueueHeader) -> bool {
+        self.lap(found.end()) >= Self::LAST_LAP
+    }
+
+    /// What a request is told where there is room for it, or none is asked for.
+    pub const fn placed(self, found: QueueHeader, mode: Mode) -> Arrived {
+        let shares = matches!(mode, Mode::Shared) && found.writers == 0;
+        if found.size == 0 || shares { Arrived::Held } else { Arrived::Waits }
+    }
+
+    const fn lap(self, index: u64) -> u64 {
+        index >> self.capacity_bits
+    }
+
+    /// The entry of an index.
+    pub const fn place(self, index: u64) -> u32 {
+        index as u32 & (self.capacity() - 1)
+    }
+
+    const fn version(self, index: u64) -> u16 {
+        (self.lap(index) + 1) as u16
+    }
+
+    /// Number of a turn among all turns of a lock: generation and index.
+    pub const fn turn(self, generation: u64, index: u64) -> u64 {
+        generation << self.head_bits() | index
+    }
+
+    /// The entry of the request with this index, as a word.
+    pub const fn entry(self, index: u64, entry: Entry) -> u64 {
+        let Entry { writes, timestamp, who } = entry;
+        (writes as u64) << MODE_SHIFT
+            | (self.version(index) as u64) << VERSION_SHIFT
+            | (timestamp as u64) << TIMESTAMP_SHIFT
+            | who as u64
+    }
+
+    /// Age of what was found in the entry of an index.
+    pub fn age(self, word: u64, index: u64) -> Age {
+        let version = (word >> VERSION_SHIFT) as u16;
+        let expected = self.version(index);
+        // A tenant of an earlier lap names another's mode, and a request that has ended.
+        let takes_any = version != 0 && broken(Rule::LapsTellTenants);
+        if version == expected || takes_any {
+            let entry = Entry {
+                writes: word >> MODE_SHIFT & 1 != 0,
+                timestamp: (word >> TIMESTAMP_SHIFT) as u16,
+                who: word as u32 & ((1 << WAITER_BITS) - 1),
+            };
+            return Age::Current(entry);
+        }
+        if version < expected { Age::Older } else { Age::Newer }
+    }
+
+    /// Age of the entry of an index, among all entries.
+    pub fn age_of(self, entries: &[u64], index: u64) -> Age {
+        self.age(entries[self.place(index) as usize], index)
+    }
+
+    /// Whether a writer waits at this index, as its entry says.
+    fn is_writer(self, entries: &[u64], index: u64) -> bool {
+        matches!(self.age_of(entries, index), Age::Current(entry) if entry.writes)
+    }
+
+    /// Number of writers that are found among the requests from one index to another.
+    pub fn writers(self, entries: &[u64], from: u64, to: u64) -> u32 {
+        (from..to).map(|index| u32::from(self.is_writer(entries, index))).sum()
+    }
+
+    /// Whether the lock is that of the waiter with this index, in the generation of the header.
+    ///
+    /// It is a writer's when all before it have left. It is a reader's when as many have left as
+    /// came before it: those cannot have been readers behind it, unless the writers before it are
+    /// gone. It is a reader's as well when all writers are located, and all are behind it. Once it
+    /// is, it stays so until that waiter has left: so header and entries may be of different
+    /// moments.
+    pub fn is_turn(self, found: QueueHeader, entries: &[u64], index: u64, mode: Mode) -> bool {
+        if mode != Mode::Shared {
+            return found.head == index;
+        }
+        found.head >= index
+            || self.writers(entries, found.head, index) == 0
+                && self.writers(entries, index, found.end()) == found.writers
+    }
+}
+
+/// What an entry says of a waiter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Entry {
+    /// Whether it waits to write.
+    pub writes: bool,
+    /// Time of the request; zero where it is not needed.
+    pub timestamp: u16,
+    /// Number of the waiter's name.
+    pub who: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FIELDS: DeclockFields = DeclockFields::new(8);
+    const FREE: QueueHeader =
+        QueueHeader { is_resetting: false, writers: 0, size: 0, head: 0, generation: 0 };
+
+    fn waiter(writes: bool) -> Entry {
+        Entry { writes, timestamp: 0, who: 77 }
+    }
+
+    /// Entries of these waiters, from an index on; `None` has not written.
+    fn entries(first: u64, waiters: &[Option<bool>]) -> Vec<u64> {
+        let mut entries = vec![0; FIELDS.capacity() as usize];
+        for (index, writes) in (first..).zip(waiters) {
+            if let Some(writes) = writes {
+                entries[FIELDS.place(index) as usize] = FIELDS.entry(index, waiter(*writes));
+            }
+        }
+        entries
+    }
+
+    #[test]
+    fn the_generation_has_what_the_queue_leaves() {
+        for (capacity, bits) in [(2, 41), (8, 35), (128, 23), (512, 17), (2048, 11)] {
+            let fields = DeclockFields::new(capacity);
+            assert_eq!(fields.head().generation_bits, bits, "{capacity}");
+            assert_eq!(fields.capacity(), capacity);
+            assert_eq!(fields.most_requests(), 2 * capacity - 1);
+        }
+        for capacity in [0, 1, 3, 12, 4096] {
+            assert!(!DeclockFields::fits(capacity), "{capacity}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_is_what_it_was_made_of(
+            bits in 1..=11_u32,
+            is_resetting: bool,
+            (writers, size, head, generation) in any::<(u32, u32, u64, u64)>(),
+        ) {
+            let fields = DeclockFields::new(1 << bits);
+            let [writers, size] = [writers, size].map(|count| count & fields.most_requests());
+            let head = head & ((1 << fields.head_bits()) - 1);
+            let generation = generation >> fields.generation_shift();
+            let queue = QueueHeader { is_resetting, writers, size, head, generation };
+            let word = fields.word(queue);
+            prop_assert_eq!(fields.of(word), queue);
+            prop_assert_eq!(fields.head().is_resetting(word), is_resetting);
+            prop_assert_eq!(fields.head().generation(word), generation);
+        }
+
+        #[test]
+        fn requests_and_releases_add_to_their_fields_alone(bits in 1..=11_u32, generation: u64) {
+            let fields = DeclockFields::new(1 << bits);
+            let generation = generation >> fields.generation_shift();
+            let most = DeclockFields::LAST_LAP * u64::from(fields.capacity());
+            let mut word = fields.word(QueueHeader { generation, head: most - 1, ..FREE });
+            for count in 1..=fields.most_requests() {
+                word = word.wrapping_add(fields.asking(Mode::Exclusive));
+                let queue = fields.of(word);
+                prop_assert_eq!((queue.writers, queue.size), (count, count));
+            }
+            for mode in [Mode::Exclusive, Mode::Update] {
+                word = word.wrapping_add(fields.leaving(mode));
+            }
+            let left = fields.most_requests() - 2;
+            let (size, writers, head) = (left, left, most + 1);
+            let expected = QueueHeader { generation, head, size, writers, ..FREE };
+            prop_assert_eq!(fields.of(word), expected);
+            let reader = fields.asking(Mode::Shared).wrapping_add(fields.leaving(Mode::Shared));
+            prop_assert_eq!(fields.of(word.wrapping_add(reader)).head, most + 2);
+        }
+
+        #[test]
+        fn an_entry_is_current_for_its_index_alone(
+            bits in 1..=11_u32,
+            lap in 0..DeclockFields::LAST_LAP,
+            place: u32,
+            writes: bool,
+            timestamp: u16,
+            who in 1..1_u32 << 24,
+        ) {
+            let fields = DeclockFields::new(1 << bits);
+            let capacity = u64::from(fields.capacity());
+            let entry = Entry { writes, timestamp, who };
+            let index = lap * capacity + u64::from(place) % capacity;
+            let word = fields.entry(index, entry);
+            prop_assert_eq!(fields.age(word, index), Age::Current(entry));
+            prop_assert_eq!(fields.age(word, index + capacity), Age::Older);
+            prop_assert_eq!(fields.age(0, index), Age::Older);
+            if let Some(earlier) = index.checked_sub(capacity) {
+                prop_assert_eq!(fields.age(word, earlier), Age::Newer);
+            }
+        }
+
+        #[test]
+        fn turns_differ(generation in 0..1_u64 << 35, index in 0..1_u64 << 20, more in 1..8_u64) {
+            let turn = FIELDS.turn(generation, index);
+            prop_assert_ne!(turn, FIELDS.turn(generation, (index + more) % (1 << 20)));
+            prop_assert_ne!(turn, FIELDS.turn((generation + more) % (1 << 35), index));
+        }
+    }
+
+    #[test]
+    fn who_comes_holds_the_lock_or_waits_or_finds_no_room() {
+        use Mode::{Exclusive, Shared, Update};
+        let found = |size, writers| QueueHeader { size, writers, ..FREE };
+        for (queue, mode, expected) in [
+            (FREE, Exclusive, Arrived::Held),
+            (FREE, Shared, Arrived::Held),
+            (found(3, 0), Shared, Arrived::Held),
+            (found(3, 0), Exclusive, Arrived::Waits),
+            (found(3, 0), Update, Arrived::Waits),
+            (found(3, 1), Shared, Arrived::Waits),
+            (found(7, 7), Exclusive, Arrived::Waits),
+            (found(8, 0), Shared, Arrived::Full),
+            (found(15, 15), Exclusive, Arrived::Full),
+            (QueueHeader { is_resetting: true, ..found(9, 0) }, Shared, Arrived::Resetting),
+            (
+                QueueHeader { head: 8 * DeclockFields::LAST_LAP - 1, ..FREE },
+                Exclusive,
+                Arrived::Held,
+            ),
+            (QueueHeader { head: 8 * DeclockFields::LAST_LAP, ..FREE }, Shared, Arrived::Full),
+            (
+                QueueHeader { head: 8 * DeclockFields::LAST_LAP - 1, ..found(1, 0) },
+                Shared,
+                Arrived::Full,
+            ),
+        ] {
+            assert_eq!(FIELDS.arrived(queue, mode), expected, "{queue:?}, {mode:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_is_a_function_of_the_words() {
+        use Mode::{Exclusive, Shared};
+        const X: Option<bool> = Some(true);
+        const S: Option<bool> = Some(false);
+        // Head, size, writers; waiters from index 8 on; index and mode; whether it is its turn.
+        for (head, size, writers, waiters, index, mode, expected) in [
+            // All before a writer have left, or not.
+            (9, 1, 1, &[None, X] as &[_], 9, Exclusive, true),
+            (8, 2, 1, &[None, X], 9, Exclusive, false),
+            (9, 1, 1, &[None, None], 9, Exclusive, true),
+            // A reader behind the writer that holds it.
+            (8, 2, 1, &[None, S], 9, Shared, false),
+            (9, 1, 0, &[None, S], 9, Shared, true),
+            // Readers behind a writer that has left: the second may leave before the first.
+            (10, 1, 0, &[None, S, S], 9, Shared, true),
+            (9, 2, 0, &[None, S, S], 10, Shared, true),
+            // A writer behind it is located, or may be before it.
+            (9, 3, 1, &[None, S, S, X], 10, Shared, true),
+            (9, 3, 1, &[None, S, S, None], 10, Shared, false),
+            (9, 3, 1, &[None, X, S, S], 10, Shared, false),
+            (9, 4, 2, &[None, X, S, X], 10, Shared, false),
+            // Writers of an earlier lap are not there any more.
+            (16, 2, 1, &[X, X], 17, Shared, false),
+        ] {
+            let found = QueueHeader { head, size, writers, ..FREE };
+            let entries = entries(8, waiters);
+            let turn = FIELDS.is_turn(found, &entries, index, mode);
+            assert_eq!(turn, expected, "{found:?} {waiters:?}: {index} {mode:?}");
+        }
+    }
+}
