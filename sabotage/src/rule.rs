@@ -456,8 +456,9 @@ mod tests {
             let hazard = rule.hazard();
             let number = hazard.strip_prefix('H').and_then(|number| number.parse::<u32>().ok());
             let known = number.is_some_and(|number| (1..=24).contains(&number));
-            let cites =
-                ["LOTUS §", "DSLR §", "ShiftLock §"].iter().any(|paper| hazard.starts_with(paper));
+            let cites = ["LOTUS §", "DSLR §", "ShiftLock §", "DecLock §"]
+                .iter()
+                .any(|paper| hazard.starts_with(paper));
             assert!(known || cites, "{rule:?}: {hazard}");
         }
     }
