@@ -306,7 +306,7 @@ impl World {
         self.listen(state, index);
     }
 
-    /// Nobody waits for a client's lock any more.
+    /// A client waits for its lock no more.
     fn give_up(&self, state: &mut State, index: usize) {
         state.give_ups -= 1;
         let client = &mut state.clients[index];
