@@ -90,8 +90,8 @@ impl fmt::Display for Kind {
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, \
-     shiftlock"
+    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, \
+     drtm, shiftlock"
 )]
 pub struct UnknownKind(String);
 
