@@ -108,8 +108,8 @@ impl Ledger {
         Fairness { longest_run: u64::from(run), largest_bypass: passed(before, arrival) }
     }
 
-    /// Notes that a client reads under a lease, which may have ended already: so nobody who writes
-    /// beside it is to blame, unless the client finds afterwards that the lease lasts still.
+    /// Notes that a client reads under a lease, which may have ended already: so a writer beside it
+    /// is not to blame, unless the client finds afterwards that the lease lasts still.
     pub(super) fn enter_leased(&self, lock: u64, arrival: Arrival) -> Fairness {
         let note = self.note(lock);
         let granted = 1_u64.wrapping_sub(WAITING);

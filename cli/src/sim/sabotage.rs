@@ -25,11 +25,11 @@ pub fn run(args: &SabotageArgs) -> Result<Verdict, Failure> {
     let rows = hunt_all(&rules, 0..args.seeds, workers, |_| watch.inc(1))?;
     watch.finish_and_clear();
     let mut out = io::stdout();
-    writeln!(out, "{:<13}{:<30}{:>6}  caught by", "hazard", "rule", "runs")?;
+    writeln!(out, "{:<15}{:<30}{:>6}  caught by", "hazard", "rule", "runs")?;
     for row in &rows {
         writeln!(
             out,
-            "{:<13}{:<30}{:>6}  {}",
+            "{:<15}{:<30}{:>6}  {}",
             row.rule.hazard(),
             row.rule.name(),
             grouped(row.runs),

@@ -50,10 +50,14 @@ impl<S: LockSystem> Client<S> {
         }
     }
 
-    /// Uses locks on an abandoned memory node again. The caller makes sure that its memory is
-    /// zeroed, and that all members had abandoned it before.
-    pub fn resume(&self, memory: NodeId) {
+    /// Uses locks on a memory node again, or for the first time, in a life that no node has used
+    /// before it lost its memory: 0 at first, and one more after each loss. The caller makes sure
+    /// that its memory is zeroed, and that all members had abandoned it before.
+    ///
+    /// Notices of earlier lives are dropped: they may say what is true of a lock in this one.
+    pub fn resume(&self, memory: NodeId, life: u32) {
         self.core.abandoned.borrow_mut().remove(&memory);
+        self.core.lives.borrow_mut().insert(memory, life);
         self.core.note_interruptions();
     }
 }
@@ -63,6 +67,11 @@ impl<S: LockSystem> Core<S> {
     #[inline]
     pub(super) fn has_abandoned(&self, memory: NodeId) -> bool {
         self.is_interrupted.get() && self.abandoned.borrow().contains(&memory)
+    }
+
+    /// Life of a memory node.
+    pub(super) fn life_of(&self, memory: NodeId) -> u32 {
+        self.lives.borrow().get(&memory).copied().unwrap_or(0)
     }
 
     /// Looks whether anything interrupts the uses of this lane still.

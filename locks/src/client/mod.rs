@@ -136,6 +136,8 @@ struct Core<S: LockSystem> {
     is_expelled: Cell<bool>,
     /// Memory nodes whose locks are not to be used for now.
     abandoned: RefCell<BTreeSet<NodeId>>,
+    /// Lives of memory nodes that were abandoned before.
+    lives: RefCell<BTreeMap<NodeId, u32>>,
     /// Whether this lane was told of a reset, or has abandoned a memory node.
     is_interrupted: Cell<bool>,
     /// Runs that have ended, for others to use.
@@ -327,6 +329,7 @@ impl<S: LockSystem> Client<S> {
             resetting: RefCell::default(),
             is_expelled: Cell::new(false),
             abandoned: RefCell::default(),
+            lives: RefCell::default(),
             is_interrupted: Cell::new(false),
             spare: RefCell::default(),
         };

@@ -205,7 +205,7 @@ impl<S: LockSystem> Core<S> {
         let (said, peer) = (notice.said(), notice.peer());
         let owner = self.notices.borrow().boxes[usize::from(slot)].owner;
         let (at, from) = owner.expect("a use has its box open");
-        let letter = Letter { said, at, from, to: peer, says };
+        let letter = Letter { said, at, from, to: peer, says, life: self.life_of(at.node()) };
         let Some(node) = self.peers.node(peer.who.node()) else { return };
         let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
         if to == self.lane.at() {
@@ -231,7 +231,7 @@ impl<S: LockSystem> Core<S> {
     pub(super) fn tell_once(&self, at: RemoteAddr, slot: u16, notice: Notice) {
         let (said, peer) = (notice.said(), notice.peer());
         let from = Peer { who: self.name(slot), number: 0 };
-        let letter = Letter { said, at, from, to: peer, says: 0 };
+        let letter = Letter { said, at, from, to: peer, says: 0, life: self.life_of(at.node()) };
         let Some(node) = self.peers.node(peer.who.node()) else { return };
         let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
         match to == self.lane.at() {
@@ -258,6 +258,10 @@ impl<S: LockSystem> Core<S> {
     }
 
     fn deliver(&self, letter: &Letter) {
+        // Of a memory that is lost, it is for nobody.
+        if letter.life != self.life_of(letter.at.node()) {
+            return;
+        }
         let slot = letter.to.who.slot();
         let by_name = S::KEEPS && self.system.keeping().is_some();
         let sorting = Sorting { later: S::LATER, by_name };
@@ -359,7 +363,7 @@ mod tests {
     const NUMBERED: Sorting = Sorting { later: None, by_name: false };
 
     fn handover(to: Peer) -> Letter {
-        Letter { said: Said::Handover, at: at(), from: OTHER, to, says: 7 }
+        Letter { said: Said::Handover, at: at(), from: OTHER, to, says: 7, life: 0 }
     }
 
     /// As the word names its tail.
@@ -454,7 +458,7 @@ mod tests {
         let mut notices = Notices::default();
         let to = Endpoint { node: NodeId(1), lane: LaneId(0) };
         let sent = |said, from| Sent {
-            letter: Letter { said, at: at(), from, to: OTHER, says: 0 },
+            letter: Letter { said, at: at(), from, to: OTHER, says: 0, life: 0 },
             to,
             due: Nanos(0),
             pause: AGAIN.0,

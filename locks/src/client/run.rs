@@ -62,7 +62,9 @@ pub(super) struct Run<S: LockSystem> {
     has_waited: bool,
     /// Time of the next question whether a node was lost; zero until the use waits.
     next_look: Nanos,
-    /// See [`View::entries`].
+    /// Answer of the last verb on the entries, and what they were: see [`View::entries`]. Beside
+    /// `doing`, which all systems copy.
+    answer: Answer,
     entries: Vec<u64>,
 }
 
@@ -76,7 +78,7 @@ enum Doing {
     Mending,
     Pausing(Nanos),
     /// A verb on the entries is under way.
-    Entries(Posted, Answer),
+    Entries(Posted),
     /// It waits for a notice.
     Listening,
     /// It waits for one until this time.
@@ -131,6 +133,7 @@ impl<S: LockSystem> Run<S> {
             verbs: 0,
             has_waited: false,
             next_look: Nanos(0),
+            answer: Answer::Written,
             entries: Vec::new(),
         }
     }
@@ -384,7 +387,7 @@ impl<S: LockSystem> Run<S> {
             rng: &mut luck.rng,
             backoff: &mut luck.backoff,
             is_settled: &|life| core.peers.is_settled(life),
-            entries: &self.entries,
+            entries: if S::QUEUES { &self.entries } else { &[] },
         };
         core.system.step(&mut self.state, event, &mut view)
     }

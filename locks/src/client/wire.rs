@@ -7,7 +7,7 @@ use crate::contract::{Peer, Said, Waiter};
 /// Bytes of a message.
 const BYTES: usize = 16;
 /// Bytes of a notice. The number differs from `BYTES`, which tells them apart.
-const LETTER_BYTES: usize = ADDRESS_BYTES + 2 * PEER_BYTES + 8 + 1;
+const LETTER_BYTES: usize = ADDRESS_BYTES + 2 * PEER_BYTES + 8 + 4 + 1;
 const ADDRESS_BYTES: usize = 11;
 const PEER_BYTES: usize = 12;
 
@@ -74,6 +74,8 @@ pub(super) struct Letter {
     pub(super) to: Peer,
     /// See [`crate::LockSystem::says`].
     pub(super) says: u64,
+    /// Life of the memory node ([`crate::Client::resume`]).
+    pub(super) life: u32,
 }
 
 /// Bit of the last byte that makes a notice its own acknowledgement.
@@ -89,7 +91,8 @@ pub(super) fn encode_letter(letter: &Letter) -> [u8; LETTER_BYTES] {
         bytes[4..].copy_from_slice(&peer.number.to_le_bytes());
     }
     rest[..8].copy_from_slice(&letter.says.to_le_bytes());
-    rest[8] = letter.said as u8;
+    rest[8..12].copy_from_slice(&letter.life.to_le_bytes());
+    rest[12] = letter.said as u8;
     bytes
 }
 
@@ -107,14 +110,16 @@ pub(super) fn decode_letter(bytes: &[u8]) -> Option<(Letter, bool)> {
     let (from, rest) = rest.split_first_chunk::<PEER_BYTES>()?;
     let (to, rest) = rest.split_first_chunk::<PEER_BYTES>()?;
     let (says, rest) = rest.split_first_chunk::<8>()?;
+    let (life, rest) = rest.split_first_chunk::<4>()?;
     let said = match rest[0] & !ANSWER {
         0 => Said::Successor,
         1 => Said::Handover,
         2 => Said::ModeChanged,
         _ => return None,
     };
-    let (from, to, says) = (decode_peer(from)?, decode_peer(to)?, u64::from_le_bytes(*says));
-    let letter = Letter { said, at: decode_address(address)?, from, to, says };
+    let (from, to) = (decode_peer(from)?, decode_peer(to)?);
+    let (says, life) = (u64::from_le_bytes(*says), u32::from_le_bytes(*life));
+    let letter = Letter { said, at: decode_address(address)?, from, to, says, life };
     Some((letter, rest[0] & ANSWER != 0))
 }
 
@@ -170,7 +175,8 @@ mod tests {
         let from = Peer { who: Waiter::new(3, 2, 1), number: 0x1234_5678_9ABC_DEF0 };
         let to = Peer { who: Waiter::new(0, 0, 0), number: 7 };
         for said in [Said::Successor, Said::Handover, Said::ModeChanged] {
-            let letter = Letter { said, at, from, to, says: 0x1122_3344_5566_7788 };
+            let (says, life) = (0x1122_3344_5566_7788, 0x1234_5678);
+            let letter = Letter { said, at, from, to, says, life };
             assert_eq!(decode_letter(&encode_letter(&letter)), Some((letter, false)));
             assert_eq!(decode_letter(&encode_answer_to(&letter)), Some((letter, true)));
             assert_eq!(decode(&encode_letter(&letter)), None);

@@ -316,8 +316,8 @@ pub trait LockSystem: 'static {
     /// Whether nobody holds the lock of this head, and nobody waits for it.
     fn is_free(&self, head: u64) -> bool;
 
-    /// Whether nobody holds the lock of an object that begins with these words, and nobody waits
-    /// for it. The second one may be none of the lock's.
+    /// Whether the lock of an object that begins with these words is free, without waiters. The
+    /// second word may be none of the lock's.
     fn is_unused(&self, words: [u64; 2]) -> bool {
         self.is_free(words[0])
     }

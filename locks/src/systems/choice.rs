@@ -95,8 +95,8 @@ impl fmt::Display for Kind {
 /// A name that is no lock system's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, \
-     shiftlock, declock"
+    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, \
+     drtm, shiftlock, declock"
 )]
 pub struct UnknownKind(String);
 

@@ -54,7 +54,7 @@ enum At {
     TakingBack,
     /// It looks at the counters from time to time.
     Polling,
-    /// The counters are used up: it looks whether a writer waits, who would set them back.
+    /// The counters are used up: it looks whether a writer waits, which would set them back.
     AskingForWriters,
     /// It sets them back.
     SettingBack,
@@ -109,7 +109,7 @@ impl RmaRwUse {
 
     /// What the first of the writers sees of the readers.
     fn drained(&mut self, counts: RmaRwCounts, view: &mut View<'_>) -> Step {
-        // Whoever has left the queue has admitted readers before.
+        // The one before it has admitted readers when it left the queue.
         let is_announced = counts.has_writers();
         match (self.at, counts.is_drained()) {
             (At::Draining, true) if !is_announced => {

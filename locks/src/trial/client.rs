@@ -378,8 +378,8 @@ pub(super) async fn prepare<S: LockSystem>(seat: &Seat<S>) {
 }
 
 /// Takes each lock once, and looks at what it protects and at what it leaves.
-pub(super) async fn audit<S: LockSystem>(seat: &Seat<S>, patience: Duration) {
-    let until = seat.lane.executor().now().after(patience);
+pub(super) async fn audit<S: LockSystem>(seat: &Seat<S>) {
+    let until = seat.lane.executor().now().after(seat.settings.audit);
     for lock in 0..seat.settings.locks {
         if let Err(why) = seat.audit(lock, until).await {
             seat.referee.violate(format!("lock {lock} in the end: {why}"));

@@ -47,6 +47,11 @@ impl Losses {
         state.ended = state.begun;
     }
 
+    /// Number of losses that are over.
+    pub(super) fn ended(&self) -> u32 {
+        self.state().ended
+    }
+
     /// Whether the memory is lost, as far as anybody has noticed.
     pub(super) fn is_on(&self) -> bool {
         let state = self.state();
@@ -79,7 +84,7 @@ impl Losses {
             while self.state().ended < loss {
                 executor.sleep(LOOK).await;
             }
-            client.resume(memory);
+            client.resume(memory, loss);
         }
     }
 }

@@ -49,7 +49,7 @@ const WORDS: u64 = 16;
 const WORDS_BYTES: u64 = 16;
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
-/// Time that the audit waits for a lock. Longer than any reset takes.
+/// Time that the audit waits for the locks. Longer than any reset takes.
 const AUDIT: Duration = Duration::from_millis(500);
 
 /// Shape of a trial.
@@ -86,6 +86,9 @@ pub struct Settings {
     pub think: Duration,
     /// The largest number of lease terms.
     pub terms: u16,
+    /// Time that the audit waits for a lock: longer than any reset takes, and where threads may
+    /// stand still, longer than that.
+    pub audit: Duration,
     /// Whether no fault happens, so that nothing but the request itself may be the reason why it
     /// fails.
     pub is_calm: bool,
@@ -118,6 +121,7 @@ impl Settings {
             hold: Duration::from_micros(5),
             think: Duration::from_micros(5),
             terms: 1,
+            audit: AUDIT,
             is_calm: false,
             may_reset: false,
             limit: Duration::from_secs(1),
@@ -322,6 +326,7 @@ impl<M: Machines> Trial<M> {
             let opened = Client::open(make(), executor, &*fabric, lane, identity);
             let (client, lane) =
                 opened.unwrap_or_else(|error| panic!("no lane of {:?}: {error}", member.node));
+            client.resume(settings.memory, losses.ended());
             Box::pin(life(Seat { client, lane, member, roster, space, referee, losses, settings }))
         })
     }
@@ -445,7 +450,7 @@ impl<M: Machines> Trial<M> {
         if awaited.is_empty() {
             let make = Arc::clone(&self.make);
             let make = make.downcast_ref::<Make<S>>().expect("it is of the system that began");
-            self.run_aside(machines, make, async |seat| client::audit(&seat, AUDIT).await)?;
+            self.run_aside(machines, make, async |seat| client::audit(&seat).await)?;
         }
         self.is_over.store(true, Ordering::Release);
         for (member, core) in self.cores.drain(..) {

@@ -155,8 +155,8 @@ impl Referee {
         }
     }
 
-    /// Notes that a client reads under a lease, which may have ended already: so nobody who writes
-    /// beside it is to blame, unless the client finds afterwards that the lease lasts still.
+    /// Notes that a client reads under a lease, which may have ended already: so a writer beside it
+    /// is not to blame, unless the client finds afterwards that the lease lasts still.
     pub fn begin_leased(&self, lock: u64) -> Seen {
         let found = &mut self.state().locks[lock as usize];
         found.entered += 1;
@@ -170,7 +170,7 @@ impl Referee {
         self.state().locks[lock as usize].leased -= 1;
     }
 
-    /// Whether somebody has held a lock to write since `by` began to read it under a lease.
+    /// Whether a lock was held to write since `by` began to read it under a lease.
     pub fn was_written_since(&self, lock: u64, by: Claimant, began: Seen) -> bool {
         let state = &*self.state();
         let is_out = state.out.contains(&key(by));

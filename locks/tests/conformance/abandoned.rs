@@ -53,7 +53,7 @@ impl Visitor for Abandons {
             place.sleep(100).await;
             assert_eq!(is_abandoned.get(), Some(Ok(())));
             place.zero().await;
-            place.client.resume(lock().node());
+            place.client.resume(lock().node(), 1);
             let hold = acquire(Wait::Until(Nanos::NEVER)).await.expect("it is free");
             place.client.release(hold).await.expect("nothing fails");
             place.client.quiet().await;

@@ -172,6 +172,7 @@ impl World {
             rng: &mut rng,
             backoff: &mut backoff,
             is_settled: &|_| false,
+            entries: &[],
         };
         let step = self.system().step(&mut state.clients[index].machine, event, &mut view);
         self.carry_out(state, index, step);
@@ -231,7 +232,9 @@ impl World {
         match verb {
             Verb::Read => {}
             Verb::Exchange { mask, new } => *word = found & !mask | new,
-            Verb::SwapPart { .. } => unreachable!("rma-rw compares whole words"),
+            Verb::SwapPart { .. } | Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) => {
+                unreachable!("{verb:?} is none of rma-rw")
+            }
             Verb::Swap { expected, new } => {
                 if is_second && self.broken == Some(Rule::CountersAreSetBackOnce) {
                     *word = new;
@@ -306,7 +309,7 @@ impl World {
         self.listen(state, index);
     }
 
-    /// Nobody waits for a client's lock any more.
+    /// A client waits for its lock no more.
     fn give_up(&self, state: &mut State, index: usize) {
         state.give_ups -= 1;
         let client = &mut state.clients[index];

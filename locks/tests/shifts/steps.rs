@@ -217,6 +217,7 @@ impl World {
             rng: &mut rng,
             backoff: &mut backoff,
             is_settled: &|_| false,
+            entries: &[],
         };
         let step = self.system().step(&mut state.clients[index].machine, event, &mut view);
         self.carry_out(state, index, step);
@@ -258,7 +259,9 @@ impl World {
                 state.wants_reset = true;
             }
             Step::Gone(Ok(())) => self.end(state, index),
-            step @ (Step::Gone(Err(_)) | Step::Upgraded) => panic!("{step:?} of a lock"),
+            step @ (Step::Gone(Err(_)) | Step::Upgraded | Step::Await(_) | Step::Full(_)) => {
+                panic!("{step:?} of a lock")
+            }
         }
     }
 
@@ -290,6 +293,9 @@ impl World {
             Verb::SwapPart { expected, new } => {
                 let is_so = (found.word() ^ expected) & ShiftLock::COMPARED == 0;
                 swapped(is_so, new, ShiftLock::REPLACED)
+            }
+            Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) => {
+                unreachable!("{verb:?} is on entries")
             }
         };
         state.clients[index].doing = Doing::Answered(verb, found.word());

@@ -35,7 +35,7 @@ impl<S: LockSystem> Run<S> {
         let entries = self.at.plus(ENTRIES);
         let bytes = 8 * core.system.entries() as usize;
         let mut batch = core.lane.batch();
-        let answer = match verb {
+        self.answer = match verb {
             Verb::Write { entry, word } => {
                 core.open_for(self.slot, self.at, core.system.turn(&self.state));
                 batch.write_word(entries.plus(8 * u64::from(entry)), word);
@@ -50,16 +50,15 @@ impl<S: LockSystem> Run<S> {
                 Answer::Read(head, batch.read(entries, bytes))
             }
         };
-        self.doing = Doing::Entries(batch.post(), answer);
+        self.doing = Doing::Entries(batch.post());
     }
 
     /// Ready when the verb on the entries has ended; without an event if it had no answer.
     pub(super) fn poll_entries(&mut self, task: &mut Context<'_>) -> Poll<Option<Event>> {
-        let Doing::Entries(posted, answer) = &mut self.doing else { unreachable!("it is posted") };
-        let answer = *answer;
+        let Doing::Entries(posted) = &mut self.doing else { unreachable!("it is posted") };
         let done = ready!(Pin::new(posted).poll(task));
         Poll::Ready(match done {
-            Ok(done) => Some(self.read(&done, answer)),
+            Ok(done) => Some(self.read(&done)),
             Err(_) => {
                 self.doing = Doing::Mending;
                 None
@@ -67,8 +66,8 @@ impl<S: LockSystem> Run<S> {
         })
     }
 
-    fn read(&mut self, done: &Completed, answer: Answer) -> Event {
-        match answer {
+    fn read(&mut self, done: &Completed) -> Event {
+        match self.answer {
             Answer::Written => Event::Written,
             Answer::Read(head, entries) => {
                 self.entries.clear();
