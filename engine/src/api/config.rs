@@ -5,6 +5,8 @@ use std::time::Duration;
 use lotus_fabric::ids::TxnId;
 use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_locks::systems::Dslr;
+use lotus_locks::{Recovery, Waiter};
 use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
 
 use crate::api::error::ClusterError;
@@ -203,6 +205,21 @@ impl Config {
         setting(
             self.slots() <= limit,
             &format!("threads × (coroutines + 1) is {}, but at most {limit} fit", self.slots()),
+        )?;
+        let lanes = usize::from(Waiter::LANES);
+        setting(
+            self.locks == LockKind::Lotus || self.threads <= lanes,
+            &format!("with locks on memory nodes a compute node has at most {lanes} coordinators"),
+        )?;
+        // A slot may leave a ghost behind, and ask again.
+        let requests = self.compute_nodes.saturating_mul(self.slots()).saturating_mul(2);
+        let counted = match self.locks {
+            LockKind::Lotus | LockKind::Cas => usize::MAX,
+            LockKind::Dslr => Dslr::published(Recovery::Fenced).capacity() as usize,
+        };
+        setting(
+            requests <= counted,
+            &format!("{requests} requests may meet at a lock, which counts at most {counted}"),
         )?;
         let entry_bytes = entry_words(usize::from(self.max_writes)) * WORD_BYTES;
         setting(

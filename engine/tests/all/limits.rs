@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Abort, Cluster, ClusterBuilder, ClusterError, CriticalField, Isolation, PrimaryKey, Seat,
-    TableId, TableSpec, Transaction, TxnError,
+    Abort, Cluster, ClusterBuilder, ClusterError, CriticalField, Isolation, LockKind, PrimaryKey,
+    Seat, TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};
@@ -38,6 +38,8 @@ fn settings_that_do_not_add_up_are_refused_with_a_sentence() {
         |builder| builder.threads(33).coroutines(32),
         |builder| builder.threads(usize::MAX).coroutines(2),
         |builder| builder.max_writes(u16::MAX),
+        |builder| builder.locks(LockKind::Cas).threads(129).coroutines(1),
+        |builder| builder.locks(LockKind::Dslr).compute_nodes(64).threads(8).coroutines(16),
         |builder| builder.memory_limit(0),
         |builder| builder.memory_limit(1 << 20),
         |builder| builder.memory_limit(u64::MAX),

@@ -97,6 +97,10 @@ pub fn scenario(seed: u64) -> Scenario {
 /// Draws what was added later, each from a stream of its own, so that all else of a seed stays as
 /// it was.
 fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x71C4_E7D5);
+    if scenario.cluster.locks == Locks::Cas && rng.random() {
+        scenario.cluster.locks = Locks::Dslr;
+    }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
     // Without a lease no question is asked.
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
@@ -330,7 +334,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
         shards: 16,
         lock_table_bytes: pick(rng, &[1 << 10, 1 << 14, 1 << 16]),
         version_table_cache: 64,
-        locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Dslr, Locks::Cas]),
+        locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Lotus, Locks::Cas]),
         timestamps: pick(rng, &[Timestamps::Clock, Timestamps::Oracle]),
         visible: pick(rng, &[Visible::BackupsFirst, Visible::BackupsFirst, Visible::AllAtOnce]),
         read_rule: pick(rng, &[ReadRule::Latest, ReadRule::Latest, ReadRule::Snapshot]),
