@@ -126,7 +126,8 @@ impl HeldLocks {
         self.abandoned.get()
     }
 
-    /// Records a lock of a service outside this crate, which has one type for all of its locks.
+    /// Records a lock of a service outside this crate, which has one type for all of its locks, and
+    /// gives up by itself what it has asked for and does not hold yet.
     ///
     /// # Panics
     /// If there are locks of another type.

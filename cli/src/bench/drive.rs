@@ -10,11 +10,12 @@
 //! Read-write calls have ids, so that the outcomes of unanswered ones can be asked for when the
 //! load has ended. A node that was killed has lost its counts: the report names it. The data is
 //! audited when recovery has settled everything; what cannot be judged is reported as such, and is
-//! no failure.
+//! no failure, unless the last copies of some rows are lost.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus::{MemoryStanding, MemoryStatus};
 use lotus_authority::Authority;
 use lotus_benchmarks::audit::{Audit, Check};
 use lotus_benchmarks::deployment::{Caches, Ownership, Traffic};
@@ -31,6 +32,7 @@ use crate::apps::ledger::{self, Ledger};
 use crate::apps::load::{self, Generated, Ids, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
 use crate::config::load::{Load, SEED};
+use crate::operate::status::memory_left;
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::seat::{ClusterAuthority, authority};
 use lotus_node::config::file::ClusterFile;
@@ -215,7 +217,9 @@ impl Aftermath<'_> {
             memory_nodes: None,
             unanswered: Some(unanswered),
             remarks,
-            stopped: stopped.map(|error| explain(&error, self.authority, &nodes)),
+            stopped: stopped
+                .map(|error| explain(&error, self.authority, &nodes))
+                .or_else(|| self.last_copies_lost()),
         }
     }
 
@@ -280,6 +284,15 @@ impl Aftermath<'_> {
             checks.push(Check::not_judged("all benchmarks have ended", why));
         }
         Ok(checks)
+    }
+
+    /// Reason why the load cannot count as run, although each of its calls met a passing fault as
+    /// far as applications can see: some rows were out of reach at its end.
+    fn last_copies_lost(&self) -> Option<String> {
+        let now = membership::read(self.authority).ok()?;
+        let MemoryStatus { nodes, .. } = memory_left(self.file, &now)?;
+        let index = nodes.iter().position(|node| *node == MemoryStanding::OutOfReach)?;
+        Some(format!("the last copies of some rows are lost with memory node {index}"))
     }
 
     /// Whether the process that reported last for a node serves, and lives as far as this host can

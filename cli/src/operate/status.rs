@@ -345,7 +345,7 @@ fn is_new(
 }
 
 /// State of the memory nodes, as the members have agreed on it.
-fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
+pub fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
     let nodes = NodeName::all(file).filter(|node| node.kind == NodeKind::Memory);
     let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
     let first = Placement::new(&nodes, file.settings.replicas).ok()?;
