@@ -62,8 +62,8 @@ pub(super) struct Run<S: LockSystem> {
     has_waited: bool,
     /// Time of the next question whether a node was lost; zero until the use waits.
     next_look: Nanos,
-    /// Answer of the last verb on the entries, and what they were: see [`View::entries`]. Beside
-    /// `doing`, which all systems copy.
+    /// What the last verb of a lock with entries answers, and what they were: see
+    /// [`View::entries`]. Beside `doing`, which all systems copy.
     answer: Answer,
     entries: Vec<u64>,
 }
@@ -77,8 +77,6 @@ enum Doing {
     /// A verb had no answer; its connection is made anew.
     Mending,
     Pausing(Nanos),
-    /// A verb on the entries is under way.
-    Entries(Posted),
     /// It waits for a notice.
     Listening,
     /// It waits for one until this time.
@@ -133,7 +131,7 @@ impl<S: LockSystem> Run<S> {
             verbs: 0,
             has_waited: false,
             next_look: Nanos(0),
-            answer: Answer::Written,
+            answer: Answer::Head,
             entries: Vec::new(),
         }
     }
@@ -267,6 +265,10 @@ impl<S: LockSystem> Run<S> {
         loop {
             let event = match &mut self.doing {
                 Doing::Verb(posted, buffer) => match ready!(Pin::new(posted).poll(task)) {
+                    Ok(done) if S::QUEUES => {
+                        let head = *buffer;
+                        self.read(&done, head)
+                    }
                     Ok(done) => Event::Found(done.words(*buffer)[0]),
                     Err(_) => {
                         self.doing = Doing::Mending;
@@ -292,10 +294,6 @@ impl<S: LockSystem> Run<S> {
                     Listened::Next => continue,
                     Listened::Turn(turn) => return Poll::Ready(Some(turn)),
                     Listened::Look => return Poll::Ready(None),
-                },
-                Doing::Entries(..) if S::QUEUES => match ready!(self.poll_entries(task)) {
-                    Some(event) => event,
-                    None => return Poll::Ready(None),
                 },
                 Doing::Awaiting(due) if S::QUEUES => {
                     let due = *due;
@@ -365,7 +363,6 @@ impl<S: LockSystem> Run<S> {
             Doing::Ended => unreachable!("it has ended"),
             Doing::Next(_)
             | Doing::Verb(..)
-            | Doing::Entries(..)
             | Doing::Pausing(_)
             | Doing::Awaiting(_)
             | Doing::Held => return None,
@@ -395,6 +392,9 @@ impl<S: LockSystem> Run<S> {
     #[inline(always)]
     fn add(&mut self, core: &Core<S>, batch: &mut Batch, verb: Verb) -> Buffer {
         self.posts(core);
+        if S::QUEUES {
+            self.answer = Answer::Head;
+        }
         let is_second = S::TWO_WORDS && core.system.is_second(&self.state);
         let word = if is_second { self.at.plus(8) } else { self.at };
         add_verb::<S>(batch, word, verb)

@@ -18,8 +18,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer of no words.
-    pub(super) const EMPTY: Self = Self { chunk: 0, first: 0, words: 0 };
+    /// A buffer of no words: that of a verb without an answer.
+    pub const EMPTY: Self = Self { chunk: 0, first: 0, words: 0 };
 
     /// Length in bytes.
     #[inline]

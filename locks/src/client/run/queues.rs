@@ -1,9 +1,7 @@
 //! Locks with a queue of entries: the parts of a run that only their systems need.
 
-use std::future::Future as _;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
@@ -15,12 +13,15 @@ use super::{BARRED, Core, DOUBT, Doing, Run, Turn};
 use crate::client::ENTRIES;
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
 
-/// What the answer of a verb on entries has.
+/// What the answer of a verb has.
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
+    /// The head, as for all other systems.
+    Head,
+    /// Nothing: the verb was a WRITE.
     Written,
     /// The head, and all entries.
-    Read(Buffer, Buffer),
+    All(Buffer),
 }
 
 /// Whether the verb is on the entries of a lock.
@@ -35,46 +36,37 @@ impl<S: LockSystem> Run<S> {
         let entries = self.at.plus(ENTRIES);
         let bytes = 8 * core.system.entries() as usize;
         let mut batch = core.lane.batch();
-        self.answer = match verb {
+        let (head, answer) = match verb {
             Verb::Write { entry, word } => {
                 core.open_for(self.slot, self.at, core.system.turn(&self.state));
                 batch.write_word(entries.plus(8 * u64::from(entry)), word);
-                Answer::Written
+                (Buffer::EMPTY, Answer::Written)
             }
             Verb::AddAndRead(summand) => {
                 let head = batch.fetch_and_add(self.at, summand);
-                Answer::Read(head, batch.read(entries, bytes))
+                (head, Answer::All(batch.read(entries, bytes)))
             }
             _ => {
                 let head = batch.read(self.at, 8);
-                Answer::Read(head, batch.read(entries, bytes))
+                (head, Answer::All(batch.read(entries, bytes)))
             }
         };
-        self.doing = Doing::Entries(batch.post());
+        self.answer = answer;
+        self.doing = Doing::Verb(batch.post(), head);
     }
 
-    /// Ready when the verb on the entries has ended; without an event if it had no answer.
-    pub(super) fn poll_entries(&mut self, task: &mut Context<'_>) -> Poll<Option<Event>> {
-        let Doing::Entries(posted) = &mut self.doing else { unreachable!("it is posted") };
-        let done = ready!(Pin::new(posted).poll(task));
-        Poll::Ready(match done {
-            Ok(done) => Some(self.read(&done)),
-            Err(_) => {
-                self.doing = Doing::Mending;
-                None
-            }
-        })
-    }
-
-    fn read(&mut self, done: &Completed) -> Event {
+    /// What the verb under way, which has ended, has answered. Keeps the entries, if it has read
+    /// them.
+    pub(super) fn read(&mut self, done: &Completed, head: Buffer) -> Event {
         match self.answer {
-            Answer::Written => Event::Written,
-            Answer::Read(head, entries) => {
+            Answer::Written => return Event::Written,
+            Answer::All(entries) => {
                 self.entries.clear();
                 self.entries.extend_from_slice(done.words(entries));
-                Event::Found(done.words(head)[0])
             }
+            Answer::Head => {}
         }
+        Event::Found(done.words(head)[0])
     }
 
     /// Waits for a notice for so long, unless the acquisition is given up.
