@@ -29,7 +29,6 @@ use super::{Core, add_verb};
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb, View};
 use crate::word::Mode;
 use listening::Listened;
-use queues::Answer;
 
 /// Time after which a waiter asks whether it waits for a node that was lost, and after which it
 /// asks again.
@@ -91,6 +90,17 @@ enum Doing {
     /// Number of resets that were over when it began.
     Doubting(u32),
     Ended,
+}
+
+/// What the answer of a verb has.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// The head, as for all other systems.
+    Head,
+    /// Nothing: the verb was a WRITE.
+    Written,
+    /// The head, and all entries.
+    All(Buffer),
 }
 
 /// End of a drive.
@@ -509,7 +519,7 @@ impl<S: LockSystem> Run<S> {
 
     #[inline(always)]
     fn post(&mut self, core: &Rc<Core<S>>, verb: Verb) {
-        if S::QUEUES && queues::is_on_entries(verb) {
+        if S::QUEUES && verb.is_on_entries() {
             return self.post_on_entries(core, verb);
         }
         let mut batch = core.lane.batch();

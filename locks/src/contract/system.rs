@@ -109,6 +109,14 @@ pub enum Verb {
     AddAndRead(u64),
 }
 
+impl Verb {
+    /// Whether the verb is on the entries.
+    #[inline]
+    pub const fn is_on_entries(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::ReadAll | Self::AddAndRead(_))
+    }
+}
+
 /// Event in the life of a use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {

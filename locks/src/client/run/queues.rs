@@ -9,25 +9,9 @@ use lotus_fabric::lane::Completed;
 use lotus_fabric::verbs::Buffer;
 
 use super::listening::Listened;
-use super::{BARRED, Core, DOUBT, Doing, Run, Turn};
+use super::{Answer, BARRED, Core, DOUBT, Doing, Run, Turn};
 use crate::client::ENTRIES;
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
-
-/// What the answer of a verb has.
-#[derive(Clone, Copy)]
-pub(super) enum Answer {
-    /// The head, as for all other systems.
-    Head,
-    /// Nothing: the verb was a WRITE.
-    Written,
-    /// The head, and all entries.
-    All(Buffer),
-}
-
-/// Whether the verb is on the entries of a lock.
-pub(super) const fn is_on_entries(verb: Verb) -> bool {
-    matches!(verb, Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_))
-}
 
 impl<S: LockSystem> Run<S> {
     /// Posts a verb on the entries. A use that writes one is told of its turn from now on.
