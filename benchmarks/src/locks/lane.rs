@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
-use lotus_fabric::lane::{Batch, Lane};
+use lotus_fabric::lane::{Batch, Completed, Lane};
 use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_fabric::verbs::VerbError;
@@ -138,6 +138,9 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             executor.sleep(Duration::from_micros(20)).await;
         }
         let mut tally = tally.take();
+        for of_kind in [&tally.reader_ns, &tally.writer_ns] {
+            tally.operation_ns.add(of_kind).expect("histograms of the same bounds add up");
+        }
         tally.counts = after.0 - before.0;
         tally.verbs = after.1 - &before.1;
         tally
@@ -225,7 +228,11 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             let acquire_ns = held.since(began).as_nanos() as u64;
             tally.operations += 1;
             tally.acquire_ns.saturating_record(acquire_ns);
-            tally.operation_ns.saturating_record(ended.since(began).as_nanos() as u64);
+            let of_kind = match wanted {
+                Mode::Shared => &mut tally.reader_ns,
+                Mode::Update | Mode::Exclusive => &mut tally.writer_ns,
+            };
+            of_kind.saturating_record(ended.since(began).as_nanos() as u64);
             if shared.hottest == Some(lock) {
                 tally.hottest_ns.saturating_record(acquire_ns);
             }
@@ -252,8 +259,11 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         };
         for _ in 0..reads {
             let mut batch = self.lane.batch();
-            batch.read(data, load.object_bytes as usize);
-            self.post(batch).await?;
+            let words = batch.read(data, load.object_bytes as usize);
+            let done = self.post(batch).await?;
+            if let Some(ledger) = self.shared.ledger.as_ref().filter(|_| self.is_valid(hold)) {
+                ledger.read(lock, done.words(words));
+            }
         }
         if wanted == Mode::Update && !self.upgrade(lock, hold).await? {
             return Ok(());
@@ -286,12 +296,16 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         Ok(true)
     }
 
-    async fn post(&self, batch: Batch) -> Result<(), NotHeld> {
-        let done = batch.post().await.map_err(|failed| match failed.first().error {
+    async fn post(&self, batch: Batch) -> Result<Completed, NotHeld> {
+        batch.post().await.map_err(|failed| match failed.first().error {
             VerbError::Revoked => NotHeld::Expelled,
             _ => NotHeld::Unavailable,
-        });
-        done.map(drop)
+        })
+    }
+
+    /// Whether a holder may rely on its lock still: without leases it may until its release.
+    fn is_valid(&self, hold: &Hold<S>) -> bool {
+        !self.client.system().has_leases() || self.client.is_valid(hold)
     }
 
     /// Looks at every lock, and at what it protects; returns what is wrong, or a sentence if they

@@ -51,11 +51,14 @@ pub(super) struct Ledger {
     notes: Vec<Note>,
     /// Locks that two clients have held and must not.
     clashes: AtomicU64,
+    /// READs that found another value than the last writer's.
+    misread: AtomicU64,
 }
 
 impl Ledger {
     pub(super) fn new(locks: u64) -> Self {
-        Self { notes: (0..locks).map(|_| Note::default()).collect(), clashes: AtomicU64::new(0) }
+        let notes = (0..locks).map(|_| Note::default()).collect();
+        Self { notes, clashes: AtomicU64::new(0), misread: AtomicU64::new(0) }
     }
 
     fn note(&self, lock: u64) -> &Note {
@@ -159,6 +162,19 @@ impl Ledger {
         self.note(lock).written.load(Ordering::Relaxed)
     }
 
+    /// Notes what the holder of a lock, whose lease lasts if it has one, has read beside it.
+    pub(super) fn read(&self, lock: u64, words: &[u64]) {
+        let written = self.written(lock);
+        if words.iter().any(|word| *word != written) {
+            self.misread.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of times that a reader found another value than the last writer's.
+    pub(super) fn misread(&self) -> u64 {
+        self.misread.load(Ordering::Relaxed)
+    }
+
     /// Number of times that two clients held a lock and must not.
     pub(super) fn clashes(&self) -> u64 {
         self.clashes.load(Ordering::Relaxed)
@@ -240,6 +256,19 @@ mod tests {
         assert_eq!(ledger.clashes(), 0);
         ledger.clash();
         assert_eq!(ledger.clashes(), 1);
+    }
+
+    #[test]
+    fn what_no_writer_has_left_is_misread() {
+        let ledger = Ledger::new(2);
+        ledger.read(0, &[0, 0]);
+        let value = ledger.next_value(0);
+        ledger.read(0, &[value, value]);
+        ledger.read(1, &[0]);
+        assert_eq!(ledger.misread(), 0);
+        ledger.read(0, &[value, 0]);
+        ledger.read(0, &[0, 0]);
+        assert_eq!(ledger.misread(), 2);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! Every client notes in a word of this process that it holds a lock, so that two holders meet
 //! there. A writer writes the number of writers so far beside the lock, counted in this process
 //! under the lock; in the end the two numbers are equal, unless a write was lost, or came too late.
-//! And every lock is free.
+//! A reader finds that number, and nothing else, in all of what it reads. In the end every lock is
+//! free.
 //!
 //! `lane`: what each lane does; `ledger`: what is noted in this process.
 
@@ -181,6 +182,10 @@ pub struct LockTally {
     pub acquire_ns: Latencies,
     /// Time from the request to the end of the release, in nanoseconds.
     pub operation_ns: Latencies,
+    /// The same of requests that read.
+    pub reader_ns: Latencies,
+    /// The same of all other requests.
+    pub writer_ns: Latencies,
     /// Time from the request to the most popular lock, in nanoseconds; empty if all are drawn as
     /// often.
     pub hottest_ns: Latencies,
@@ -206,6 +211,8 @@ impl Default for LockTally {
             failed: 0,
             acquire_ns: histogram(),
             operation_ns: histogram(),
+            reader_ns: histogram(),
+            writer_ns: histogram(),
             hottest_ns: histogram(),
             counts: Counts::default(),
             verbs: VerbCounters::default(),
@@ -223,6 +230,8 @@ impl std::ops::AddAssign for LockTally {
         let adds = "histograms of the same bounds add up";
         self.acquire_ns.add(other.acquire_ns).expect(adds);
         self.operation_ns.add(other.operation_ns).expect(adds);
+        self.reader_ns.add(other.reader_ns).expect(adds);
+        self.writer_ns.add(other.writer_ns).expect(adds);
         self.hottest_ns.add(other.hottest_ns).expect(adds);
         self.counts += other.counts;
         self.verbs += &other.verbs;
@@ -420,6 +429,10 @@ where
     let clashes = shared.ledger.as_ref().map_or(0, Ledger::clashes);
     if clashes > 0 {
         found.push(format!("{clashes} times two held a lock who must not"));
+    }
+    let misread = shared.ledger.as_ref().map_or(0, Ledger::misread);
+    if misread > 0 {
+        found.push(format!("{misread} times a reader found what the last writer had not written"));
     }
     Ok(found)
 }

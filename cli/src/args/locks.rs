@@ -1,4 +1,4 @@
-//! Flags of `lotus bench locks`.
+//! Flags of `lotus bench locks` and `lotus bench objects`.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,9 @@ use lotus_locks::word::DeclockFields;
 use super::common::FABRICS;
 use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 
+/// A lock system, and its options.
 #[derive(Clone, Debug, Args)]
-#[command(allow_negative_numbers = true)]
-pub struct LocksArgs {
+pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
@@ -26,6 +26,67 @@ pub struct LocksArgs {
     /// Writers of cas-rw release by compare-and-swap.
     #[arg(long)]
     pub release_by_swap: bool,
+    /// dslr: time between two looks for each ticket ahead, in microseconds; 0 looks all the time.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub poll_us: u64,
+    /// dslr and dslr+ as published: term of a lease, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub lease_us: u64,
+    /// dslr and dslr+: bound of the random back-off while counters are set back, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub again_us: u64,
+    /// shiftlock: writers that hold a lock one after another before readers have it.
+    #[arg(long, value_name = "N", default_value_t = ShiftLock::THRESHOLD)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
+    pub threshold: u16,
+    /// declock: entries of the queue of each lock, a power of two from 2 to 2048 [default: 8, or as
+    /// many as there are clients].
+    #[arg(long, value_name = "N", value_parser = queue_entries)]
+    pub queue_entries: Option<u32>,
+}
+
+/// Clients of locks, and the machines that they run on.
+#[derive(Clone, Debug, Args)]
+pub struct LockRunArgs {
+    /// Fabric that connects the nodes: local, shm (the memory node is a process), tcp or sim.
+    #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
+    pub fabric: Fabric,
+    /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file
+    /// [default: cx3-56g].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub profile: Option<String>,
+    /// Compute nodes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count(64))]
+    pub cns: usize,
+    /// Lanes of each compute node.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(64))]
+    pub threads: usize,
+    /// Clients of each lane.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(256))]
+    pub coroutines: usize,
+    /// Time in which requests count, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive_secs)]
+    pub secs: f64,
+    /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
+    #[arg(long, value_name = "SECONDS", value_parser = secs)]
+    pub warmup: Option<f64>,
+    /// Seed of all randomness.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Makes no audit: that nobody held two, that no update was lost, that all locks are free.
+    #[arg(long)]
+    pub no_audit: bool,
+    /// Writes the result as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct LocksArgs {
+    #[command(flatten)]
+    pub system: SystemArgs,
     /// Locks.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=KeyChooser::MAX_KEYS))]
@@ -65,55 +126,44 @@ pub struct LocksArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub long_terms: u16,
-    /// dslr: time between two looks for each ticket ahead, in microseconds; 0 looks all the time.
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub poll_us: u64,
-    /// dslr and dslr+ as published: term of a lease, in microseconds.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    pub lease_us: u64,
-    /// dslr and dslr+: bound of the random back-off while counters are set back, in microseconds.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    pub again_us: u64,
-    /// shiftlock: writers that hold a lock one after another before readers have it.
-    #[arg(long, value_name = "N", default_value_t = ShiftLock::THRESHOLD)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
-    pub threshold: u16,
-    /// declock: entries of the queue of each lock, a power of two from 2 to 2048 [default: 8, or as
-    /// many as there are clients].
-    #[arg(long, value_name = "N", value_parser = queue_entries)]
-    pub queue_entries: Option<u32>,
-    /// Fabric that connects the nodes: local, shm (the memory node is a process), tcp or sim.
-    #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
-    pub fabric: Fabric,
-    /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file
-    /// [default: cx3-56g].
-    #[arg(long, value_name = "NAME|FILE")]
-    pub profile: Option<String>,
-    /// Compute nodes.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count(64))]
-    pub cns: usize,
-    /// Lanes of each compute node.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(64))]
-    pub threads: usize,
-    /// Clients of each lane.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(256))]
-    pub coroutines: usize,
-    /// Time in which requests count, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive_secs)]
-    pub secs: f64,
-    /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
-    #[arg(long, value_name = "SECONDS", value_parser = secs)]
-    pub warmup: Option<f64>,
-    /// Seed of all randomness.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Makes no audit: that nobody held two, that no update was lost, that all locks are free.
-    #[arg(long)]
-    pub no_audit: bool,
-    /// Writes the result as JSON to a file; - is the standard output.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub run: LockRunArgs,
+}
+
+/// What DecLock's object stores have of a trace of Twitter's caches (Fig. 17): bytes of an object,
+/// rounded up to words, and share of gets.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Trace {
+    pub bytes: u64,
+    pub gets: f64,
+}
+
+const TRACES: &[(&str, Trace)] =
+    &[("small", Trace { bytes: 416, gets: 0.65 }), ("large", Trace { bytes: 9216, gets: 0.89 })];
+
+#[derive(Clone, Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct ObjectsArgs {
+    #[command(flatten)]
+    pub system: SystemArgs,
+    /// Objects of the small kind (414 bytes, 65 % gets), or of the large one (9,213 bytes, 89 %).
+    #[arg(long, default_value = "small", value_parser = one_of(TRACES))]
+    pub trace: Trace,
+    /// Objects.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=KeyChooser::MAX_KEYS))]
+    pub objects: u64,
+    /// Bytes of an object, in place of the trace's; a multiple of 8.
+    #[arg(long, value_name = "N", value_parser = object_bytes)]
+    pub bytes: Option<u64>,
+    /// Share of gets, in place of the trace's.
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub gets: Option<f64>,
+    /// Skew of the objects' popularity; 0 is uniform.
+    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = skew)]
+    pub zipf: f64,
+    #[command(flatten)]
+    pub run: LockRunArgs,
 }
 
 /// Entries of a queue of `declock`.

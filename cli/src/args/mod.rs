@@ -22,7 +22,7 @@ pub use cluster::ClusterMatrixArgs;
 #[cfg(feature = "tcp")]
 pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
 pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
-pub use locks::LocksArgs;
+pub use locks::{LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
 use lotus_locks::systems::Kind;
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
@@ -317,6 +317,8 @@ pub enum BenchTask {
     Load(WorkloadArgs),
     /// A lock system alone, without transactions: acquire, a few verbs, release.
     Locks(LocksArgs),
+    /// An object store on the locks of memory nodes: gets and sets of whole objects.
+    Objects(ObjectsArgs),
 }
 
 /// A benchmark of transactions.

@@ -1,6 +1,6 @@
 //! `lotus bench locks`: load on a lock system alone, without transactions.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use lotus_benchmarks::config::Fabric;
@@ -20,7 +20,7 @@ use lotus_locks::{Counts, Recovery};
 use serde_json::json;
 
 use super::{Failure, deploy};
-use crate::args::LocksArgs;
+use crate::args::{LockRunArgs, LocksArgs, SystemArgs};
 use crate::show::outputs::Outputs;
 use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
@@ -34,14 +34,25 @@ const MEMORY_NODES: usize = 1;
 /// [`Failure`] if there is no result.
 pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
     check(args)?;
-    let outputs = Outputs::check(args.json.as_deref(), None)?;
-    let (load, outcome) = (load(args), measure(args)?);
+    let (load, run) = (load(args), &args.run);
+    let outputs = Outputs::check(run.json.as_deref(), None)?;
+    let outcome = on_machines(run, &load)?;
     if let Some(output) = &outputs.json {
         screen::write_json(output, &as_json(args, &load, &outcome))?;
     }
-    screen::show(&text(args, &load, &outcome), &[&outputs.json])?;
+    let mut text = Table::default();
+    let clients = clients(run);
+    text.line("lock", format!("{} on {}, {clients} clients", load.choice.kind, run.fabric.name()));
+    summary(&mut text, &load, &outcome);
+    details(&mut text, &load, &outcome);
+    screen::show(&text.0, &[&outputs.json])?;
+    Ok(verdict(&outcome))
+}
+
+/// What the audit of a run has found.
+pub(super) fn verdict(outcome: &LockOutcome) -> Verdict {
     let is_sound = outcome.findings.as_ref().is_none_or(Vec::is_empty);
-    Ok(if is_sound { Verdict::Sound } else { Verdict::Unsound })
+    if is_sound { Verdict::Sound } else { Verdict::Unsound }
 }
 
 /// Refuses flags that make no sense together.
@@ -49,7 +60,7 @@ pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub fn check(args: &LocksArgs) -> Result<(), Failure> {
-    load(args).check().and_then(|()| check_fabric(args)).map_err(Failure::Arguments)
+    refuse(&args.run, &load(args))
 }
 
 /// Runs the load, with flags that [`check`] accepts.
@@ -57,36 +68,25 @@ pub fn check(args: &LocksArgs) -> Result<(), Failure> {
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
-    Ok(on_machines(args, &load(args))?)
+    Ok(on_machines(&args.run, &load(args))?)
+}
+
+/// Refuses what makes no sense together.
+///
+/// # Errors
+/// [`Failure::Arguments`] with a sentence that says which.
+pub(super) fn refuse(run: &LockRunArgs, load: &LockLoad) -> Result<(), Failure> {
+    load.check().and_then(|()| check_fabric(run)).map_err(Failure::Arguments)
 }
 
 fn load(args: &LocksArgs) -> LockLoad {
-    let recovery = if args.as_published { Recovery::Paper } else { Recovery::Fenced };
-    let release = if args.release_by_swap { Release::Swap } else { Release::Add };
-    let times = DslrTimes {
-        poll: Duration::from_micros(args.poll_us),
-        term: Duration::from_micros(args.lease_us),
-        again_most: Duration::from_micros(args.again_us),
-    };
     let long_reads = LongReads {
         share: args.long_reads,
         time: Duration::from_micros(args.long_us),
         terms: args.long_terms,
     };
-    let clients = (args.cns * args.threads * args.coroutines).next_power_of_two() as u32;
-    let room = clients.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
-    let entries = args.queue_entries.unwrap_or(room);
     let think = Duration::from_micros(args.think_us);
     LockLoad {
-        choice: Choice {
-            kind: args.lock,
-            recovery,
-            backs_off: args.backoff,
-            release,
-            times,
-            threshold: args.threshold,
-            entries,
-        },
         habits: Habits { think, failing: args.failing, long_reads },
         count: args.count,
         zipf: args.zipf,
@@ -95,17 +95,54 @@ fn load(args: &LocksArgs) -> LockLoad {
         section: args.critical_section,
         object_bytes: args.object_bytes,
         patience: args.patience_us.map(Duration::from_micros),
-        cns: args.cns as u16,
-        threads: args.threads as u16,
-        coroutines: args.coroutines as u16,
-        warmup: args.warmup.unwrap_or((args.secs / 10.0).min(1.0)),
-        secs: args.secs,
-        audit: !args.no_audit,
+        ..plain(&args.system, &args.run)
     }
 }
 
+/// Clients that hold one lock for one verb of one word.
+pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
+    let recovery = if system.as_published { Recovery::Paper } else { Recovery::Fenced };
+    let release = if system.release_by_swap { Release::Swap } else { Release::Add };
+    let times = DslrTimes {
+        poll: Duration::from_micros(system.poll_us),
+        term: Duration::from_micros(system.lease_us),
+        again_most: Duration::from_micros(system.again_us),
+    };
+    let clients = clients(run).next_power_of_two() as u32;
+    let room = clients.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
+    LockLoad {
+        choice: Choice {
+            kind: system.lock,
+            recovery,
+            backs_off: system.backoff,
+            release,
+            times,
+            threshold: system.threshold,
+            entries: system.queue_entries.unwrap_or(room),
+        },
+        count: 1,
+        zipf: 0.0,
+        read_ratio: 0.0,
+        update_ratio: 0.0,
+        section: 1,
+        object_bytes: 8,
+        patience: None,
+        habits: Habits::default(),
+        cns: run.cns as u16,
+        threads: run.threads as u16,
+        coroutines: run.coroutines as u16,
+        warmup: run.warmup.unwrap_or((run.secs / 10.0).min(1.0)),
+        secs: run.secs,
+        audit: !run.no_audit,
+    }
+}
+
+pub(super) fn clients(run: &LockRunArgs) -> usize {
+    run.cns * run.threads * run.coroutines
+}
+
 /// Refuses a fabric that cannot be had, or not for as many lanes.
-fn check_fabric(args: &LocksArgs) -> Result<(), String> {
+fn check_fabric(args: &LockRunArgs) -> Result<(), String> {
     if args.profile.is_some() && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
     }
@@ -120,7 +157,7 @@ fn check_fabric(args: &LocksArgs) -> Result<(), String> {
     }
 }
 
-fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, BenchError> {
+pub(super) fn on_machines(args: &LockRunArgs, load: &LockLoad) -> Result<LockOutcome, BenchError> {
     let watch = Watch::start(args.cns * args.threads, "released");
     let (nodes, progress) = (load.nodes(), &watch.progress);
     let outcome = match args.fabric {
@@ -144,7 +181,7 @@ fn on_machines(args: &LocksArgs, load: &LockLoad) -> Result<LockOutcome, BenchEr
     Ok(outcome?)
 }
 
-fn rate(count: u64, secs: f64) -> u64 {
+pub(super) fn rate(count: u64, secs: f64) -> u64 {
     (count as f64 / secs) as u64
 }
 
@@ -162,28 +199,39 @@ fn retries(counts: &Counts) -> f64 {
 }
 
 /// Mean and quantiles of latencies for a person, in microseconds.
-fn quantiles(histogram: &Latencies) -> String {
+pub(super) fn quantiles(histogram: &Latencies) -> String {
     let at = |quantile| micros(histogram.value_at_quantile(quantile));
     let mean = histogram.mean() / 1000.0;
     format!("{mean:.1} mean, {:.1} p50, {:.1} p99, {:.1} p99.9", at(0.5), at(0.99), at(0.999))
 }
 
-fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
+/// A result for a person: lines with a name and a value.
+#[derive(Default)]
+pub(super) struct Table(pub(super) String);
+
+impl Table {
+    pub(super) fn line(&mut self, name: &str, value: impl Display) {
+        _ = writeln!(self.0, "{name:<22}{value}");
+    }
+}
+
+/// Rate and latencies.
+fn summary(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) {
     let tally = &outcome.tally;
-    let operations = tally.operations;
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| _ = writeln!(text, "{name:<22}{value}");
-    let clients = args.cns * args.threads * args.coroutines;
-    line("lock", format!("{} on {}, {clients} clients", load.choice.kind, args.fabric.name()));
-    line("operations a second", grouped(rate(operations, load.secs)));
-    line("acquire, µs", quantiles(&tally.acquire_ns));
-    line("operation, µs", quantiles(&tally.operation_ns));
+    text.line("operations a second", grouped(rate(tally.operations, load.secs)));
+    text.line("acquire, µs", quantiles(&tally.acquire_ns));
+    text.line("operation, µs", quantiles(&tally.operation_ns));
+}
+
+/// What operations of a lock system cost, and how it treats them; what the audit has found.
+pub(super) fn details(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) {
+    let tally = &outcome.tally;
     if !tally.hottest_ns.is_empty() {
-        line("hottest lock, µs", quantiles(&tally.hottest_ns));
+        text.line("hottest lock, µs", quantiles(&tally.hottest_ns));
     }
     let verbs = &tally.verbs;
-    let of = |count| per(count, operations);
-    line(
+    let of = |count| per(count, tally.operations);
+    text.line(
         "an operation",
         format!(
             "{:.2} READ, {:.2} WRITE, {:.2} CAS, {:.2} FAA, {:.3} messages",
@@ -194,30 +242,28 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
             of(verbs.messages)
         ),
     );
-    line("retries", format!("{:.3} an acquisition", retries(&tally.counts)));
+    text.line("retries", format!("{:.3} an acquisition", retries(&tally.counts)));
     let waited = 100.0 * of(tally.counts.waited);
-    line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
-    line("resets, ghosts", format!("{}, {}", tally.counts.resets, grouped(tally.counts.ghosts)));
+    text.line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
+    let (resets, ghosts) = (tally.counts.resets, tally.counts.ghosts);
+    text.line("resets, ghosts", format!("{resets}, {}", grouped(ghosts)));
     if load.audit {
         let Fairness { longest_run, largest_bypass } = tally.fairness;
         let (run, bypass) = (grouped(longest_run), grouped(largest_bypass));
-        line("at most", format!("{run} writers in a row, {bypass} later requests first"));
+        text.line("at most", format!("{run} writers in a row, {bypass} later requests first"));
     }
     if let Some(report) = &outcome.utilisation {
-        line("busiest", busiest(report));
+        text.line("busiest", busiest(report));
         let memory = nodes(outcome).into_iter().filter(NodeLoad::is_memory);
-        memory.for_each(|node| line("served", node.to_string()));
+        memory.for_each(|node| text.line("served", node));
     }
     match &outcome.findings {
-        None => line("audit", "not made".to_owned()),
+        None => text.line("audit", "not made"),
         Some(findings) if findings.is_empty() => {
-            line("audit", "passed: nobody held two, no update lost, all locks free".to_owned());
+            text.line("audit", "passed: nobody held two, no update lost, all locks free");
         }
-        Some(findings) => {
-            findings.iter().for_each(|finding| line("AUDIT FAILED", finding.clone()));
-        }
+        Some(findings) => findings.iter().for_each(|finding| text.line("AUDIT FAILED", finding)),
     }
-    text
 }
 
 /// What each node's NIC did for others, warm-up included; nothing unless that was simulated.
@@ -234,7 +280,7 @@ pub fn busiest(report: &lotus_fabric::sim::Report) -> String {
 }
 
 /// Mean and quantiles of latencies, in microseconds.
-fn latency(histogram: &Latencies) -> serde_json::Value {
+pub(super) fn latency(histogram: &Latencies) -> serde_json::Value {
     let at = |quantile| micros(histogram.value_at_quantile(quantile));
     json!({
         "mean_us": histogram.mean() / 1000.0,
@@ -272,25 +318,46 @@ fn hottest(histogram: &Latencies) -> serde_json::Value {
 }
 
 fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_json::Value {
+    let mut json = details_as_json(&args.system, &args.run, load, outcome);
+    let own = json!({
+        "locks": load.count,
+        "read_ratio": load.read_ratio,
+        "update_ratio": load.update_ratio,
+        "critical_section": load.section,
+        "failed": outcome.tally.failed,
+    });
+    extend(&mut json, own);
+    json
+}
+
+/// Adds the fields of one JSON object to another one.
+pub(super) fn extend(json: &mut serde_json::Value, with: serde_json::Value) {
+    if let (Some(json), serde_json::Value::Object(with)) = (json.as_object_mut(), with) {
+        json.extend(with);
+    }
+}
+
+/// What every load on locks reports.
+pub(super) fn details_as_json(
+    system: &SystemArgs,
+    run: &LockRunArgs,
+    load: &LockLoad,
+    outcome: &LockOutcome,
+) -> serde_json::Value {
     let LockOutcome { tally, findings, .. } = outcome;
     let (verbs, counts) = (&tally.verbs, &tally.counts);
     let fairness = load.audit.then_some(tally.fairness);
     json!({
         "lock": load.choice.kind.name(),
-        "fabric": args.fabric.name(),
-        "as_published": args.as_published,
-        "locks": load.count,
+        "fabric": run.fabric.name(),
+        "as_published": system.as_published,
         "zipf": load.zipf,
-        "read_ratio": load.read_ratio,
-        "update_ratio": load.update_ratio,
-        "critical_section": load.section,
         "object_bytes": load.object_bytes,
-        "clients": args.cns * args.threads * args.coroutines,
+        "clients": clients(run),
         "secs": load.secs,
         "operations": tally.operations,
         "operations_per_s": tally.operations as f64 / load.secs,
         "given_up": tally.refused,
-        "failed": tally.failed,
         "acquire": latency(&tally.acquire_ns),
         "operation": latency(&tally.operation_ns),
         "hottest": hottest(&tally.hottest_ns),

@@ -4,7 +4,7 @@
 //! * `deploy`: the cluster that a benchmark runs on; `memory_nodes`: memory nodes as processes of
 //!   their own, and `lotus host`;
 //! * `drive`: load on a cluster that runs already;
-//! * `locks`: load on a lock system alone.
+//! * `locks`: load on a lock system alone; `objects`: an object store on one.
 //!
 //! Everything that can be refused is refused before the run, output paths included, so that a
 //! typing error does not cost a run.
@@ -14,6 +14,7 @@ mod deploy;
 mod drive;
 pub mod locks;
 pub mod memory_nodes;
+pub mod objects;
 
 use std::io::{self, Write};
 use std::num::NonZero;

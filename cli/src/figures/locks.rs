@@ -248,7 +248,7 @@ impl LockMeasured {
             figure,
             series: series.name.clone(),
             label: point.label.clone(),
-            operations_per_s: tally.operations as f64 / args.secs,
+            operations_per_s: tally.operations as f64 / args.run.secs,
             published: point.published,
             given_up: lost / (lost + tally.operations as f64).max(1.0),
             published_given_up: point.published_given_up,

@@ -111,6 +111,28 @@ fn simulated_locks(flags: &[&str]) -> (Value, String) {
 }
 
 #[test]
+fn an_object_store_gets_and_sets_whole_objects() {
+    let json = scratch("objects.json");
+    let path = json.to_str().expect("UTF-8");
+    for (trace, bytes, gets) in [("small", 416, 0.65), ("large", 9216, 0.89)] {
+        let short = ["--fabric", "sim", "--secs", "0.01", "--warmup", "0.001"];
+        let flags = ["objects", "--lock", "declock", "--objects", "50", "--trace", trace];
+        let text = run(&[&flags[..], &short, &["--json", path]].concat());
+        let written = fs::read(&json).expect("it was written");
+        let report: Value = serde_json::from_slice(&written).expect("JSON");
+        let number = |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{report}"));
+        assert_eq!((number("object_bytes"), number("objects")), (f64::from(bytes), 50.0));
+        assert_eq!(number("gets") + number("sets"), number("operations"));
+        let share = number("gets") / number("operations");
+        assert!((share - gets).abs() < 0.05, "{trace}: {share}");
+        assert_eq!(report["audit"], serde_json::json!([]));
+        let each = |kind: &str| report[kind]["p50_us"].as_f64().expect("a time");
+        assert!(each("get") > 0.0 && each("set") > 0.0);
+        assert!(text.contains("gets a second") && text.contains("passed"), "{text}");
+    }
+}
+
+#[test]
 fn load_on_locks_reports_what_the_papers_do() {
     let (report, text) = simulated_locks(&["--lock", "dslr", "--coroutines", "8"]);
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}: {report}"));

@@ -1,0 +1,75 @@
+//! `lotus bench objects`: an object store on the locks of memory nodes (DecLock, Fig. 17).
+//!
+//! Objects and their locks are an array on the memory node. A get takes the lock shared and READs
+//! the object, a set takes it exclusively and WRITEs the object. The audit of locks sees to more
+//! here: a get that finds anything but the whole of the last object that was set is a finding.
+
+use lotus_benchmarks::locks::{LockLoad, LockOutcome, LockTally};
+use lotus_benchmarks::report::grouped;
+use serde_json::json;
+
+use super::Failure;
+use super::locks::{
+    Table, clients, details, details_as_json, extend, latency, on_machines, plain, quantiles, rate,
+    refuse, verdict,
+};
+use crate::args::ObjectsArgs;
+use crate::show::outputs::Outputs;
+use crate::show::{Verdict, screen};
+
+/// Runs the store and shows what came of it.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn run(args: &ObjectsArgs) -> Result<Verdict, Failure> {
+    let (load, run) = (load(args), &args.run);
+    refuse(run, &load)?;
+    let outputs = Outputs::check(run.json.as_deref(), None)?;
+    let outcome = on_machines(run, &load)?;
+    if let Some(output) = &outputs.json {
+        screen::write_json(output, &as_json(args, &load, &outcome))?;
+    }
+    screen::show(&text(args, &load, &outcome), &[&outputs.json])?;
+    Ok(verdict(&outcome))
+}
+
+fn load(args: &ObjectsArgs) -> LockLoad {
+    LockLoad {
+        count: args.objects,
+        zipf: args.zipf,
+        read_ratio: args.gets.unwrap_or(args.trace.gets),
+        object_bytes: args.bytes.unwrap_or(args.trace.bytes),
+        ..plain(&args.system, &args.run)
+    }
+}
+
+fn text(args: &ObjectsArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
+    let mut text = Table::default();
+    let (objects, bytes) = (grouped(load.count), grouped(load.object_bytes));
+    let (kind, fabric) = (load.choice.kind, args.run.fabric.name());
+    text.line("objects", format!("{objects} of {bytes} bytes, {kind} on {fabric}"));
+    text.line("clients", clients(&args.run));
+    text.line("operations a second", grouped(rate(outcome.tally.operations, load.secs)));
+    let LockTally { reader_ns, writer_ns, .. } = &outcome.tally;
+    for (name, latencies) in [("get", reader_ns), ("set", writer_ns)] {
+        text.line(&format!("{name}s a second"), grouped(rate(latencies.len(), load.secs)));
+        text.line(&format!("{name}, µs"), quantiles(latencies));
+    }
+    details(&mut text, load, outcome);
+    text.0
+}
+
+fn as_json(args: &ObjectsArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_json::Value {
+    let mut json = details_as_json(&args.system, &args.run, load, outcome);
+    let LockTally { reader_ns, writer_ns, .. } = &outcome.tally;
+    let own = json!({
+        "objects": load.count,
+        "get_ratio": load.read_ratio,
+        "gets": reader_ns.len(),
+        "get": latency(reader_ns),
+        "sets": writer_ns.len(),
+        "set": latency(writer_ns),
+    });
+    extend(&mut json, own);
+    json
+}
