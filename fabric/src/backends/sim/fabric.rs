@@ -118,7 +118,7 @@ impl Fabric for SimFabric {
             let source = std::io::ErrorKind::TimedOut.into();
             return Err(FabricError::Unreachable { node, source });
         }
-        if state.node(node).regions.slot(region).is_some() {
+        if state.node(node).regions.has(region) {
             return Err(FabricError::RegionTaken(node, region));
         }
         let out_of_memory = |source| FabricError::OutOfMemory { bytes, source };
@@ -129,7 +129,7 @@ impl Fabric for SimFabric {
         }
         let memory = Memory::anonymous(bytes as usize).map_err(out_of_memory)?;
         state.bytes += bytes;
-        *state.node(node).regions.slot(region) = Some(Region { memory, bytes, rights });
+        state.node(node).regions.add(region, Region { memory, bytes, rights });
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The registered memory of simulated nodes, and the effect of verbs on it.
 
+use crate::contract::ids::RegionId;
 use crate::contract::masked::{MaskedSwap, masked_sum};
 use crate::contract::region::{Memory, Rights, WORD_BYTES};
 use crate::contract::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
@@ -14,8 +15,8 @@ pub(super) struct Region {
     pub(super) rights: Rights,
 }
 
-/// All regions of one node, by number.
-pub(super) struct Regions(Vec<Option<Region>>);
+/// All regions of one node, by number, and whether there are any.
+pub(super) struct Regions(Vec<Option<Region>>, bool);
 
 /// Effect of a verb after its batch is gone.
 pub(super) enum Effect {
@@ -78,15 +79,28 @@ impl Effect {
 
 impl Regions {
     pub(super) fn new() -> Self {
-        Self((0..REGIONS_PER_NODE).map(|_| None).collect())
+        Self((0..REGIONS_PER_NODE).map(|_| None).collect(), false)
     }
 
-    pub(super) fn slot(&mut self, region: crate::contract::ids::RegionId) -> &mut Option<Region> {
-        &mut self.0[usize::from(region.0)]
+    pub(super) fn has(&self, number: RegionId) -> bool {
+        self.0[usize::from(number.0)].is_some()
+    }
+
+    /// Registers a region.
+    pub(super) fn add(&mut self, number: RegionId, region: Region) {
+        self.0[usize::from(number.0)] = Some(region);
+        self.1 = true;
+    }
+
+    /// Whether the node has no memory that others reach.
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        !self.1
     }
 
     /// Unregisters all regions; returns their total bytes.
     pub(super) fn lose(&mut self) -> u64 {
+        self.1 = false;
         self.0.iter_mut().filter_map(Option::take).map(|region| region.bytes).sum()
     }
 

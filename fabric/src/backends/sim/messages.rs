@@ -66,6 +66,19 @@ impl State {
         self.random.messages.random_range(0..=picos(self.chances.rates.message_delay_max))
     }
 
+    /// Delay of a message's trip: between two nodes without memory it may be another than between
+    /// one of them and a memory node.
+    #[inline]
+    fn message_travel(&mut self, from: Endpoint, to: Endpoint) -> Picos {
+        let travel = self.travel();
+        let Some(delay) = self.costs.cn_cn_delay else { return travel };
+        let is_compute = |at: Endpoint| self.nodes[usize::from(at.node.0)].regions.is_empty();
+        match is_compute(from) && is_compute(to) {
+            true => travel - self.costs.delay + delay,
+            false => travel,
+        }
+    }
+
     fn launch(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8], sent: Picos) {
         let spare = self.spare.pop();
         let mut copy = spare.unwrap_or_else(|| Vec::with_capacity(MAX_MESSAGE_BYTES / 16));
@@ -73,7 +86,7 @@ impl State {
         self.bytes += bytes.len() as u64;
         let message = Message { from, to, bytes: copy, placed: false };
         let key = self.messages.insert(message) as u32;
-        let at = sent.saturating_add(self.travel());
+        let at = sent.saturating_add(self.message_travel(from, to));
         self.queue.push(at, Event::Message(key));
     }
 

@@ -11,15 +11,18 @@
 //! * `extended.masked`, `extended.wide`: whether there are masked atomics, and such on 16 bytes;
 //! * `atomic_unit.wide_mops`: rate of those, where it is not that of other atomics;
 //! * `connection.initiator_depth`: READs and atomics that one connection may have unanswered;
+//! * `link.cn_cn_delay_ns`: delay of messages between two nodes that have no memory for others,
+//!   where it is not that between other nodes;
 //! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
 //!   do not travel with their work requests, and the NIC fetches them from memory.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::queue::{PICOS_PER_NANO, Picos};
+use super::queue::{PICOS_PER_NANO, Picos, picos};
 use crate::contract::verbs::{VerbKind, WorkRequest};
 
 /// Built-in profiles, by name.
@@ -104,6 +107,8 @@ pub(super) struct Costs {
     byte: Picos,
     overhead_bytes: u64,
     pub(super) delay: Picos,
+    /// Delay between two compute nodes, if it is another.
+    pub(super) cn_cn_delay: Option<Picos>,
     pub(super) jitter: Picos,
     pub(super) cpu: Cpu,
 }
@@ -195,6 +200,18 @@ impl Profile {
         Ok(Self { name: document.name, summary: document.summary, costs })
     }
 
+    /// The profile with another delay of messages between compute nodes, as `link.cn_cn_delay_ns`
+    /// has it: for experiments that vary it.
+    ///
+    /// # Panics
+    /// If it is more than a second.
+    #[must_use]
+    pub fn with_cn_cn_delay(mut self, delay: Duration) -> Self {
+        assert!(delay <= Duration::from_secs(1), "a delay of {delay:?} is a mistake");
+        self.costs.cn_cn_delay = Some(picos(delay));
+        self
+    }
+
     /// The profile's own name.
     pub fn name(&self) -> &str {
         &self.name
@@ -279,6 +296,7 @@ struct Link {
     gbps: Constant,
     overhead_bytes: Constant,
     delay_ns: Constant,
+    cn_cn_delay_ns: Option<Constant>,
     jitter_ns: Constant,
 }
 
@@ -442,6 +460,7 @@ impl Document {
             byte: link.gbps.rate(PICOS_PER_GBPS)?,
             overhead_bytes: link.overhead_bytes.checked(0.0..=MAX_OVERHEAD_BYTES)? as u64,
             delay: link.delay_ns.nanos()?,
+            cn_cn_delay: link.cn_cn_delay_ns.as_ref().map(Constant::nanos).transpose()?,
             jitter: link.jitter_ns.nanos()?,
             cpu: Cpu {
                 poll: cpu.poll_ns.nanos()?,

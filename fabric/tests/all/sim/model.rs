@@ -335,3 +335,34 @@ fn slow_cores_take_longer() {
     });
     assert_near(world.now().as_secs_f64() * 1e6, 1000.0, 0.05);
 }
+
+/// Time until a message from one node is taken in at another.
+fn message_takes(profile: &Profile, from: NodeId, to: NodeId) -> Duration {
+    let mut world = world(Config::new(1, 3, profile.clone()));
+    let running = Running::default();
+    let [sent, heard] = [(); 2].map(|()| Rc::new(Cell::new(None)));
+    let (said, into) = (Rc::clone(&sent), Rc::clone(&heard));
+    running.start(&mut world, at(to, 0), |lane: Lane| async move {
+        let executor = lane.executor().clone();
+        lane.on_message(Box::new(move |_, _| into.set(Some(executor.now()))));
+    });
+    running.start(&mut world, at(from, 0), |lane: Lane| async move {
+        said.set(Some(lane.executor().now()));
+        lane.send(at(to, 0), b"hello");
+    });
+    running.finish(&mut world);
+    world.run_for(Duration::from_millis(1)).expect("it arrives");
+    heard.get().expect("it was heard").since(sent.get().expect("it was sent"))
+}
+
+#[test]
+fn messages_between_compute_nodes_take_longer_if_the_profile_says_so() {
+    let near = Profile::named("cx3-56g").expect("built in");
+    let far = near.clone().with_cn_cn_delay(Duration::from_micros(50));
+    for (from, to) in [(CLIENT, MEMORY), (MEMORY, CLIENT)] {
+        assert_eq!(message_takes(&near, from, to), message_takes(&far, from, to));
+    }
+    let [before, after] = [&near, &far].map(|profile| message_takes(profile, CLIENT, OTHER));
+    assert!(before < Duration::from_micros(3), "{before:?}");
+    assert!((50..53).contains(&after.as_micros()), "{after:?}");
+}

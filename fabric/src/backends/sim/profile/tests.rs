@@ -42,6 +42,25 @@ fn what_not_every_nic_has_is_absent_unless_the_profile_has_it() {
 }
 
 #[test]
+fn messages_between_compute_nodes_have_a_delay_of_their_own_if_the_profile_says_so() {
+    let with = |key: &str| {
+        let text = IDEAL.replace("jitter_ns", &format!("{key}\njitter_ns"));
+        Profile::parse("p", text.as_bytes()).map(|profile| profile.costs.cn_cn_delay)
+    };
+    let key = "cn_cn_delay_ns = { value = 4000, source = \"a test\" }";
+    assert_eq!(with("").expect("well-formed"), None);
+    assert_eq!(with(key).expect("well-formed"), Some(4_000_000));
+    let profile = Profile::ideal().with_cn_cn_delay(Duration::from_nanos(7));
+    assert_eq!(profile.costs.cn_cn_delay, Some(7_000));
+    for (key, part) in
+        [(key.replace("4000", "-1"), "between"), (key.replace("a test", ""), "source")]
+    {
+        let error = with(&key).expect_err("malformed").to_string();
+        assert!(error.contains(part), "{error} has no {part}");
+    }
+}
+
+#[test]
 fn the_data_of_larger_writes_is_fetched_if_the_profile_says_so() {
     let with = |keys: &str| {
         let text = IDEAL.replace("[atomic_unit]", &format!("{keys}\n[atomic_unit]"));
