@@ -205,6 +205,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         object_bytes: 8,
         patience: None,
         habits: Habits::default(),
+        loses: None,
         cns: 1,
         threads: 1,
         coroutines: 1,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::NodeId;
 use lotus_fabric::lane::{Batch, Completed, Lane};
 use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::{Fabric, FabricError};
@@ -62,6 +63,7 @@ pub(super) struct Seat<S: LockSystem, F> {
     lane: Lane,
     client: Client<S>,
     shared: Arc<Shared<F>>,
+    roster: Roster,
     /// Number of the lane among all that have clients.
     index: usize,
 }
@@ -77,9 +79,9 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     ) -> Result<Self, FabricError> {
         let index = usize::from(member.node.0 - 1) * usize::from(shared.load.threads);
         let index = index + usize::from(lane);
-        let identity = Identity { member, peers: Rc::new(roster), service: SERVICE };
+        let identity = Identity { member, peers: Rc::new(roster.clone()), service: SERVICE };
         let (client, lane) = Client::open((shared.make)(), executor, fabric, lane, identity)?;
-        Ok(Self { lane, client, shared, index })
+        Ok(Self { lane, client, shared, roster, index })
     }
 
     pub(super) fn client(&self) -> Client<S> {
@@ -100,6 +102,12 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         self.has_failed() || self.shared.progress.is_complete(self.index)
     }
 
+    /// The node that this lane has to take off the membership, and when.
+    fn is_to_expel(&self) -> Option<(NodeId, Duration)> {
+        let load = &self.shared.load;
+        load.lost_node().zip(load.loses).filter(|_| self.index == 0)
+    }
+
     /// Waits for a time, or until the run is over.
     async fn wait_until(&self, time: Nanos) {
         let executor = self.lane.executor();
@@ -117,6 +125,13 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         let tally = Rc::new(RefCell::new(LockTally::default()));
         let (running, is_quiet) = (Rc::new(Cell::new(clients)), Rc::new(Cell::new(false)));
         seat.wait_until(begins).await;
+        if let Some((lost, after)) = seat.is_to_expel() {
+            let seat = Rc::clone(&seat);
+            executor.spawn(async move {
+                seat.lane.executor().sleep_until(begins.after(after)).await;
+                seat.roster.settle(lost);
+            });
+        }
         for number in 0..clients {
             let (seat, tally) = (Rc::clone(&seat), Rc::clone(&tally));
             let (running, is_quiet) = (Rc::clone(&running), Rc::clone(&is_quiet));
@@ -216,6 +231,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             tally.borrow_mut().failed += u64::from(counts);
             return Ok(());
         }
+        let leaves = executor.now();
         let released = self.client.release(hold).await;
         let ended = executor.now();
         shared.progress.tick(self.index, ended.0, true);
@@ -228,6 +244,12 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
             let acquire_ns = held.since(began).as_nanos() as u64;
             tally.operations += 1;
             tally.acquire_ns.saturating_record(acquire_ns);
+            let acquire = match wanted {
+                Mode::Shared => &mut tally.reader_acquire,
+                Mode::Update | Mode::Exclusive => &mut tally.writer_acquire,
+            };
+            acquire.record(held.since(began));
+            tally.released.record(ended.since(leaves));
             let of_kind = match wanted {
                 Mode::Shared => &mut tally.reader_ns,
                 Mode::Update | Mode::Exclusive => &mut tally.writer_ns,

@@ -42,8 +42,8 @@ const REGION: RegionId = RegionId(0);
 const OBJECT: u64 = 16;
 /// Longest latency that is told from longer ones, in nanoseconds.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
-/// Time until the end of a run for lanes to start.
-const START: Duration = Duration::from_millis(20);
+/// Time from the start of the machines until clients begin, for lanes to start.
+pub const START: Duration = Duration::from_millis(20);
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -68,6 +68,9 @@ pub struct LockLoad {
     pub patience: Option<Duration>,
     /// What clients do beside taking a lock and releasing it.
     pub habits: Habits,
+    /// Time after [`START`] at which the last compute node is lost, and taken off the membership;
+    /// the machines have to end it then.
+    pub loses: Option<Duration>,
     /// Compute nodes.
     pub cns: u16,
     /// Lanes of each compute node.
@@ -121,13 +124,17 @@ impl LockLoad {
         let Habits { failing, long_reads, .. } = self.habits;
         let kind = self.choice.kind;
         if failing > 0.0 {
-            let passes_over = matches!(kind, Kind::Dslr | Kind::DslrPlus);
-            if !passes_over || self.choice.recovery != Recovery::Paper {
-                return Err("only dslr as published goes on after holders that fail".to_owned());
+            let goes_on = matches!(kind, Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock);
+            if !goes_on || self.choice.recovery != Recovery::Paper {
+                let systems = "only dslr and shiftlock as published";
+                return Err(format!("{systems} go on after holders that fail"));
             }
             if self.audit {
                 return Err("holders that fail keep locks, which no audit can pass".to_owned());
             }
+        }
+        if self.loses.is_some() && (self.cns < 2 || self.audit) {
+            return Err("a lost node keeps locks, which no audit can pass; others go on".to_owned());
         }
         let terms = if long_reads.share > 0.0 { u32::from(long_reads.terms.max(1)) } else { 1 };
         match self.choice.capacity() {
@@ -136,6 +143,14 @@ impl LockLoad {
                 most / terms
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// The compute node that is lost, if one is.
+    pub const fn lost_node(&self) -> Option<NodeId> {
+        match self.loses {
+            Some(_) => Some(NodeId(self.cns)),
+            None => None,
         }
     }
 
@@ -169,6 +184,33 @@ impl Fairness {
     }
 }
 
+/// Sum of times, of which the mean is wanted alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TimeSum {
+    /// Number of times.
+    pub count: u64,
+    /// Their sum, in nanoseconds.
+    pub ns: u64,
+}
+
+impl TimeSum {
+    fn record(&mut self, time: Duration) {
+        *self += Self { count: 1, ns: time.as_nanos() as u64 };
+    }
+
+    /// The mean in nanoseconds; 0 of none.
+    pub fn mean_ns(&self) -> f64 {
+        self.ns as f64 / self.count.max(1) as f64
+    }
+}
+
+impl std::ops::AddAssign for TimeSum {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.ns += other.ns;
+    }
+}
+
 /// What one lane, or all of them, have done.
 #[derive(Clone, Debug)]
 pub struct LockTally {
@@ -186,6 +228,12 @@ pub struct LockTally {
     pub reader_ns: Latencies,
     /// The same of all other requests.
     pub writer_ns: Latencies,
+    /// Time from the request of a reader to the lock.
+    pub reader_acquire: TimeSum,
+    /// The same of the others.
+    pub writer_acquire: TimeSum,
+    /// Time from the beginning of the release to its end.
+    pub released: TimeSum,
     /// Time from the request to the most popular lock, in nanoseconds; empty if all are drawn as
     /// often.
     pub hottest_ns: Latencies,
@@ -213,6 +261,9 @@ impl Default for LockTally {
             operation_ns: histogram(),
             reader_ns: histogram(),
             writer_ns: histogram(),
+            reader_acquire: TimeSum::default(),
+            writer_acquire: TimeSum::default(),
+            released: TimeSum::default(),
             hottest_ns: histogram(),
             counts: Counts::default(),
             verbs: VerbCounters::default(),
@@ -232,6 +283,9 @@ impl std::ops::AddAssign for LockTally {
         self.operation_ns.add(other.operation_ns).expect(adds);
         self.reader_ns.add(other.reader_ns).expect(adds);
         self.writer_ns.add(other.writer_ns).expect(adds);
+        self.reader_acquire += other.reader_acquire;
+        self.writer_acquire += other.writer_acquire;
+        self.released += other.released;
         self.hottest_ns.add(other.hottest_ns).expect(adds);
         self.counts += other.counts;
         self.verbs += &other.verbs;
@@ -325,7 +379,8 @@ impl<M: Machines> Visitor for Run<'_, M> {
                 let open = open(fabric, member, lane, roster.clone(), Arc::clone(&shared));
                 let program = clients(open, sender.clone(), stopped.clone());
                 let name = format!("locks-{}-{lane}", member.node.0);
-                cores.push(machines.start(member.node, &name, program).map_err(refused)?);
+                let core = machines.start(member.node, &name, program).map_err(refused)?;
+                cores.push((member.node, core));
             }
         }
         drop(sender);
@@ -334,10 +389,12 @@ impl<M: Machines> Visitor for Run<'_, M> {
             let Some(tally) = machines.wait(&reports) else { break };
             outcome.tally += tally;
         }
-        outcome.utilisation = machines.utilisation();
+        outcome.utilisation = machines.utilisation().map(since_start);
         drop(stop);
-        let ended =
-            cores.into_iter().map(|core| machines.join(core)).fold(true, |all, one| all & one);
+        let lost = shared.load.lost_node();
+        let joined =
+            cores.into_iter().map(|(node, core)| machines.join(core) | (lost == Some(node)));
+        let ended = joined.fold(true, |all, one| all & one);
         if let Some(why) = shared.progress.failure() {
             return Err(DeployError::Failed(why.clone()));
         }
@@ -353,6 +410,15 @@ impl<M: Machines> Visitor for Run<'_, M> {
         }
         Ok(outcome)
     }
+}
+
+/// Utilisation since the clients have begun: before that, lanes were opened, and nothing was used.
+fn since_start(mut report: Report) -> Report {
+    let all = report.elapsed;
+    report.elapsed = all.saturating_sub(START);
+    let longer = all.as_secs_f64() / report.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    report.resources.iter_mut().for_each(|entry| entry.busy = (entry.busy * longer).min(1.0));
+    report
 }
 
 /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
@@ -459,120 +525,4 @@ struct Times {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
-    use lotus_fabric::machines::Threads;
-    use lotus_fabric::sim::{Config, Profile, SimMachines, World};
-    use lotus_locks::systems::Kind;
-
-    use super::*;
-
-    fn short() -> LockLoad {
-        LockLoad {
-            choice: Choice::of(Kind::Dslr),
-            count: 20,
-            zipf: 0.99,
-            read_ratio: 0.5,
-            update_ratio: 0.0,
-            section: 1,
-            object_bytes: 8,
-            patience: None,
-            habits: Habits::default(),
-            cns: 2,
-            threads: 2,
-            coroutines: 2,
-            warmup: 0.01,
-            secs: 0.05,
-            audit: true,
-        }
-    }
-
-    #[test]
-    fn a_failure_outside_ends_the_run_long_before_its_time() {
-        let load = LockLoad { secs: 1e6, ..short() };
-        let progress = Arc::new(Progress::new(4, |_| ()));
-        progress.fail("a memory node has ended".to_owned());
-        let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress);
-        let failed = DeployError::Failed("a memory node has ended".to_owned());
-        assert_eq!(outcome.expect_err("it has failed"), failed);
-    }
-
-    #[test]
-    fn lanes_that_cannot_be_opened_end_the_run_with_a_sentence() {
-        let (load, machines) = (LockLoad { secs: 1e6, ..short() }, Threads::new(4, 1));
-        let progress = Arc::new(Progress::new(4, |_| ()));
-        let taken = Endpoint { node: NodeId(2), lane: LaneId(1) };
-        let executor = Executor::new(machines.outside());
-        let lane = machines.fabric().open_lane(taken, Epoch(1), executor.handle().waker());
-        let Err(DeployError::Failed(why)) = run(&machines, &load, &progress) else {
-            panic!("the lane is taken")
-        };
-        assert!(why.contains("lane"), "{why}");
-        drop(lane);
-    }
-
-    #[test]
-    fn progress_counts_what_is_done_on_all_lanes() {
-        for audit in [true, false] {
-            let load = LockLoad { audit, ..short() };
-            let phases = Arc::new(Mutex::new(Vec::new()));
-            let seen = Arc::clone(&phases);
-            let enter = move |phase| seen.lock().expect("no panic").push(phase);
-            let progress = Arc::new(Progress::new(4, enter));
-            let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress).expect("it runs");
-            // Those of the warm-up do not count in the outcome.
-            assert!(progress.committed() >= outcome.tally.operations, "{outcome:?}");
-            assert!(outcome.tally.operations > 0 && progress.fraction() > 0.0);
-            assert_eq!(outcome.findings, audit.then(Vec::new));
-            let expected = [Phase::Running, Phase::Auditing];
-            assert_eq!(*phases.lock().expect("no panic"), expected[..1 + usize::from(audit)]);
-        }
-    }
-
-    #[test]
-    fn a_distribution_rises_to_the_slowest() {
-        let mut tally = LockTally::default();
-        assert_eq!(distribution(&tally.hottest_ns), []);
-        for ns in 1..=1000 {
-            tally.hottest_ns.saturating_record(ns);
-        }
-        let points = distribution(&tally.hottest_ns);
-        assert!(points.is_sorted_by(|one, next| one.0 < next.0 && one.1 <= next.1), "{points:?}");
-        assert_eq!((points[0], points[49]), ((0.01, 10), (0.5, 500)));
-        assert_eq!(points.last(), Some(&(1.0, 1000)));
-    }
-
-    /// One lock and as many requests as fit: writers follow each other, and what is noted of all
-    /// lanes is put together.
-    #[test]
-    fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
-        let run = |load: LockLoad| {
-            let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
-            let machines = SimMachines::new(World::new(world).expect("a valid world"));
-            let progress = Arc::new(Progress::new(4, |_| ()));
-            run(&machines, &load, &progress).expect("it runs").tally
-        };
-        let short = LockLoad { warmup: 0.0005, secs: 0.002, coroutines: 4, ..short() };
-        let one = LockLoad { count: 1, read_ratio: 0.2, ..short.clone() };
-        let (queue, retries) =
-            (run(one.clone()), run(LockLoad { choice: Choice::of(Kind::Cas), ..one.clone() }));
-        // There is one lock, so it is the hottest.
-        assert_eq!(queue.hottest_ns, queue.acquire_ns);
-        assert!(queue.fairness.longest_run > 2, "{:?}", queue.fairness);
-        // Requests may change places on the way to the lock, but not in its queue.
-        let clients = 2 * 2 * 4;
-        assert!(queue.fairness.largest_bypass < clients, "{:?}", queue.fairness);
-        assert!(retries.fairness.largest_bypass > clients, "{:?}", retries.fairness);
-        let unseen = run(LockLoad { audit: false, ..one });
-        assert_eq!(unseen.fairness, Fairness::default());
-        assert_eq!(unseen.operations, queue.operations, "an audit takes no time of the clients");
-        let readers = run(LockLoad { read_ratio: 1.0, ..short.clone() });
-        assert_eq!(readers.fairness.longest_run, 0);
-        assert!(!readers.hottest_ns.is_empty());
-        assert!(readers.hottest_ns.len() < readers.operations);
-        let uniform = run(LockLoad { zipf: 0.0, ..short });
-        assert!(uniform.hottest_ns.is_empty());
-    }
-}
+mod tests;

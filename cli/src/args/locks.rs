@@ -56,6 +56,13 @@ pub struct LockRunArgs {
     /// [default: cx3-56g].
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
+    /// Simulated delay of messages between compute nodes, in nanoseconds [default: the profile's].
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub cn_cn_ns: Option<u64>,
+    /// Loses the last compute node so long after the clients have begun, in milliseconds; on sim.
+    #[arg(long, value_name = "N")]
+    pub lose_ms: Option<u64>,
     /// Compute nodes.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = count(64))]
     pub cns: usize,
@@ -113,7 +120,8 @@ pub struct LocksArgs {
     /// Time between a release and a client's next request, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub think_us: u64,
-    /// Share of holders that fail, and release nothing; dslr and dslr+ as published go on.
+    /// Share of holders that fail, and release nothing; dslr, dslr+ and shiftlock as published go
+    /// on.
     #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = ratio)]
     pub failing: f64,
     /// Share of requests that read for long.

@@ -7,13 +7,15 @@ use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::locks::{
-    self, Fairness, Habits, Latencies, LockLoad, LockOutcome, LockTally, LongReads,
+    self, Fairness, Habits, Latencies, LockLoad, LockOutcome, LockTally, LongReads, TimeSum,
 };
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::shm::MAX_LANES;
-use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
+use lotus_fabric::sim::{
+    Config, Fault, Interleaving, MemoryFate, Scheduled, SimMachines, When, World,
+};
 use lotus_locks::systems::{Choice, Declock, DslrTimes, Release};
 use lotus_locks::word::DeclockFields;
 use lotus_locks::{Counts, Recovery};
@@ -128,6 +130,7 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
         object_bytes: 8,
         patience: None,
         habits: Habits::default(),
+        loses: run.lose_ms.map(Duration::from_millis),
         cns: run.cns as u16,
         threads: run.threads as u16,
         coroutines: run.coroutines as u16,
@@ -143,8 +146,11 @@ pub(super) fn clients(run: &LockRunArgs) -> usize {
 
 /// Refuses a fabric that cannot be had, or not for as many lanes.
 fn check_fabric(args: &LockRunArgs) -> Result<(), String> {
-    if args.profile.is_some() && args.fabric != Fabric::Sim {
+    if (args.profile.is_some() || args.cn_cn_ns.is_some()) && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
+    }
+    if args.lose_ms.is_some() && args.fabric != Fabric::Sim {
+        return Err("only simulated nodes are lost".to_owned());
     }
     let lanes = args.cns * args.threads;
     match args.fabric {
@@ -168,9 +174,18 @@ pub(super) fn on_machines(args: &LockRunArgs, load: &LockLoad) -> Result<LockOut
             });
         }
         Fabric::Sim => {
-            let profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
+            let mut profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
+            if let Some(ns) = args.cn_cn_ns {
+                profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
+            }
             let interleaving = Interleaving::PerBatch;
-            let config = Config { interleaving, ..Config::new(args.seed, nodes, profile) };
+            let losses = load.lost_node().zip(load.loses).map(|(node, after)| Scheduled {
+                when: When::At(locks::START + after),
+                fault: Fault::Crash { node, memory: MemoryFate::Lost },
+            });
+            let schedule = losses.into_iter().collect();
+            let config =
+                Config { interleaving, schedule, ..Config::new(args.seed, nodes, profile) };
             let world = World::new(config).map_err(|error| deploy::refused(&error))?;
             locks::run(&SimMachines::new(world), load, progress)
         }
@@ -226,6 +241,15 @@ fn summary(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) {
 /// What operations of a lock system cost, and how it treats them; what the audit has found.
 pub(super) fn details(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) {
     let tally = &outcome.tally;
+    let mean = |times: &TimeSum| times.mean_ns() / 1000.0;
+    let (reader, writer) = (mean(&tally.reader_acquire), mean(&tally.writer_acquire));
+    let release = mean(&tally.released);
+    text.line(
+        "means, µs",
+        format!(
+            "{reader:.1} of readers, {writer:.1} of writers to the lock, {release:.1} to release it"
+        ),
+    );
     if !tally.hottest_ns.is_empty() {
         text.line("hottest lock, µs", quantiles(&tally.hottest_ns));
     }
@@ -245,8 +269,11 @@ pub(super) fn details(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) 
     text.line("retries", format!("{:.3} an acquisition", retries(&tally.counts)));
     let waited = 100.0 * of(tally.counts.waited);
     text.line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
-    let (resets, ghosts) = (tally.counts.resets, tally.counts.ghosts);
-    text.line("resets, ghosts", format!("{resets}, {}", grouped(ghosts)));
+    let refetches = per(tally.counts.refetches, tally.counts.acquired);
+    text.line("refetches", format!("{refetches:.4} a release"));
+    let Counts { resets, reset_ns, ghosts, .. } = tally.counts;
+    let reset = micros(reset_ns) / resets.max(1) as f64;
+    text.line("resets, ghosts", format!("{resets} of {reset:.1} µs, {}", grouped(ghosts)));
     if load.audit {
         let Fairness { longest_run, largest_bypass } = tally.fairness;
         let (run, bypass) = (grouped(longest_run), grouped(largest_bypass));
@@ -360,6 +387,9 @@ pub(super) fn details_as_json(
         "given_up": tally.refused,
         "acquire": latency(&tally.acquire_ns),
         "operation": latency(&tally.operation_ns),
+        "readers_acquire_us": tally.reader_acquire.mean_ns() / 1000.0,
+        "writers_acquire_us": tally.writer_acquire.mean_ns() / 1000.0,
+        "release_us": tally.released.mean_ns() / 1000.0,
         "hottest": hottest(&tally.hottest_ns),
         "reads": verbs.reads,
         "writes": verbs.writes,
@@ -371,7 +401,9 @@ pub(super) fn details_as_json(
         "retries": counts.retries,
         "retries_per_acquisition": retries(counts),
         "waited": counts.waited,
+        "refetches": counts.refetches,
         "resets": counts.resets,
+        "reset_us": micros(counts.reset_ns) / counts.resets.max(1) as f64,
         "ghosts": counts.ghosts,
         "longest_writer_run": fairness.map(|fairness| fairness.longest_run),
         "largest_bypass": fairness.map(|fairness| fairness.largest_bypass),

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
 use lotus_fabric::rpc::Patience;
 use lotus_sabotage::{Rule, broken};
@@ -53,7 +54,8 @@ impl<S: LockSystem> Core<S> {
     pub(super) fn begin_reset(self: &Rc<Self>, why: Message, at: RemoteAddr, number: u32) {
         let Some(head) = self.system.head() else { return };
         if self.resetting.borrow_mut().insert(at) {
-            let reset = Reset { core: Rc::clone(self), at, head };
+            let began = self.lane.executor().now();
+            let reset = Reset { core: Rc::clone(self), at, head, began };
             self.lane.executor().spawn(async move {
                 // Given up, it is for others, or for nobody.
                 let _ = reset.carry_out(why, number).await;
@@ -67,6 +69,7 @@ struct Reset<S: LockSystem> {
     core: Rc<Core<S>>,
     at: RemoteAddr,
     head: Head,
+    began: Nanos,
 }
 
 impl<S: LockSystem> Reset<S> {
@@ -84,8 +87,16 @@ impl<S: LockSystem> Reset<S> {
         let generation = self.head.generation(marked);
         self.ask(members, generation).await?;
         self.free(generation).await?;
-        self.core.counts.borrow_mut().resets += 1;
+        self.count();
         self.unclaim(claim, epoch).await
+    }
+
+    /// Counts a reset that has freed the lock, and the time it took.
+    fn count(&self) {
+        let took = self.core.lane.executor().now().since(self.began);
+        let counts = &mut *self.core.counts.borrow_mut();
+        counts.resets += 1;
+        counts.reset_ns += took.as_nanos() as u64;
     }
 
     /// Whether the lock is of another generation than that in which it was full.

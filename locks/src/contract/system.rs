@@ -235,6 +235,11 @@ pub struct Counts {
     pub barred: u64,
     /// Resets carried out by this lane.
     pub resets: u64,
+    /// Time that they took until the lock was free again, in nanoseconds; of locks
+    /// that a keeper frees it is not taken.
+    pub reset_ns: u64,
+    /// READs of entries that releases have repeated ([`Verb::ReadAll`]).
+    pub refetches: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -246,6 +251,8 @@ impl std::ops::AddAssign for Counts {
         self.ghosts += other.ghosts;
         self.barred += other.barred;
         self.resets += other.resets;
+        self.reset_ns += other.reset_ns;
+        self.refetches += other.refetches;
     }
 }
 
@@ -262,6 +269,8 @@ impl std::ops::Sub for Counts {
             ghosts: self.ghosts - earlier.ghosts,
             barred: self.barred - earlier.barred,
             resets: self.resets - earlier.resets,
+            reset_ns: self.reset_ns - earlier.reset_ns,
+            refetches: self.refetches - earlier.refetches,
         }
     }
 }
@@ -425,6 +434,8 @@ mod tests {
             ghosts: 5 * first,
             barred: 6 * first,
             resets: 7 * first,
+            reset_ns: 8 * first,
+            refetches: 9 * first,
         }
     }
 

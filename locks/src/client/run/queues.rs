@@ -31,6 +31,7 @@ impl<S: LockSystem> Run<S> {
                 (head, Answer::All(batch.read(entries, bytes)))
             }
             _ => {
+                core.counts.borrow_mut().refetches += u64::from(self.is_leaving);
                 let head = batch.read(self.at, 8);
                 (head, Answer::All(batch.read(entries, bytes)))
             }

@@ -1,0 +1,173 @@
+//! What a load on locks measures, and how it ends.
+
+use std::sync::Mutex;
+
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
+use lotus_fabric::machines::Threads;
+use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
+use lotus_locks::systems::Kind;
+
+use super::*;
+
+fn short() -> LockLoad {
+    LockLoad {
+        choice: Choice::of(Kind::Dslr),
+        count: 20,
+        zipf: 0.99,
+        read_ratio: 0.5,
+        update_ratio: 0.0,
+        section: 1,
+        object_bytes: 8,
+        patience: None,
+        habits: Habits::default(),
+        loses: None,
+        cns: 2,
+        threads: 2,
+        coroutines: 2,
+        warmup: 0.01,
+        secs: 0.05,
+        audit: true,
+    }
+}
+
+#[test]
+fn a_failure_outside_ends_the_run_long_before_its_time() {
+    let load = LockLoad { secs: 1e6, ..short() };
+    let progress = Arc::new(Progress::new(4, |_| ()));
+    progress.fail("a memory node has ended".to_owned());
+    let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress);
+    let failed = DeployError::Failed("a memory node has ended".to_owned());
+    assert_eq!(outcome.expect_err("it has failed"), failed);
+}
+
+#[test]
+fn lanes_that_cannot_be_opened_end_the_run_with_a_sentence() {
+    let (load, machines) = (LockLoad { secs: 1e6, ..short() }, Threads::new(4, 1));
+    let progress = Arc::new(Progress::new(4, |_| ()));
+    let taken = Endpoint { node: NodeId(2), lane: LaneId(1) };
+    let executor = Executor::new(machines.outside());
+    let lane = machines.fabric().open_lane(taken, Epoch(1), executor.handle().waker());
+    let Err(DeployError::Failed(why)) = run(&machines, &load, &progress) else {
+        panic!("the lane is taken")
+    };
+    assert!(why.contains("lane"), "{why}");
+    drop(lane);
+}
+
+#[test]
+fn progress_counts_what_is_done_on_all_lanes() {
+    for audit in [true, false] {
+        let load = LockLoad { audit, ..short() };
+        let phases = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&phases);
+        let enter = move |phase| seen.lock().expect("no panic").push(phase);
+        let progress = Arc::new(Progress::new(4, enter));
+        let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress).expect("it runs");
+        // Those of the warm-up do not count in the outcome.
+        assert!(progress.committed() >= outcome.tally.operations, "{outcome:?}");
+        assert!(outcome.tally.operations > 0 && progress.fraction() > 0.0);
+        assert_eq!(outcome.findings, audit.then(Vec::new));
+        let expected = [Phase::Running, Phase::Auditing];
+        assert_eq!(*phases.lock().expect("no panic"), expected[..1 + usize::from(audit)]);
+    }
+}
+
+#[test]
+fn readers_writers_and_releases_are_timed_and_utilisation_is_that_of_the_clients() {
+    let load = LockLoad { warmup: 0.0, secs: 0.001, cns: 1, coroutines: 1, ..short() };
+    let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
+    let machines = SimMachines::new(World::new(world).expect("a valid world"));
+    let progress = Arc::new(Progress::new(2, |_| ()));
+    let LockOutcome { tally, utilisation, .. } = run(&machines, &load, &progress).expect("runs");
+    assert_eq!(tally.reader_acquire.count + tally.writer_acquire.count, tally.operations);
+    assert_eq!(tally.released.count, tally.operations);
+    for times in [tally.reader_acquire, tally.writer_acquire, tally.released] {
+        assert!((1_000.0..20_000.0).contains(&times.mean_ns()), "{times:?}");
+    }
+    let report = utilisation.expect("simulated");
+    assert!(report.elapsed < Duration::from_millis(2), "{:?}", report.elapsed);
+    // Two clients that wait for nothing but the network keep no core idle for long.
+    let busy = report.bound().expect("something was used").busy;
+    assert!((0.02..=1.0).contains(&busy), "{busy}");
+}
+
+#[test]
+fn the_others_go_on_without_a_compute_node_that_is_lost() {
+    let choice = Choice { recovery: Recovery::Paper, ..Choice::of(Kind::Declock) };
+    let loses = Some(Duration::from_millis(1));
+    let load = LockLoad { choice, loses, audit: false, warmup: 0.12, secs: 0.01, ..short() };
+    assert_eq!(load.check(), Ok(()));
+    assert!(LockLoad { audit: true, ..load.clone() }.check().is_err());
+    let node = load.lost_node().expect("one is lost");
+    let crash = Scheduled {
+        when: When::At(START + Duration::from_millis(1)),
+        fault: Fault::Crash { node, memory: MemoryFate::Lost },
+    };
+    let profile = Profile::named("cx3-56g").expect("built in");
+    let world = Config { schedule: vec![crash], ..Config::new(1, load.nodes(), profile) };
+    let machines = SimMachines::new(World::new(world).expect("a valid world"));
+    let progress = Arc::new(Progress::new(4, |_| ()));
+    let tally = run(&machines, &load, &progress).expect("the others end").tally;
+    // The locks that it has held were reset meanwhile.
+    assert!(tally.operations > 1000, "{tally:?}");
+}
+
+#[test]
+fn releases_read_again_what_was_not_written_when_they_came() {
+    let run = |kind| {
+        let load = LockLoad { choice: Choice::of(kind), count: 8, section: 0, ..short() };
+        let load = LockLoad { warmup: 0.0, secs: 0.005, read_ratio: 0.0, zipf: 0.0, ..load };
+        let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
+        let machines = SimMachines::new(World::new(world).expect("a valid world"));
+        run(&machines, &load, &Arc::new(Progress::new(4, |_| ()))).expect("it runs").tally
+    };
+    let [queue, tickets] = [Kind::Declock, Kind::Dslr].map(run);
+    assert!(queue.counts.refetches > 0, "{:?}", queue.counts);
+    assert!(queue.counts.refetches < queue.counts.acquired, "{:?}", queue.counts);
+    assert_eq!(tickets.counts.refetches, 0);
+}
+
+#[test]
+fn a_distribution_rises_to_the_slowest() {
+    let mut tally = LockTally::default();
+    assert_eq!(distribution(&tally.hottest_ns), []);
+    for ns in 1..=1000 {
+        tally.hottest_ns.saturating_record(ns);
+    }
+    let points = distribution(&tally.hottest_ns);
+    assert!(points.is_sorted_by(|one, next| one.0 < next.0 && one.1 <= next.1), "{points:?}");
+    assert_eq!((points[0], points[49]), ((0.01, 10), (0.5, 500)));
+    assert_eq!(points.last(), Some(&(1.0, 1000)));
+}
+
+/// One lock and as many requests as fit: writers follow each other, and what is noted of all
+/// lanes is put together.
+#[test]
+fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
+    let run = |load: LockLoad| {
+        let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
+        let machines = SimMachines::new(World::new(world).expect("a valid world"));
+        let progress = Arc::new(Progress::new(4, |_| ()));
+        run(&machines, &load, &progress).expect("it runs").tally
+    };
+    let short = LockLoad { warmup: 0.0005, secs: 0.002, coroutines: 4, ..short() };
+    let one = LockLoad { count: 1, read_ratio: 0.2, ..short.clone() };
+    let (queue, retries) =
+        (run(one.clone()), run(LockLoad { choice: Choice::of(Kind::Cas), ..one.clone() }));
+    // There is one lock, so it is the hottest.
+    assert_eq!(queue.hottest_ns, queue.acquire_ns);
+    assert!(queue.fairness.longest_run > 2, "{:?}", queue.fairness);
+    // Requests may change places on the way to the lock, but not in its queue.
+    let clients = 2 * 2 * 4;
+    assert!(queue.fairness.largest_bypass < clients, "{:?}", queue.fairness);
+    assert!(retries.fairness.largest_bypass > clients, "{:?}", retries.fairness);
+    let unseen = run(LockLoad { audit: false, ..one });
+    assert_eq!(unseen.fairness, Fairness::default());
+    assert_eq!(unseen.operations, queue.operations, "an audit takes no time of the clients");
+    let readers = run(LockLoad { read_ratio: 1.0, ..short.clone() });
+    assert_eq!(readers.fairness.longest_run, 0);
+    assert!(!readers.hottest_ns.is_empty());
+    assert!(readers.hottest_ns.len() < readers.operations);
+    let uniform = run(LockLoad { zipf: 0.0, ..short });
+    assert!(uniform.hottest_ns.is_empty());
+}
