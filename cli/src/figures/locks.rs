@@ -1,23 +1,26 @@
 //! Experiments with lock systems alone, each a file in `cli/figures/locks`.
 //!
-//! An experiment sweeps one flag of `lotus bench locks`, for some series; what is published is a
-//! number of operations a second, a share of requests that were given up, a share of a NIC's
-//! capacity, or only an order, which the file's remarks tell. Each experiment has the simulated
-//! testbed of its paper.
+//! An experiment sweeps one flag of `lotus bench locks`, for some series, on the simulated testbed
+//! of its paper. What is published is values of its measures, multiples of one point over another,
+//! or only an order, which the file's remarks tell. They also say what bounds the points that
+//! differ: each names its busiest resource.
+//!
+//! `measures`: the quantities.
 
-use std::fmt::Write as _;
+mod measures;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use lotus_benchmarks::locks::LockOutcome;
-use lotus_benchmarks::report::grouped;
 use serde::{Deserialize, Serialize};
 
 use super::plot::{Line, Plot};
 use super::{Failure, announce};
 use crate::args::LocksArgs;
 use crate::bench::locks;
+use measures::Measure;
 
 macro_rules! files {
     ($($name:literal)*) => {
@@ -29,29 +32,27 @@ macro_rules! files {
 
 files! {
     "shiftlock-one-lock"
+    "shiftlock-workloads"
+    "shiftlock-verbs"
+    "shiftlock-clients"
+    "shiftlock-breakdown"
+    "shiftlock-threshold"
+    "shiftlock-failures"
+    "declock-clients"
+    "declock-length"
+    "declock-reads"
+    "declock-locks"
+    "declock-refetch"
+    "declock-capacity"
+    "declock-reset"
+    "declock-failures"
+    "declock-far"
     "dslr-backoff"
     "dslr-lease"
     "dslr-multi-slot"
     "dslr-polling"
     "dslr-skew"
 }
-
-/// Columns of each point. Those in which nothing stands are not shown.
-const COLUMNS: [&str; 13] = [
-    "series",
-    "point",
-    "operations/s",
-    "published",
-    "off by %",
-    "given up %",
-    "published %",
-    "NIC %",
-    "published %",
-    "acquire p50 us",
-    "acquire p99 us",
-    "retries",
-    "busiest",
-];
 
 /// One experiment.
 #[derive(Debug, Deserialize)]
@@ -68,17 +69,22 @@ pub(super) struct LockFigure {
     /// What the points differ in, with its unit.
     sweep: String,
     /// What is drawn.
-    drawn: Drawn,
+    drawn: Measure,
+    /// What is shown of each point.
+    #[serde(default = "usual")]
+    measures: Vec<Measure>,
     series: Vec<LockSeries>,
+    points: Vec<LockPoint>,
+    /// What is published of points.
+    #[serde(default)]
+    published: Vec<Published>,
+    /// What is published of two points, one as a multiple of the other.
+    #[serde(default)]
+    ratios: Vec<Ratio>,
 }
 
-/// A measure that is drawn over the sweep.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Drawn {
-    Operations,
-    GivenUp,
-    Nic,
+fn usual() -> Vec<Measure> {
+    Measure::USUAL.into()
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,22 +92,38 @@ enum Drawn {
 struct LockSeries {
     name: String,
     flags: String,
-    points: Vec<LockPoint>,
+    /// Labels of the points that it has, if not all.
+    at: Option<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields)]
 struct LockPoint {
     label: String,
     /// Flags of this point alone.
     #[serde(default)]
     flags: String,
-    /// Operations a second, as published.
-    published: Option<f64>,
-    /// Share of requests that were given up, as published.
-    published_given_up: Option<f64>,
-    /// Share of the capacity of the memory node's NIC, as published.
-    published_nic: Option<f64>,
+}
+
+/// A published value, of one point, or of all of a series.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Published {
+    series: String,
+    point: Option<String>,
+    measure: Measure,
+    value: f64,
+}
+
+/// A published multiple.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ratio {
+    measure: Measure,
+    /// Series and point.
+    of: [String; 2],
+    over: [String; 2],
+    value: f64,
 }
 
 /// A measured point.
@@ -110,19 +132,9 @@ pub(super) struct LockMeasured {
     figure: &'static str,
     series: String,
     label: String,
-    operations_per_s: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    published: Option<f64>,
-    /// Share of requests that were given up, lost to another, or failed.
-    given_up: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    published_given_up: Option<f64>,
-    /// Share of the time for which the memory node's NIC served requests.
-    nic: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    published_nic: Option<f64>,
-    acquire_us: [f64; 2],
-    retries: f64,
+    measured: BTreeMap<Measure, f64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    published: BTreeMap<Measure, f64>,
     /// The busiest resource, and its share.
     busiest: String,
     /// Whether the audit passed, if there was one.
@@ -144,6 +156,10 @@ impl LockSeries {
         let words = words.into_iter().flat_map(|words| words.split_whitespace());
         LockLine::try_parse_from(words).map(|line| line.locks)
     }
+
+    fn has(&self, point: &LockPoint) -> bool {
+        self.at.as_ref().is_none_or(|at| at.contains(&point.label))
+    }
 }
 
 impl LockFigure {
@@ -153,46 +169,110 @@ impl LockFigure {
         toml::from_str(file).expect("the files are sound")
     }
 
+    /// All points, series by series.
+    fn all(&self) -> impl Iterator<Item = (&LockSeries, &LockPoint)> {
+        let of = |series| self.points.iter().map(move |point| (series, point));
+        self.series.iter().flat_map(of).filter(|(series, point)| series.has(point))
+    }
+
     /// Measures all points.
     ///
     /// # Errors
     /// [`Failure::Bench`].
     pub(super) fn measure(&self, figure: &'static str) -> Result<Vec<LockMeasured>, Failure> {
         let mut measured = Vec::new();
-        let points: usize = self.series.iter().map(|series| series.points.len()).sum();
-        for series in &self.series {
-            for point in &series.points {
-                let label = format!("{}, {}", series.name, point.label);
-                announce(figure, &label, measured.len(), points);
-                let args = series.line(self, point).expect("the files are sound");
-                let outcome =
-                    locks::measure(&args).map_err(|error| Failure::Bench { label, error })?;
-                measured.push(LockMeasured::new(figure, series, point, &args, &outcome));
-            }
+        let points = self.all().count();
+        for (series, point) in self.all() {
+            let label = format!("{}, {}", series.name, point.label);
+            announce(figure, &label, measured.len(), points);
+            let args = series.line(self, point).expect("the files are sound");
+            let outcome = locks::measure(&args).map_err(|error| Failure::Bench { label, error })?;
+            let value = |measure: &Measure| (*measure, measure.of(&args, &outcome));
+            measured.push(LockMeasured {
+                figure,
+                series: series.name.clone(),
+                label: point.label.clone(),
+                measured: self.measures.iter().map(value).collect(),
+                published: self.published_of(series, point),
+                busiest: outcome.utilisation.as_ref().map_or_else(String::new, locks::busiest),
+                audited: outcome.findings.as_ref().map(Vec::is_empty),
+            });
         }
         Ok(measured)
     }
 
-    pub(super) fn show(&self, measured: &[LockMeasured]) -> String {
-        let header = COLUMNS.map(|column| match column {
-            "point" => self.sweep.clone(),
-            other => other.to_owned(),
-        });
-        let rows: Vec<_> = measured.iter().map(LockMeasured::row).collect();
-        let is_shown = |column: usize| rows.iter().any(|row| !row[column].is_empty());
-        let shown: Vec<_> = (0..COLUMNS.len()).filter(|column| is_shown(*column)).collect();
-        let cells = |row: &[String; COLUMNS.len()]| -> Vec<String> {
-            shown.iter().map(|column| row[*column].clone()).collect()
+    fn published_of(&self, series: &LockSeries, point: &LockPoint) -> BTreeMap<Measure, f64> {
+        let is_of = |published: &&Published| {
+            let is_point = published.point.as_ref().is_none_or(|label| *label == point.label);
+            published.series == series.name && is_point
         };
+        let of = self.published.iter().filter(is_of);
+        of.map(|published| (published.measure, published.value)).collect()
+    }
+
+    pub(super) fn show(&self, measured: &[LockMeasured]) -> String {
+        let mut columns: Vec<(String, Vec<String>)> = vec![
+            ("series".to_owned(), measured.iter().map(|point| point.series.clone()).collect()),
+            (self.sweep.clone(), measured.iter().map(|point| point.label.clone()).collect()),
+        ];
+        for measure in &self.measures {
+            let column = |value: &dyn Fn(&LockMeasured) -> Option<String>| -> Vec<String> {
+                measured.iter().map(|point| value(point).unwrap_or_default()).collect()
+            };
+            let ours = |point: &LockMeasured| point.measured.get(measure).copied();
+            let theirs = |point: &LockMeasured| point.published.get(measure).copied();
+            let shown = column(&|point| Some(measure.show(ours(point)?)));
+            columns.push((measure.title().to_owned(), shown));
+            if measured.iter().any(|point| theirs(point).is_some()) {
+                let shown = column(&|point| Some(measure.show(theirs(point)?)));
+                columns.push(("published".to_owned(), shown));
+                let off = column(&|point| Some(off(ours(point)?, theirs(point)?)));
+                columns.push(("off by %".to_owned(), off));
+            }
+        }
+        columns.push(("busiest".to_owned(), measured.iter().map(LockMeasured::noted).collect()));
         let mut table = Table::new();
         table.load_preset(presets::ASCII_MARKDOWN);
-        table.set_header(cells(&header));
-        rows.iter().for_each(|row| _ = table.add_row(cells(row)));
+        table.set_header(columns.iter().map(|(title, _)| title));
+        for row in 0..measured.len() {
+            table.add_row(columns.iter().map(|(_, cells)| &cells[row]));
+        }
         for column in table.column_iter_mut().skip(2) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         let Self { title, source, remarks, .. } = self;
-        format!("{title} ({source})\n\n{table}\n\n{}\n\n", remarks.trim())
+        let ratios = self.show_ratios(measured);
+        format!("{title} ({source})\n\n{table}\n\n{ratios}{}\n\n", remarks.trim())
+    }
+
+    /// A table of the published multiples beside ours; nothing if there are none.
+    fn show_ratios(&self, measured: &[LockMeasured]) -> String {
+        if self.ratios.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN);
+        table.set_header(["measure", "of", "over", "ratio", "published", "off by %"]);
+        for ratio in &self.ratios {
+            let [of, over] = [&ratio.of, &ratio.over].map(|[series, label]| {
+                let point =
+                    measured.iter().find(|point| point.series == *series && point.label == *label);
+                point.and_then(|point| point.measured.get(&ratio.measure)).copied()
+            });
+            let ours = of.zip(over).map_or(f64::NAN, |(of, over)| of / over);
+            table.add_row([
+                ratio.measure.title().to_owned(),
+                ratio.of.join(", "),
+                ratio.over.join(", "),
+                format!("{ours:.2}"),
+                format!("{:.2}", ratio.value),
+                off(ours, ratio.value),
+            ]);
+        }
+        for column in table.column_iter_mut().skip(3) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        format!("{table}\n\n")
     }
 
     /// Draws the sweep into `directory`, ours and what is published.
@@ -205,100 +285,46 @@ impl LockFigure {
         measured: &[LockMeasured],
         directory: &Path,
     ) -> Result<(), Failure> {
-        let first = &self.series[0];
-        let ticks: Vec<_> = first.points.iter().map(|point| point.label.clone()).collect();
+        let ticks: Vec<_> = self.points.iter().map(|point| point.label.clone()).collect();
         let mut lines = Vec::new();
         for series in &self.series {
-            let of = |value: &dyn Fn(&LockMeasured) -> Option<f64>| -> Vec<(f64, f64)> {
+            let of = |values: &dyn Fn(&LockMeasured) -> Option<f64>| -> Vec<(f64, f64)> {
                 let points = measured.iter().filter(|point| point.series == series.name);
-                let points = points.enumerate();
-                points.filter_map(|(x, point)| Some((x as f64, value(point)?))).collect()
+                let at = |point: &LockMeasured| ticks.iter().position(|tick| *tick == point.label);
+                let value = |point| Some(self.drawn.drawn(values(point)?));
+                points.filter_map(|point| Some((at(point)? as f64, value(point)?))).collect()
             };
             let label = series.name.clone();
-            lines.push(Line { label, points: of(&|point| Some(point.drawn(self.drawn).0)) });
-            let published = of(&|point| point.drawn(self.drawn).1);
+            let ours = of(&|point| point.measured.get(&self.drawn).copied());
+            lines.push(Line { label, points: ours });
+            let published = of(&|point| point.published.get(&self.drawn).copied());
             if !published.is_empty() {
                 let label = format!("{}, published", series.name);
                 lines.push(Line { label, points: published });
             }
         }
-        let y = match self.drawn {
-            Drawn::Operations => "operations a second",
-            Drawn::GivenUp => "% of requests given up",
-            Drawn::Nic => "% of the NIC's capacity",
-        };
-        let (name, x) = (name.to_owned(), self.sweep.clone());
+        let (name, x, y) = (name.to_owned(), self.sweep.clone(), self.drawn.title());
         Plot { name, x, y, ticks, lines, marks: Vec::new() }.write(directory).map(drop)
     }
 }
 
-impl LockMeasured {
-    fn new(
-        figure: &'static str,
-        series: &LockSeries,
-        point: &LockPoint,
-        args: &LocksArgs,
-        outcome: &LockOutcome,
-    ) -> Self {
-        let tally = &outcome.tally;
-        let lost = (tally.refused + tally.failed) as f64;
-        let at = |quantile| tally.acquire_ns.value_at_quantile(quantile) as f64 / 1000.0;
-        let memory = locks::nodes(outcome).into_iter().find(|node| node.is_memory());
-        Self {
-            figure,
-            series: series.name.clone(),
-            label: point.label.clone(),
-            operations_per_s: tally.operations as f64 / args.run.secs,
-            published: point.published,
-            given_up: lost / (lost + tally.operations as f64).max(1.0),
-            published_given_up: point.published_given_up,
-            nic: memory.map_or(0.0, |node| node.inbound_busy),
-            published_nic: point.published_nic,
-            acquire_us: [at(0.5), at(0.99)],
-            retries: tally.counts.retries as f64 / tally.counts.acquired.max(1) as f64,
-            busiest: outcome.utilisation.as_ref().map_or_else(String::new, locks::busiest),
-            audited: outcome.findings.as_ref().map(Vec::is_empty),
-        }
+/// Deviation of ours from what is published, in percent; nothing where that is zero.
+fn off(ours: f64, published: f64) -> String {
+    match published {
+        0.0 => String::new(),
+        _ => format!("{:+.1}", (ours / published - 1.0) * 100.0),
     }
+}
 
+impl LockMeasured {
     pub(super) fn is_sound(&self) -> bool {
         self.audited != Some(false)
     }
 
-    /// What is drawn of it: ours, and what is published.
-    fn drawn(&self, drawn: Drawn) -> (f64, Option<f64>) {
-        let percent = |share: f64| share * 100.0;
-        match drawn {
-            Drawn::Operations => (self.operations_per_s, self.published),
-            Drawn::GivenUp => (percent(self.given_up), self.published_given_up.map(percent)),
-            Drawn::Nic => (percent(self.nic), self.published_nic.map(percent)),
-        }
-    }
-
-    fn row(&self) -> [String; COLUMNS.len()] {
-        let percent = |share: f64| format!("{:.1}", share * 100.0);
-        let maybe =
-            |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or_else(String::new, show);
-        let off = self.published.map(|published| self.operations_per_s / published - 1.0);
-        let mut busiest = self.busiest.clone();
-        if !self.is_sound() {
-            let _ = write!(busiest, ", AUDIT FAILED");
-        }
-        [
-            self.series.clone(),
-            self.label.clone(),
-            grouped(self.operations_per_s as u64),
-            maybe(self.published, &|published| grouped(published as u64)),
-            maybe(off, &|off| format!("{:+.1}", off * 100.0)),
-            percent(self.given_up),
-            maybe(self.published_given_up, &percent),
-            percent(self.nic),
-            maybe(self.published_nic, &percent),
-            format!("{:.1}", self.acquire_us[0]),
-            format!("{:.1}", self.acquire_us[1]),
-            format!("{:.2}", self.retries),
-            busiest,
-        ]
+    /// The busiest resource, and whether the audit failed.
+    fn noted(&self) -> String {
+        let failed = if self.is_sound() { "" } else { ", AUDIT FAILED" };
+        format!("{}{failed}", self.busiest)
     }
 }
 
@@ -311,14 +337,77 @@ mod tests {
         for (name, file) in FILES {
             let figure =
                 toml::from_str::<LockFigure>(file).unwrap_or_else(|e| panic!("{name}: {e}"));
-            for series in &figure.series {
-                assert_eq!(series.points.len(), figure.series[0].points.len(), "{name}");
-                for (point, first) in series.points.iter().zip(&figure.series[0].points) {
-                    assert_eq!(point.label, first.label, "{name}: series share an axis");
-                    let args = series.line(&figure, point);
-                    let args = args.unwrap_or_else(|e| panic!("{name}, {}: {e}", point.label));
-                    locks::check(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
-                }
+            for (series, point) in figure.all() {
+                let args = series.line(&figure, point);
+                let args = args.unwrap_or_else(|e| panic!("{name}, {}: {e}", point.label));
+                locks::check(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
+            }
+        }
+    }
+
+    /// The first point of each series, with few clients and locks, for a short time.
+    #[test]
+    fn short_versions_of_all_experiments_measure_the_same_again() {
+        const SHORT: &str = " --cns 2 --threads 2 --coroutines 1 --count 1000 --secs 0.0005 \
+                             --warmup 0.0002";
+        for (name, file) in FILES {
+            let mut figure = LockFigure::parse(file);
+            figure.points.truncate(1);
+            figure.points[0].flags += SHORT;
+            let [first, again] = [(); 2].map(|()| figure.measure(name).expect("it runs"));
+            for (one, other) in first.iter().zip(&again) {
+                assert_eq!(one.measured, other.measured, "{name}, {}", one.series);
+                assert!(one.measured.values().all(|value| value.is_finite()), "{one:?}");
+                assert!(one.measured[&figure.drawn] >= 0.0 && one.is_sound(), "{one:?}");
+            }
+            assert!(!first.is_empty() && figure.show(&first).contains(&figure.title));
+        }
+    }
+
+    #[test]
+    fn a_reader_or_writer_of_shiftlock_makes_two_atomics() {
+        let (name, file) =
+            FILES.iter().find(|(name, _)| *name == "shiftlock-verbs").expect("it is");
+        let mut figure = LockFigure::parse(file);
+        figure.series.truncate(1);
+        for point in &mut figure.points {
+            point.flags += " --cns 2 --threads 4 --count 100000 --secs 0.002 --warmup 0.001";
+        }
+        for point in figure.measure(name).expect("it runs") {
+            let off = point.measured[&Measure::Atomics] / point.published[&Measure::Atomics] - 1.0;
+            assert!(off.abs() < 0.05, "{point:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_published_is_of_points_that_there_are() {
+        for (name, file) in FILES {
+            let figure = LockFigure::parse(file);
+            let is_there = |of: &str, at: Option<&str>| {
+                let is_it = |(series, point): (&LockSeries, &LockPoint)| {
+                    series.name == of && at.is_none_or(|label| point.label == label)
+                };
+                figure.all().any(is_it)
+            };
+            let is_shown = |measure| figure.measures.contains(&measure);
+            assert!(is_shown(figure.drawn), "{name}");
+            for published in &figure.published {
+                let Published { series, point, measure, .. } = published;
+                assert!(is_there(series, point.as_deref()), "{name}: {published:?}");
+                assert!(is_shown(*measure), "{name}: {published:?}");
+            }
+            for ratio in &figure.ratios {
+                let [of, over] = [&ratio.of, &ratio.over];
+                assert!(is_there(&of[0], Some(&of[1])), "{name}: {ratio:?}");
+                assert!(is_there(&over[0], Some(&over[1])), "{name}: {ratio:?}");
+                assert!(is_shown(ratio.measure), "{name}: {ratio:?}");
+            }
+            let labels = figure.points.iter().map(|point| &point.label);
+            for at in figure.series.iter().filter_map(|series| series.at.as_ref()) {
+                assert!(
+                    at.iter().all(|label| labels.clone().any(|l| l == label)),
+                    "{name}: {at:?}"
+                );
             }
         }
     }
