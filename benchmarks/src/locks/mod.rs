@@ -25,8 +25,9 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
+use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
 use lotus_locks::systems::{Choice, Kind, Visitor};
-use lotus_locks::{Counts, LockSpace, LockSystem, Member, NotHeld, Recovery, Roster};
+use lotus_locks::{Client, Counts, LockSpace, LockSystem, Member, NotHeld, Recovery, Roster};
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::{Phase, Progress};
@@ -39,6 +40,8 @@ const MEMORY: NodeId = NodeId(0);
 const REGION: RegionId = RegionId(0);
 /// Bytes of a lock object, whichever the system.
 const OBJECT: u64 = 16;
+/// Counters by which nodes set their clocks, one for each epoch; more than a run has.
+const CLOCKS: u32 = 128;
 /// Longest latency that is told from longer ones, in nanoseconds.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
 /// Time until the end of a run for lanes to start.
@@ -49,6 +52,8 @@ const START: Duration = Duration::from_millis(20);
 pub struct LockLoad {
     /// The lock system.
     pub choice: Choice,
+    /// The way in which the clients of a node share its locks, if they do.
+    pub policy: Option<Policy>,
     /// Number of locks.
     pub count: u64,
     /// Skew of their popularity; 0 is uniform.
@@ -116,6 +121,9 @@ impl LockLoad {
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
         self.choice.kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
+        if let Some(policy) = self.policy {
+            policy.check(self.choice).map_err(|error| error.to_string())?;
+        }
         let clients = u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines);
         let Habits { failing, long_reads, .. } = self.habits;
         let kind = self.choice.kind;
@@ -123,6 +131,9 @@ impl LockLoad {
             let passes_over = matches!(kind, Kind::Dslr | Kind::DslrPlus);
             if !passes_over || self.choice.recovery != Recovery::Paper {
                 return Err("only dslr as published goes on after holders that fail".to_owned());
+            }
+            if self.policy.is_some() {
+                return Err("holders that fail do so alone, and share no lock".to_owned());
             }
             if self.audit {
                 return Err("holders that fail keep locks, which no audit can pass".to_owned());
@@ -186,6 +197,8 @@ pub struct LockTally {
     pub hottest_ns: Latencies,
     /// Counts of the lock system in the time that counts.
     pub counts: Counts,
+    /// Locks that clients had from their nodes, and from the memory node, in the time that counts.
+    pub transfers: Transfers,
     /// Verbs and messages in the time that counts.
     pub verbs: VerbCounters,
     /// Treatment of the requests; zeroes without an audit, which takes note of them.
@@ -208,6 +221,7 @@ impl Default for LockTally {
             operation_ns: histogram(),
             hottest_ns: histogram(),
             counts: Counts::default(),
+            transfers: Transfers::default(),
             verbs: VerbCounters::default(),
             fairness: Fairness::default(),
             ended: None,
@@ -225,6 +239,7 @@ impl std::ops::AddAssign for LockTally {
         self.operation_ns.add(other.operation_ns).expect(adds);
         self.hottest_ns.add(other.hottest_ns).expect(adds);
         self.counts += other.counts;
+        self.transfers += other.transfers;
         self.verbs += &other.verbs;
         self.fairness = self.fairness.max(other.fairness);
         self.ended = self.ended.or(other.ended);
@@ -282,12 +297,32 @@ impl<M: Machines> Visitor for Run<'_, M> {
     type Output = Result<LockOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
+        let threads = self.load.threads;
+        match self.load.policy {
+            None => self.run::<Client<S>, _>(make, || ()),
+            Some(policy) => {
+                let table = move || Arc::new(LocalTable::new(policy, threads));
+                self.run::<LocalClient<S>, _>(make, table)
+            }
+        }
+    }
+}
+
+impl<M: Machines> Run<'_, M> {
+    /// Runs the load on clients of this kind; `table` makes what the lanes of a node share.
+    fn run<A, F>(self, make: F, table: impl Fn() -> A::Table) -> Result<LockOutcome, DeployError>
+    where
+        A: Access,
+        F: Fn() -> A::System + Send + Sync + 'static,
+    {
         let Self { machines, load, progress } = self;
         let base = RemoteAddr::new(MEMORY, REGION, 0);
         let object = offset_of_data(&make());
         let space = LockSpace::new(base, object, load.stride(object), load.count);
         let space = space.map_err(refused)?;
-        let bytes = space.bytes().next_multiple_of(4096);
+        let base = RemoteAddr::new(MEMORY, REGION, space.bytes());
+        let clocks = Counters { base, count: CLOCKS };
+        let bytes = (space.bytes() + clocks.bytes()).next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
         let roster = Roster::default();
         let chooser = KeyChooser::new(load.count, load.zipf);
@@ -300,8 +335,17 @@ impl<M: Machines> Visitor for Run<'_, M> {
         progress.enter(Phase::Running);
         let hottest = chooser.most_popular();
         let times = Times { begins, counts_from, ends };
-        let shared =
-            Arc::new(Shared { load, space, chooser, hottest, ledger, progress, times, make });
+        let shared = Arc::new(Shared {
+            load,
+            space,
+            clocks,
+            chooser,
+            hottest,
+            ledger,
+            progress,
+            times,
+            make,
+        });
         let load = &shared.load;
         let (sender, reports) = async_channel::unbounded();
         let (stop, stopped) = async_channel::bounded::<()>(1);
@@ -311,9 +355,10 @@ impl<M: Machines> Visitor for Run<'_, M> {
         let members = members.ok_or_else(|| refused("locks name fewer compute nodes"))?;
         let mut cores = Vec::new();
         for member in members {
+            let table = table();
             for lane in 0..load.threads {
-                let fabric = machines.fabric();
-                let open = open(fabric, member, lane, roster.clone(), Arc::clone(&shared));
+                let (fabric, table) = (machines.fabric(), table.clone());
+                let open = open::<A, F>(fabric, member, lane, roster.clone(), table, &shared);
                 let program = clients(open, sender.clone(), stopped.clone());
                 let name = format!("locks-{}-{lane}", member.node.0);
                 cores.push(machines.start(member.node, &name, program).map_err(refused)?);
@@ -347,33 +392,35 @@ impl<M: Machines> Visitor for Run<'_, M> {
 }
 
 /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
-fn open<S, F>(
+fn open<A, F>(
     fabric: Arc<dyn Fabric>,
     member: Member,
     lane: u16,
     roster: Roster,
-    shared: Arc<Shared<F>>,
-) -> impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send
+    table: A::Table,
+    shared: &Arc<Shared<F>>,
+) -> impl FnOnce(&mut Executor) -> Option<Seat<A, F>> + Send + use<A, F>
 where
-    S: LockSystem,
-    F: Fn() -> S + Send + Sync + 'static,
+    A: Access,
+    F: Fn() -> A::System + Send + Sync + 'static,
 {
+    let shared = Arc::clone(shared);
     move |executor| {
         let progress = Arc::clone(&shared.progress);
-        let seat = Seat::open(executor, &*fabric, member, lane, roster, shared);
+        let seat = Seat::open(executor, &*fabric, member, lane, roster, table, shared);
         seat.map_err(|error| progress.fail(error.to_string())).ok()
     }
 }
 
 /// The program of a lane: runs its clients, and sends what they have done.
-fn clients<S, F>(
-    open: impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send + 'static,
+fn clients<A, F>(
+    open: impl FnOnce(&mut Executor) -> Option<Seat<A, F>> + Send + 'static,
     sender: Sender<LockTally>,
     stopped: Receiver<()>,
 ) -> Program
 where
-    S: LockSystem,
-    F: Fn() -> S + Send + Sync + 'static,
+    A: Access,
+    F: Fn() -> A::System + Send + Sync + 'static,
 {
     Box::new(move |executor| {
         let Some(seat) = open(executor) else { return Box::pin(async {}) };
@@ -403,7 +450,7 @@ where
     let node = NodeId(shared.load.cns + 1);
     let member = roster.join(node, 1).ok_or_else(|| refused("locks name fewer nodes"))?;
     let (sender, found) = async_channel::bounded(1);
-    let open = open(machines.fabric(), member, 0, roster.clone(), Arc::clone(shared));
+    let open = open::<Client<S>, F>(machines.fabric(), member, 0, roster.clone(), (), shared);
     let program: Program = Box::new(move |executor| {
         let Some(seat) = open(executor) else { return Box::pin(async {}) };
         Box::pin(async move {
@@ -428,6 +475,7 @@ where
 struct Shared<F> {
     load: LockLoad,
     space: LockSpace,
+    clocks: Counters,
     chooser: KeyChooser,
     /// The most popular lock, if there is one.
     hottest: Option<u64>,
@@ -459,6 +507,7 @@ mod tests {
     fn short() -> LockLoad {
         LockLoad {
             choice: Choice::of(Kind::Dslr),
+            policy: None,
             count: 20,
             zipf: 0.99,
             read_ratio: 0.5,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
+use lotus_locks::local::Policy;
 use lotus_locks::systems::{Kind, ShiftLock};
 use lotus_locks::word::DeclockFields;
 
@@ -17,6 +18,10 @@ pub struct LocksArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
+    /// The clients of a node share its locks, and ask for them together: remote-prefer, local-prefer,
+    /// local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client for itself].
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<Policy>,
     /// Locks as published: without resets, and without fencing.
     #[arg(long)]
     pub as_published: bool,

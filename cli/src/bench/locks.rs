@@ -14,6 +14,7 @@ use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, SimMachines, World};
+use lotus_locks::local::Transfers;
 use lotus_locks::systems::{Choice, Declock, DslrTimes, Release};
 use lotus_locks::word::DeclockFields;
 use lotus_locks::{Counts, Recovery};
@@ -87,6 +88,7 @@ fn load(args: &LocksArgs) -> LockLoad {
             threshold: args.threshold,
             entries,
         },
+        policy: args.policy,
         habits: Habits { think, failing: args.failing, long_reads },
         count: args.count,
         zipf: args.zipf,
@@ -194,6 +196,11 @@ fn text(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
             of(verbs.messages)
         ),
     );
+    if let Some(policy) = load.policy {
+        let Transfers { local, remote } = tally.transfers;
+        let (here, there) = (grouped(local), grouped(remote));
+        line("transfers", format!("{policy}: {here} within nodes, {there} from the memory node"));
+    }
     line("retries", format!("{:.3} an acquisition", retries(&tally.counts)));
     let waited = 100.0 * of(tally.counts.waited);
     line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
@@ -300,6 +307,9 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "fetch_and_adds": verbs.fetch_and_adds,
         "messages": verbs.messages,
         "per_operation": per_operation(tally),
+        "policy": load.policy.map(|policy| policy.to_string()),
+        "local_transfers": tally.transfers.local,
+        "remote_transfers": tally.transfers.remote,
         "acquired": counts.acquired,
         "retries": counts.retries,
         "retries_per_acquisition": retries(counts),

@@ -13,6 +13,7 @@ mod lane;
 mod order;
 mod queues;
 mod service;
+mod sharing;
 mod struck;
 mod upgrade;
 
