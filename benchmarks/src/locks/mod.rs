@@ -124,7 +124,11 @@ impl LockLoad {
         if let Some(policy) = self.policy {
             policy.check(self.choice).map_err(|error| error.to_string())?;
         }
-        let clients = u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines);
+        // Those that ask the memory node.
+        let clients = match self.policy {
+            Some(_) => u32::from(self.cns),
+            None => u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines),
+        };
         let Habits { failing, long_reads, .. } = self.habits;
         let kind = self.choice.kind;
         if failing > 0.0 {

@@ -85,7 +85,7 @@ pub struct LocksArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
     pub threshold: u16,
     /// declock: entries of the queue of each lock, a power of two from 2 to 2048 [default: 8, or as
-    /// many as there are clients].
+    /// many as there are clients, or with --policy compute nodes].
     #[arg(long, value_name = "N", value_parser = queue_entries)]
     pub queue_entries: Option<u32>,
     /// Fabric that connects the nodes: local, shm (the memory node is a process), tcp or sim.

@@ -74,7 +74,8 @@ fn load(args: &LocksArgs) -> LockLoad {
         time: Duration::from_micros(args.long_us),
         terms: args.long_terms,
     };
-    let clients = (args.cns * args.threads * args.coroutines).next_power_of_two() as u32;
+    let clients = if args.policy.is_some() { 1 } else { args.threads * args.coroutines };
+    let clients = (args.cns * clients).next_power_of_two() as u32;
     let room = clients.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
     let entries = args.queue_entries.unwrap_or(room);
     let think = Duration::from_micros(args.think_us);

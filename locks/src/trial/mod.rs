@@ -224,6 +224,8 @@ pub struct Trial<M: Machines> {
     referee: Arc<Referee>,
     losses: Arc<Losses>,
     members: Vec<Member>,
+    /// What the lanes of a node share, by the life of the node.
+    tables: Vec<(Claimant, Arc<LocalTable>)>,
     /// Cores whose reports are awaited, by the life of their node.
     cores: Vec<(Claimant, M::Core)>,
     reports: Receiver<(Claimant, LaneReport)>,
@@ -255,6 +257,7 @@ impl<M: Machines> Trial<M> {
             referee: Arc::new(Referee::new(settings.locks)),
             losses: Arc::default(),
             members: Vec::new(),
+            tables: Vec::new(),
             cores: Vec::new(),
             reports,
             sender,
@@ -303,6 +306,7 @@ impl<M: Machines> Trial<M> {
             None => self.start_lanes::<Client<S>>(machines, member, &(), make),
             Some(policy) => {
                 let table = Arc::new(LocalTable::new(policy, lanes));
+                self.tables.push((member.life, Arc::clone(&table)));
                 self.start_lanes::<LocalClient<S>>(machines, member, &table, make)
             }
         }
@@ -489,6 +493,7 @@ impl<M: Machines> Trial<M> {
             let make = Arc::clone(&self.make);
             let make = make.downcast_ref::<Make<S>>().expect("it is of the system that began");
             self.run_aside(machines, make, async |seat| client::audit(&seat).await)?;
+            self.check_tables();
         }
         self.is_over.store(true, Ordering::Release);
         for (member, core) in self.cores.drain(..) {
@@ -502,6 +507,19 @@ impl<M: Machines> Trial<M> {
         verdict.beside = self.referee.beside();
         verdict.upgraded = self.referee.upgraded();
         Ok(verdict)
+    }
+}
+
+impl<M: Machines> Trial<M> {
+    /// In the end no client of a node that has lived on wants or holds a lock.
+    fn check_tables(&self) {
+        for (life, table) in &self.tables {
+            let is_awaited = self.cores.iter().any(|(other, _)| other == life);
+            let count = table.count();
+            if is_awaited && count > 0 && !self.roster.is_settled(*life) {
+                self.referee.violate(format!("{count} locks are in the table of {life:?}"));
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod bypass;
 mod families;
 mod grounds;
 mod lane;
+mod nodes;
 mod order;
 mod queues;
 mod service;
