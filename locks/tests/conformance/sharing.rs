@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use lotus_fabric::ids::NodeId;
 use lotus_locks::local::Policy;
 use lotus_locks::systems::{Choice, Kind};
-use lotus_locks::trial::{Faults, Settings};
+use lotus_locks::trial::{Faults, Settings, Struck, StruckAfter};
 
 use super::families::nearly_used_up;
 use super::grounds::{Ground, settings, trial};
@@ -128,6 +129,29 @@ fn faults_break_no_promise_of_nodes_that_share_locks() {
                     mixed,
                     &faults(Faults::none()),
                 );
+            }
+        }
+    }
+}
+
+/// A node dies, or stands still until it is expelled, after each of its first verbs and messages.
+#[test]
+fn a_node_that_shares_locks_may_be_lost_between_any_two_of_its_steps() {
+    const STEPS: u64 = 16;
+    let pairs = [(Kind::Cas, Policy::LocalBound(4)), (Kind::Declock, Policy::TsPf)];
+    let steps =
+        (1..=STEPS).flat_map(|step| [StruckAfter::Verbs(step), StruckAfter::Messages(step)]);
+    for after in steps {
+        for pause in [None, Some(Duration::from_millis(70))] {
+            for (kind, policy) in pairs {
+                let struck = Some(Struck { node: NodeId(1), after, pause });
+                let small = mixed(settings());
+                let limit = small.limit * 10;
+                let contended = Settings { locks: 1, clients: 2, rounds: 6, limit, ..small };
+                let pair = (Choice { entries: 16, ..Choice::of(kind) }, policy);
+                let faults = Faults { struck, ..Faults::none() };
+                let ground = Ground::Sim(seeds().div_ceil(SEEDS));
+                check(pair, &format!("{struck:?}"), ground, contended, &faults);
             }
         }
     }
