@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `trial` | load and judges, for tests and simulation |
 //! | `service` | locks of transactions, on a client |
+//! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
 //! | `systems` | the lock systems |
 //! | `contract` | the trait of a lock system; names of requests, places of locks, membership |
@@ -32,6 +33,7 @@
 
 mod client;
 mod contract;
+pub mod local;
 pub mod reset;
 mod service;
 pub mod systems;

@@ -6,12 +6,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::machines::{Machines, Program, Threads};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Service;
+use lotus_locks::local::{LocalClient, LocalTable, Policy};
 use lotus_locks::systems::{Choice, Kind, Visitor};
 use lotus_locks::{Client, Identity, Limits, LockSystem, Mode, Roster};
 
@@ -92,6 +94,57 @@ impl Visitor for Allocations {
         let allocated = machines.wait(&counted).expect("it ends");
         machines.join(core);
         allocated
+    }
+}
+
+/// The same where the clients of a node share its locks, one by one.
+struct SharedAllocations;
+
+impl Visitor for SharedAllocations {
+    type Output = u64;
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> u64 {
+        let (memory, node) = (NodeId(0), NodeId(1));
+        let machines = Threads::new(2, 1);
+        let fabric = machines.fabric();
+        let stride = make().object_bytes().max(16);
+        let bytes = (LOCKS * stride).next_multiple_of(4096);
+        fabric.register(memory, RegionId(0), bytes, Rights::ALL).expect("there is room");
+        let roster = Roster::default();
+        let member = roster.join(node, 1).expect("there is room");
+        let table = Arc::new(LocalTable::new(Policy::LocalPrefer, 1));
+        let (send, counted) = async_channel::bounded(1);
+        let program: Program = Box::new(move |executor: &mut Executor| {
+            let identity = Identity { member, peers: Rc::new(roster), service: Service(0) };
+            let opened = Client::open(make(), executor, &*fabric, 0, identity);
+            let client = LocalClient::new(opened.expect("nobody has the lane").0, table);
+            Box::pin(async move {
+                let mut before = 0;
+                for number in 0..WARM_UP + MEASURED {
+                    if number == WARM_UP {
+                        before = ALLOCATIONS.with(Cell::get);
+                    }
+                    let mode = if number % 2 == 0 { Mode::Shared } else { Mode::Exclusive };
+                    let at = RemoteAddr::new(memory, RegionId(0), number % LOCKS * stride);
+                    let hold = client.acquire(at, mode, Limits::PATIENT).await;
+                    client.release(hold.expect("nobody else wants it")).await.expect("no fault");
+                }
+                let allocated = ALLOCATIONS.with(Cell::get) - before;
+                send.send(allocated).await.expect("it is awaited");
+            })
+        });
+        let core = machines.start(node, "locks", program).expect("it has cores");
+        let allocated = machines.wait(&counted).expect("it ends");
+        machines.join(core);
+        allocated
+    }
+}
+
+#[test]
+fn a_lock_that_clients_share_is_acquired_without_an_allocation() {
+    for kind in [Kind::Cas, Kind::Dslr, Kind::Mcs, Kind::ShiftLock, Kind::Declock] {
+        let allocated = Choice::of(kind).visit(SharedAllocations);
+        assert_eq!(allocated, 0, "{kind}: in {MEASURED} rounds");
     }
 }
 

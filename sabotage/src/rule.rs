@@ -447,6 +447,14 @@ rules! {
     "A notice of a turn names the generation of the lock"
     TurnsNameGenerations "turns-name-generations" "DecLock §4.4"
     "a notice of an earlier generation is taken for one of the present one"
+
+    "A client holds a lock once its node holds it at the memory node"
+    ElectsHoldRemotely "elects-hold-remotely" "DecLock §5.2"
+    "the first client of a node has a lock without asking the memory node"
+
+    "A node gives a lock up when the last of its clients has left it"
+    LastSiblingsRelease "last-siblings-release" "DecLock §5.2"
+    "a node gives a lock up when one of its readers leaves, beside others that read on"
 }
 
 #[cfg(test)]

@@ -197,6 +197,7 @@ fn run(workload: &str, length: Length) -> Result<u64, Error> {
 fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
     let load = LockLoad {
         choice: Choice::of(system.parse()?),
+        policy: None,
         count: 1_000_000,
         zipf: 0.99,
         read_ratio: 0.5,

@@ -12,9 +12,8 @@ use lotus_fabric::lane::{Batch, Completed, Lane};
 use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_fabric::verbs::VerbError;
-use lotus_locks::{
-    Client, Hold, Identity, Limits, LockSystem, Member, Mode, NotHeld, Roster, Wait,
-};
+use lotus_locks::local::{Access, Held as _};
+use lotus_locks::{Client, Identity, Limits, LockSystem as _, Member, Mode, NotHeld, Roster, Wait};
 use rand::Rng;
 
 use super::{LockLoad, LockTally, LongReads, OBJECT, Shared, Times, offset_of_data};
@@ -59,32 +58,35 @@ impl Intent {
 }
 
 /// A lane.
-pub(super) struct Seat<S: LockSystem, F> {
+pub(super) struct Seat<A, F> {
     lane: Lane,
-    client: Client<S>,
+    client: A,
     shared: Arc<Shared<F>>,
     roster: Roster,
     /// Number of the lane among all that have clients.
     index: usize,
 }
 
-impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
+impl<A: Access, F: Fn() -> A::System + Send + Sync + 'static> Seat<A, F> {
     pub(super) fn open(
         executor: &mut Executor,
         fabric: &dyn Fabric,
         member: Member,
         lane: u16,
         roster: Roster,
+        table: A::Table,
         shared: Arc<Shared<F>>,
     ) -> Result<Self, FabricError> {
         let index = usize::from(member.node.0 - 1) * usize::from(shared.load.threads);
         let index = index + usize::from(lane);
         let identity = Identity { member, peers: Rc::new(roster.clone()), service: SERVICE };
         let (client, lane) = Client::open((shared.make)(), executor, fabric, lane, identity)?;
+        let client = A::of(client, table);
+        client.keep_time(shared.clocks);
         Ok(Self { lane, client, shared, roster, index })
     }
 
-    pub(super) fn client(&self) -> Client<S> {
+    pub(super) fn client(&self) -> A {
         self.client.clone()
     }
 
@@ -140,15 +142,19 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 running.set(running.get() - 1);
                 if running.get() == 0 {
                     // The last one sees to it that the lane has nothing outstanding.
-                    seat.client.quiet().await;
+                    seat.client.client().quiet().await;
                     is_quiet.set(true);
                 }
             });
         }
         seat.wait_until(counts_from).await;
-        let before = (seat.client.counts(), seat.lane.counters());
+        let looks = || {
+            let client = &seat.client;
+            (client.client().counts(), seat.lane.counters(), client.transfers())
+        };
+        let before = looks();
         seat.wait_until(ends).await;
-        let after = (seat.client.counts(), seat.lane.counters());
+        let after = looks();
         while !is_quiet.get() && !seat.has_failed() {
             executor.sleep(Duration::from_micros(20)).await;
         }
@@ -158,6 +164,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         }
         tally.counts = after.0 - before.0;
         tally.verbs = after.1 - &before.1;
+        tally.transfers = after.2 - before.2;
         tally
     }
 
@@ -208,7 +215,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         };
         let held = executor.now();
         let mode = self.mode(&hold);
-        let is_leased = mode == Mode::Shared && self.client.system().has_leases();
+        let is_leased = mode == Mode::Shared && self.client.client().system().has_leases();
         let fairness = noted.map(|(ledger, arrival)| match is_leased {
             true => ledger.enter_leased(lock, arrival),
             false => ledger.enter(lock, mode, wanted, arrival),
@@ -263,16 +270,16 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     }
 
     /// Mode in which a lock is held, as others have to respect it.
-    fn mode(&self, hold: &Hold<S>) -> Mode {
+    fn mode(&self, hold: &A::Held) -> Mode {
         match hold.mode() {
-            Mode::Update if !self.client.system().promises().upgrades => Mode::Exclusive,
+            Mode::Update if !self.client.client().system().promises().upgrades => Mode::Exclusive,
             mode => mode,
         }
     }
 
     /// The verbs for whose sake the lock is taken.
-    async fn use_lock(&self, lock: u64, hold: &mut Hold<S>, wanted: Mode) -> Result<(), NotHeld> {
-        let (load, system) = (&self.shared.load, self.client.system());
+    async fn use_lock(&self, lock: u64, hold: &mut A::Held, wanted: Mode) -> Result<(), NotHeld> {
+        let (load, system) = (&self.shared.load, self.client.client().system());
         let data = hold.at().plus(offset_of_data(system));
         let reads = match wanted {
             Mode::Shared => load.section,
@@ -305,7 +312,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     }
 
     /// Upgrades a lock, unless it is being reset.
-    async fn upgrade(&self, lock: u64, hold: &mut Hold<S>) -> Result<bool, NotHeld> {
+    async fn upgrade(&self, lock: u64, hold: &mut A::Held) -> Result<bool, NotHeld> {
         let before = self.mode(hold);
         match hold.upgrade(Wait::Until(Nanos::NEVER)).await {
             Ok(()) => {}
@@ -326,8 +333,8 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
     }
 
     /// Whether a holder may rely on its lock still: without leases it may until its release.
-    fn is_valid(&self, hold: &Hold<S>) -> bool {
-        !self.client.system().has_leases() || self.client.is_valid(hold)
+    fn is_valid(&self, hold: &A::Held) -> bool {
+        !self.client.client().system().has_leases() || self.client.is_valid(hold)
     }
 
     /// Looks at every lock, and at what it protects; returns what is wrong, or a sentence if they
@@ -338,7 +345,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
         for first in (0..shared.load.count).step_by(AUDITED as usize) {
             let locks = first..shared.load.count.min(first + AUDITED);
             let mut batch = self.lane.batch();
-            let offset = offset_of_data(self.client.system());
+            let offset = offset_of_data(self.client.client().system());
             let buffers: Vec<_> = locks
                 .map(|lock| {
                     let object = shared.space.object(lock);
@@ -353,7 +360,7 @@ impl<S: LockSystem, F: Fn() -> S + Send + Sync + 'static> Seat<S, F> {
                 let value = done.words(data)[0];
                 let ledger = shared.ledger.as_ref();
                 let written = ledger.map_or(value, |ledger| ledger.written(lock));
-                let is_free = self.client.system().is_unused([head, claim]);
+                let is_free = self.client.client().system().is_unused([head, claim]);
                 if is_free && value == written {
                     continue;
                 }

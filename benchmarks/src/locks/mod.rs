@@ -26,8 +26,9 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
+use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
 use lotus_locks::systems::{Choice, Kind, Visitor};
-use lotus_locks::{Counts, LockSpace, LockSystem, Member, NotHeld, Recovery, Roster};
+use lotus_locks::{Client, Counts, LockSpace, LockSystem, Member, NotHeld, Recovery, Roster};
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::{Phase, Progress};
@@ -40,6 +41,8 @@ const MEMORY: NodeId = NodeId(0);
 const REGION: RegionId = RegionId(0);
 /// Bytes of a lock object, whichever the system.
 const OBJECT: u64 = 16;
+/// Counters by which nodes set their clocks, one for each epoch; more than a run has.
+const CLOCKS: u32 = 128;
 /// Longest latency that is told from longer ones, in nanoseconds.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
 /// Time from the start of the machines until clients begin, for lanes to start.
@@ -50,6 +53,8 @@ pub const START: Duration = Duration::from_millis(20);
 pub struct LockLoad {
     /// The lock system.
     pub choice: Choice,
+    /// The way in which the clients of a node share its locks, if they do.
+    pub policy: Option<Policy>,
     /// Number of locks.
     pub count: u64,
     /// Skew of their popularity; 0 is uniform.
@@ -120,7 +125,14 @@ impl LockLoad {
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
         self.choice.kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
-        let clients = u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines);
+        if let Some(policy) = self.policy {
+            policy.check(self.choice).map_err(|error| error.to_string())?;
+        }
+        // Those that ask the memory node.
+        let clients = match self.policy {
+            Some(_) => u32::from(self.cns),
+            None => u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines),
+        };
         let Habits { failing, long_reads, .. } = self.habits;
         let kind = self.choice.kind;
         if failing > 0.0 {
@@ -128,6 +140,9 @@ impl LockLoad {
             if !goes_on || self.choice.recovery != Recovery::Paper {
                 let systems = "only dslr and shiftlock as published";
                 return Err(format!("{systems} go on after holders that fail"));
+            }
+            if self.policy.is_some() {
+                return Err("holders that fail do so alone, and share no lock".to_owned());
             }
             if self.audit {
                 return Err("holders that fail keep locks, which no audit can pass".to_owned());
@@ -239,6 +254,8 @@ pub struct LockTally {
     pub hottest_ns: Latencies,
     /// Counts of the lock system in the time that counts.
     pub counts: Counts,
+    /// Locks that clients had from their nodes, and from the memory node, in the time that counts.
+    pub transfers: Transfers,
     /// Verbs and messages in the time that counts.
     pub verbs: VerbCounters,
     /// Treatment of the requests; zeroes without an audit, which takes note of them.
@@ -266,6 +283,7 @@ impl Default for LockTally {
             released: TimeSum::default(),
             hottest_ns: histogram(),
             counts: Counts::default(),
+            transfers: Transfers::default(),
             verbs: VerbCounters::default(),
             fairness: Fairness::default(),
             ended: None,
@@ -288,6 +306,7 @@ impl std::ops::AddAssign for LockTally {
         self.released += other.released;
         self.hottest_ns.add(other.hottest_ns).expect(adds);
         self.counts += other.counts;
+        self.transfers += other.transfers;
         self.verbs += &other.verbs;
         self.fairness = self.fairness.max(other.fairness);
         self.ended = self.ended.or(other.ended);
@@ -345,12 +364,32 @@ impl<M: Machines> Visitor for Run<'_, M> {
     type Output = Result<LockOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
+        let threads = self.load.threads;
+        match self.load.policy {
+            None => self.run::<Client<S>, _>(make, || ()),
+            Some(policy) => {
+                let table = move || Arc::new(LocalTable::new(policy, threads));
+                self.run::<LocalClient<S>, _>(make, table)
+            }
+        }
+    }
+}
+
+impl<M: Machines> Run<'_, M> {
+    /// Runs the load on clients of this kind; `table` makes what the lanes of a node share.
+    fn run<A, F>(self, make: F, table: impl Fn() -> A::Table) -> Result<LockOutcome, DeployError>
+    where
+        A: Access,
+        F: Fn() -> A::System + Send + Sync + 'static,
+    {
         let Self { machines, load, progress } = self;
         let base = RemoteAddr::new(MEMORY, REGION, 0);
         let object = offset_of_data(&make());
         let space = LockSpace::new(base, object, load.stride(object), load.count);
         let space = space.map_err(refused)?;
-        let bytes = space.bytes().next_multiple_of(4096);
+        let base = RemoteAddr::new(MEMORY, REGION, space.bytes());
+        let clocks = Counters { base, count: CLOCKS };
+        let bytes = (space.bytes() + clocks.bytes()).next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
         let roster = Roster::default();
         let chooser = KeyChooser::new(load.count, load.zipf);
@@ -363,8 +402,17 @@ impl<M: Machines> Visitor for Run<'_, M> {
         progress.enter(Phase::Running);
         let hottest = chooser.most_popular();
         let times = Times { begins, counts_from, ends };
-        let shared =
-            Arc::new(Shared { load, space, chooser, hottest, ledger, progress, times, make });
+        let shared = Arc::new(Shared {
+            load,
+            space,
+            clocks,
+            chooser,
+            hottest,
+            ledger,
+            progress,
+            times,
+            make,
+        });
         let load = &shared.load;
         let (sender, reports) = async_channel::unbounded();
         let (stop, stopped) = async_channel::bounded::<()>(1);
@@ -374,9 +422,10 @@ impl<M: Machines> Visitor for Run<'_, M> {
         let members = members.ok_or_else(|| refused("locks name fewer compute nodes"))?;
         let mut cores = Vec::new();
         for member in members {
+            let table = table();
             for lane in 0..load.threads {
-                let fabric = machines.fabric();
-                let open = open(fabric, member, lane, roster.clone(), Arc::clone(&shared));
+                let (fabric, table) = (machines.fabric(), table.clone());
+                let open = open::<A, F>(fabric, member, lane, roster.clone(), table, &shared);
                 let program = clients(open, sender.clone(), stopped.clone());
                 let name = format!("locks-{}-{lane}", member.node.0);
                 let core = machines.start(member.node, &name, program).map_err(refused)?;
@@ -422,33 +471,35 @@ fn since_start(mut report: Report) -> Report {
 }
 
 /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
-fn open<S, F>(
+fn open<A, F>(
     fabric: Arc<dyn Fabric>,
     member: Member,
     lane: u16,
     roster: Roster,
-    shared: Arc<Shared<F>>,
-) -> impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send
+    table: A::Table,
+    shared: &Arc<Shared<F>>,
+) -> impl FnOnce(&mut Executor) -> Option<Seat<A, F>> + Send + use<A, F>
 where
-    S: LockSystem,
-    F: Fn() -> S + Send + Sync + 'static,
+    A: Access,
+    F: Fn() -> A::System + Send + Sync + 'static,
 {
+    let shared = Arc::clone(shared);
     move |executor| {
         let progress = Arc::clone(&shared.progress);
-        let seat = Seat::open(executor, &*fabric, member, lane, roster, shared);
+        let seat = Seat::open(executor, &*fabric, member, lane, roster, table, shared);
         seat.map_err(|error| progress.fail(error.to_string())).ok()
     }
 }
 
 /// The program of a lane: runs its clients, and sends what they have done.
-fn clients<S, F>(
-    open: impl FnOnce(&mut Executor) -> Option<Seat<S, F>> + Send + 'static,
+fn clients<A, F>(
+    open: impl FnOnce(&mut Executor) -> Option<Seat<A, F>> + Send + 'static,
     sender: Sender<LockTally>,
     stopped: Receiver<()>,
 ) -> Program
 where
-    S: LockSystem,
-    F: Fn() -> S + Send + Sync + 'static,
+    A: Access,
+    F: Fn() -> A::System + Send + Sync + 'static,
 {
     Box::new(move |executor| {
         let Some(seat) = open(executor) else { return Box::pin(async {}) };
@@ -478,7 +529,7 @@ where
     let node = NodeId(shared.load.cns + 1);
     let member = roster.join(node, 1).ok_or_else(|| refused("locks name fewer nodes"))?;
     let (sender, found) = async_channel::bounded(1);
-    let open = open(machines.fabric(), member, 0, roster.clone(), Arc::clone(shared));
+    let open = open::<Client<S>, F>(machines.fabric(), member, 0, roster.clone(), (), shared);
     let program: Program = Box::new(move |executor| {
         let Some(seat) = open(executor) else { return Box::pin(async {}) };
         Box::pin(async move {
@@ -507,6 +558,7 @@ where
 struct Shared<F> {
     load: LockLoad,
     space: LockSpace,
+    clocks: Counters,
     chooser: KeyChooser,
     /// The most popular lock, if there is one.
     hottest: Option<u64>,

@@ -12,6 +12,7 @@ use super::*;
 fn short() -> LockLoad {
     LockLoad {
         choice: Choice::of(Kind::Dslr),
+        policy: None,
         count: 20,
         zipf: 0.99,
         read_ratio: 0.5,

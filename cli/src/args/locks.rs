@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
+use lotus_locks::local::Policy;
 use lotus_locks::systems::{Kind, ShiftLock};
 use lotus_locks::word::DeclockFields;
 
@@ -17,6 +18,10 @@ pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
+    /// The clients of a node share its locks, and ask for them together: remote-prefer, local-prefer,
+    /// local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client for itself].
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<Policy>,
     /// Locks as published: without resets, and without fencing.
     #[arg(long)]
     pub as_published: bool,
@@ -41,7 +46,7 @@ pub struct SystemArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
     pub threshold: u16,
     /// declock: entries of the queue of each lock, a power of two from 2 to 2048 [default: 8, or as
-    /// many as there are clients].
+    /// many as there are clients, or with --policy compute nodes].
     #[arg(long, value_name = "N", value_parser = queue_entries)]
     pub queue_entries: Option<u32>,
 }

@@ -16,6 +16,7 @@ use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{
     Config, Fault, Interleaving, MemoryFate, Scheduled, SimMachines, When, World,
 };
+use lotus_locks::local::Transfers;
 use lotus_locks::systems::{Choice, Declock, DslrTimes, Release};
 use lotus_locks::word::DeclockFields;
 use lotus_locks::{Counts, Recovery};
@@ -110,8 +111,9 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
         term: Duration::from_micros(system.lease_us),
         again_most: Duration::from_micros(system.again_us),
     };
-    let clients = clients(run).next_power_of_two() as u32;
-    let room = clients.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
+    let requests = if system.policy.is_some() { run.cns } else { clients(run) };
+    let requests = requests.next_power_of_two() as u32;
+    let room = requests.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
     LockLoad {
         choice: Choice {
             kind: system.lock,
@@ -122,6 +124,7 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
             threshold: system.threshold,
             entries: system.queue_entries.unwrap_or(room),
         },
+        policy: system.policy,
         count: 1,
         zipf: 0.0,
         read_ratio: 0.0,
@@ -266,6 +269,12 @@ pub(super) fn details(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) 
             of(verbs.messages)
         ),
     );
+    if let Some(policy) = load.policy {
+        let Transfers { local, remote } = tally.transfers;
+        let (here, there) = (grouped(local), grouped(remote));
+        let value = format!("{policy}: {here} within nodes, {there} from the memory node");
+        text.line("transfers", value);
+    }
     text.line("retries", format!("{:.3} an acquisition", retries(&tally.counts)));
     let waited = 100.0 * of(tally.counts.waited);
     text.line("waited", format!("{waited:.1} %, {} given up", grouped(tally.refused)));
@@ -397,6 +406,9 @@ pub(super) fn details_as_json(
         "fetch_and_adds": verbs.fetch_and_adds,
         "messages": verbs.messages,
         "per_operation": per_operation(tally),
+        "policy": load.policy.map(|policy| policy.to_string()),
+        "local_transfers": tally.transfers.local,
+        "remote_transfers": tally.transfers.remote,
         "acquired": counts.acquired,
         "retries": counts.retries,
         "retries_per_acquisition": retries(counts),

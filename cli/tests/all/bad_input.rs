@@ -109,6 +109,16 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
         (&["--lock", "dslr-u", "--as-published"], "no dslr-u as published"),
         (&["--lock", "rma-rw"], "there is rma-rw as published only: it tolerates no failure"),
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
+        (&["--policy", "ts"], "there is no policy \"ts\"; there are remote-prefer, local-prefer"),
+        (&["--policy", "local-bound:0"], "local-bound:K with K from 1 on"),
+        (
+            &["--lock", "cas", "--policy", "ts-pf"],
+            "ts-pf compares times of requests, which only the queues of declock have",
+        ),
+        (
+            &["--as-published", "--policy", "local-prefer"],
+            "the leases of dslr, as published, are of one holder",
+        ),
         (&["--count", "0"], "--count"),
         (&["--object-bytes", "12"], "a multiple of 8"),
         (&["--fabric", "rdma"], "locks alone run on local, shm, tcp and sim, not on rdma"),

@@ -173,6 +173,26 @@ fn load_on_locks_reports_what_the_papers_do() {
     assert!(!text.contains("at most") && !text.contains("hottest"), "{text}");
 }
 
+/// Clients of a node share its locks by a policy, and the bench counts who had them from where.
+#[test]
+fn load_on_shared_locks_reports_its_transfers() {
+    let few = ["--coroutines", "8", "--threads", "2"];
+    for (lock, policy) in [("declock", "ts-pf"), ("cas", "local-bound:4")] {
+        let sharing = ["--lock", lock, "--policy", policy];
+        let (report, text) = simulated_locks(&[&sharing, &few[..]].concat());
+        assert_eq!((&report["policy"], &report["audit"]), (&policy.into(), &Value::Array(vec![])));
+        let count = |name: &str| report[name].as_u64().expect("a number");
+        let (local, remote) = (count("local_transfers"), count("remote_transfers"));
+        assert!(local > 0 && remote > 0, "{report}");
+        // Those under way at either end of the time count on one side.
+        assert!((local + remote).abs_diff(count("operations")) < 64, "{report}");
+        assert!(text.contains(&format!("{policy}: ")) && text.contains(" within nodes"), "{text}");
+    }
+    let (report, text) = simulated_locks(&["--lock", "declock"]);
+    assert_eq!((&report["policy"], &report["local_transfers"]), (&Value::Null, &0.into()));
+    assert!(!text.contains("transfers"), "{text}");
+}
+
 /// Whatever is no result goes to the standard error, one line for each phase where no terminal is.
 #[test]
 fn load_on_locks_tells_its_phases_as_other_benchmarks_do() {

@@ -80,10 +80,16 @@ impl<S: LockSystem> Core<S> {
         self.is_interrupted.set(is);
     }
 
+    /// Notes that something interrupts the uses of this lane.
+    pub(super) fn interrupted(&self) {
+        self.is_interrupted.set(true);
+        self.watcher.get().into_iter().for_each(|task| self.lane.executor().wake(task));
+    }
+
     /// Tells the uses of locks on a memory node to end.
     fn interrupt(&self, memory: NodeId) {
         self.abandoned.borrow_mut().insert(memory);
-        self.is_interrupted.set(true);
+        self.interrupted();
         self.notices.borrow_mut().forget_all(memory);
         let executor = self.lane.executor();
         for slot in self.slots.borrow_mut().on(memory) {

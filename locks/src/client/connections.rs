@@ -60,16 +60,27 @@ impl Connections {
                     // In a task of its own, so that it ends whatever becomes of the one who asks.
                     lane.executor().spawn(Rc::clone(self).make(lane.clone(), node));
                 }
-                connection.waiting.push(lane.executor().current());
                 connection.tries
             };
-            while self.by_node.borrow()[&node].tries == tries {
+            while self.is_tried(node, tries, lane.executor().current()) {
                 lane.executor().suspend().await;
             }
             if let Some(error) = self.by_node.borrow()[&node].error {
                 return Err(error);
             }
         }
+    }
+
+    /// Whether a try has not ended before which there were `tries`; then the task is woken when it
+    /// has. Asked at each poll, because what waits may be handed to another task.
+    fn is_tried(&self, node: NodeId, tries: u64, task: TaskId) -> bool {
+        let mut connections = self.by_node.borrow_mut();
+        let connection = connections.entry(node).or_default();
+        let is_tried = connection.tries == tries;
+        if is_tried && !connection.waiting.contains(&task) {
+            connection.waiting.push(task);
+        }
+        is_tried
     }
 
     async fn make(self: Rc<Self>, lane: Lane, node: NodeId) {

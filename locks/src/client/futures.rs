@@ -216,6 +216,25 @@ impl<S: LockSystem> Acquiring<S> {
         Drive { guard: None, until: wait.until(), seldom: Some(seldom) }
     }
 
+    /// Notes the time of the request, for systems that keep it. Not where it takes over a ghost.
+    pub(crate) fn stamped(mut self, time: u16) -> Self {
+        if let Some(guard) = &mut self.drive.guard {
+            guard.run.as_mut().expect(TAKEN).stamp(&guard.core, time);
+        }
+        self
+    }
+
+    /// Whether it has found the lock taken, or something that happens seldom is waited for.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.drive.guard.as_ref().is_none_or(|guard| guard.get().has_waited())
+    }
+
+    /// Whether it has found the lock taken, and has no place in a queue.
+    pub(crate) fn can_leave(&self) -> bool {
+        let guard = self.drive.guard.as_ref();
+        guard.is_some_and(|guard| guard.get().has_waited() && guard.get().can_leave(&guard.core))
+    }
+
     /// Takes the answer of the first verb from its batch, which is complete.
     pub(super) fn answered(&mut self, result: &BatchResult) {
         if let Some(guard) = &mut self.drive.guard {
@@ -265,6 +284,11 @@ impl<S: LockSystem> Hold<S> {
     /// under way still.
     pub fn mode(&self) -> Mode {
         self.guard.get().mode
+    }
+
+    /// See [`LockSystem::next_time`].
+    pub(crate) fn next_time(&self) -> Option<u16> {
+        self.guard.get().next_time(&self.guard.core)
     }
 
     /// Makes an update lock exclusive, so that its holder may write: waits for the readers that

@@ -41,7 +41,7 @@ pub(super) fn tell<S: LockSystem>(core: &Rc<Core<S>>, at: RemoteAddr, request: R
         return;
     }
     told.insert(at, Told { requests: vec![request], task: None, begun: 0 });
-    core.is_interrupted.set(true);
+    core.interrupted();
     core.lane.executor().spawn(answer(Rc::clone(core), at));
 }
 

@@ -8,6 +8,7 @@
 //! * `keeper`: recovery of locks as published.
 //! * `connections`: what becomes of a connection whose verb had no answer.
 //! * `abandoned`: memory nodes that have lost their memory.
+//! * `sharing`: what locks need that the clients of a node share.
 //! * `roster`: a membership for benchmarks, tests and simulation.
 
 mod abandoned;
@@ -20,6 +21,7 @@ mod notices;
 mod resetter;
 mod roster;
 mod run;
+mod sharing;
 mod slots;
 mod wire;
 
@@ -29,7 +31,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_fabric::exec::Executor;
+use lotus_fabric::exec::{Executor, TaskId};
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RemoteAddr};
 use lotus_fabric::lane::{Batch, BatchResult, Lane};
 use lotus_fabric::masked::MaskedSwap;
@@ -140,6 +142,8 @@ struct Core<S: LockSystem> {
     lives: RefCell<BTreeMap<NodeId, u32>>,
     /// Whether this lane was told of a reset, or has abandoned a memory node.
     is_interrupted: Cell<bool>,
+    /// Task that is woken when that begins, if there is one.
+    watcher: Cell<Option<TaskId>>,
     /// Runs that have ended, for others to use.
     spare: RefCell<Spare<S>>,
 }
@@ -331,6 +335,7 @@ impl<S: LockSystem> Client<S> {
             abandoned: RefCell::default(),
             lives: RefCell::default(),
             is_interrupted: Cell::new(false),
+            watcher: Cell::default(),
             spare: RefCell::default(),
         };
         let client = Self { core: Rc::new(core) };

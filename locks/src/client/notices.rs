@@ -227,11 +227,11 @@ impl<S: LockSystem> Core<S> {
         self.notices.borrow_mut().open(Peer { who: self.name(slot), number: turn }, at);
     }
 
-    /// Tells a use, once, that it is its turn.
-    pub(super) fn tell_once(&self, at: RemoteAddr, slot: u16, notice: Notice) {
+    /// Tells a use, once, that it is its turn, with what else is said.
+    pub(super) fn tell_once(&self, at: RemoteAddr, slot: u16, notice: Notice, says: u64) {
         let (said, peer) = (notice.said(), notice.peer());
         let from = Peer { who: self.name(slot), number: 0 };
-        let letter = Letter { said, at, from, to: peer, says: 0, life: self.life_of(at.node()) };
+        let letter = Letter { said, at, from, to: peer, says, life: self.life_of(at.node()) };
         let Some(node) = self.peers.node(peer.who.node()) else { return };
         let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
         match to == self.lane.at() {

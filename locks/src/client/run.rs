@@ -11,6 +11,7 @@ mod keeping;
 mod listening;
 mod queues;
 mod resets;
+mod sharing;
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -482,9 +483,10 @@ impl<S: LockSystem> Run<S> {
                 };
             }
             Step::Tell(notice) => {
+                let says = core.system.says(&self.state);
                 match S::TELLS_ONCE {
-                    true => core.tell_once(self.at, self.slot, notice),
-                    false => core.tell(self.slot, notice, core.system.says(&self.state)),
+                    true => core.tell_once(self.at, self.slot, notice, says),
+                    false => core.tell(self.slot, notice, says),
                 }
                 let step = self.step(core, Event::Told);
                 self.doing = Doing::Next(step);

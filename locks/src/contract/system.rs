@@ -399,6 +399,27 @@ pub trait LockSystem: 'static {
         unreachable!("{notice:?} to {of:?}, which listens to none")
     }
 
+    /// Notes the time of a request, for queues that have it ([`local`](crate::local)): by the
+    /// clock of its node, in microseconds. Not called where the clients of a node ask each for
+    /// themselves.
+    fn stamp(&self, _of: &mut Self::Use, _time: u16) {}
+
+    /// Time of the earliest waiter of another node, if a use that holds its lock was told of one.
+    fn next_time(&self, _of: &Self::Use) -> Option<u16> {
+        None
+    }
+
+    /// Time of the earliest waiter that is of another node than `node`, if the words have one.
+    fn earliest(&self, _head: u64, _entries: &[u64], _node: u8) -> Option<u16> {
+        None
+    }
+
+    /// Whether a writer may wait for the lock of this head, which readers hold. True where the
+    /// head does not tell.
+    fn may_have_writer(&self, _head: u64) -> bool {
+        true
+    }
+
     /// The next step of a use after an event.
     fn step(&self, of: &mut Self::Use, event: Event, view: &mut View<'_>) -> Step;
 

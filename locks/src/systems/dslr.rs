@@ -440,6 +440,11 @@ impl LockSystem for Dslr {
         }
     }
 
+    fn may_have_writer(&self, head: u64) -> bool {
+        let Tickets { n_x, max_x, .. } = self.fields().of(head);
+        n_x != max_x
+    }
+
     fn has_leases(&self) -> bool {
         self.recovery == Recovery::Paper
     }

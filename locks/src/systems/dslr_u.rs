@@ -204,6 +204,11 @@ impl LockSystem for DslrU {
         UpdateTickets::of(head).is_free() && !UpdateTickets::HEAD.is_resetting(head)
     }
 
+    fn may_have_writer(&self, head: u64) -> bool {
+        let UpdateTickets { n_x, n_u, max_x, max_u, .. } = UpdateTickets::of(head);
+        n_x != max_x || n_u != max_u
+    }
+
     fn start(&self, request: Request) -> UpdateUse {
         UpdateUse {
             mode: request.mode,

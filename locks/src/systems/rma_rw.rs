@@ -245,6 +245,10 @@ impl LockSystem for RmaRw {
         McsWord::of(head).is_free()
     }
 
+    fn may_have_writer(&self, head: u64) -> bool {
+        !self.is_free(head)
+    }
+
     fn is_unused(&self, words: [u64; 2]) -> bool {
         let counts = RmaRwCounts::of(words[1]);
         self.is_free(words[0]) && counts.is_drained() && !counts.has_writers()

@@ -415,6 +415,10 @@ impl LockSystem for ShiftLock {
         ShiftWord::of(head).is_free()
     }
 
+    fn may_have_writer(&self, head: u64) -> bool {
+        ShiftWord::of(head).tail() != 0
+    }
+
     fn fit(&mut self, fabric: &Capabilities) {
         self.has_masks = fabric.masked_atomics;
     }

@@ -15,16 +15,17 @@ use lotus_fabric::verbs::VerbError;
 use rand::Rng;
 
 use super::{LaneReport, Losses, Referee, Settings, offset_of_words};
-use crate::client::{Client, Hold, Limits, Roster, Wait};
+use crate::client::{Limits, Roster, Wait};
 use crate::contract::{LockSpace, LockSystem, Member, NotHeld, Peers};
+use crate::local::{Access, Held as _};
 use crate::word::Mode;
 
 /// Time until a client goes on that was told that the memory node does not answer.
 const UNAVAILABLE: Duration = Duration::from_micros(200);
 
 /// A lane's place in a trial.
-pub(super) struct Seat<S: LockSystem> {
-    pub(super) client: Client<S>,
+pub(super) struct Seat<A> {
+    pub(super) client: A,
     pub(super) lane: Lane,
     pub(super) member: Member,
     pub(super) roster: Roster,
@@ -35,7 +36,7 @@ pub(super) struct Seat<S: LockSystem> {
 }
 
 /// Runs the clients of a lane to their ends.
-pub(super) async fn run<S: LockSystem>(seat: Seat<S>) -> LaneReport {
+pub(super) async fn run<A: Access>(seat: Seat<A>) -> LaneReport {
     let executor = seat.lane.executor().clone();
     let clients = seat.settings.clients;
     let seat = Rc::new(seat);
@@ -69,8 +70,9 @@ pub(super) async fn run<S: LockSystem>(seat: Seat<S>) -> LaneReport {
     while running.get() > 0 {
         executor.sleep(Duration::from_micros(50)).await;
     }
-    seat.client.quiet().await;
-    LaneReport { counts: seat.client.counts(), ..report.get() }
+    let client = seat.client.client();
+    client.quiet().await;
+    LaneReport { counts: client.counts(), transfers: seat.client.transfers(), ..report.get() }
 }
 
 /// A random time up to `most`.
@@ -136,7 +138,7 @@ impl Plan {
     }
 }
 
-impl<S: LockSystem> Seat<S> {
+impl<A: Access> Seat<A> {
     async fn round(&self, rng: &mut SmallRng, report: &Cell<LaneReport>) -> Result<(), NotHeld> {
         let settings = &self.settings;
         let executor = self.lane.executor();
@@ -193,18 +195,18 @@ impl<S: LockSystem> Seat<S> {
     }
 
     /// Uses what a lock protects.
-    async fn use_lock(&self, lock: u64, hold: &mut Hold<S>, plan: Plan, report: &Cell<LaneReport>) {
+    async fn use_lock(&self, lock: u64, hold: &mut A::Held, plan: Plan, report: &Cell<LaneReport>) {
         let (referee, life) = (&self.referee, self.member.life);
         let mode = match hold.mode() {
-            Mode::Update if !self.client.system().promises().upgrades => Mode::Exclusive,
+            Mode::Update if !self.client.client().system().promises().upgrades => Mode::Exclusive,
             mode => mode,
         };
-        if mode == Mode::Shared && self.client.system().has_leases() {
+        if mode == Mode::Shared && self.client.client().system().has_leases() {
             return self.read_leased(lock, hold, plan).await;
         }
         referee.enter(lock, life, mode);
         let left = Left { referee, lock, life, mode: Cell::new(mode), tears: Cell::new(false) };
-        let words = hold.at().plus(offset_of_words(self.client.system()));
+        let words = hold.at().plus(offset_of_words(self.client.client().system()));
         let Some(before) = self.read(words).await else { return };
         referee.judge(lock, life, before);
         self.lane.executor().sleep(plan.hold).await;
@@ -234,11 +236,11 @@ impl<S: LockSystem> Seat<S> {
 
     /// Reads what a lock protects under a lease, and believes it only if the lease lasts still
     /// afterwards.
-    async fn read_leased(&self, lock: u64, hold: &Hold<S>, plan: Plan) {
+    async fn read_leased(&self, lock: u64, hold: &A::Held, plan: Plan) {
         let (referee, life) = (&self.referee, self.member.life);
         let began = referee.begin_leased(lock);
         let _left = LeftLeased { referee, lock };
-        let words = hold.at().plus(offset_of_words(self.client.system()));
+        let words = hold.at().plus(offset_of_words(self.client.client().system()));
         let Some(before) = self.read(words).await else { return };
         self.lane.executor().sleep(plan.hold).await;
         let Some(after) = self.read(words).await else { return };
@@ -262,7 +264,7 @@ impl<S: LockSystem> Seat<S> {
     async fn upgrade(
         &self,
         lock: u64,
-        hold: &mut Hold<S>,
+        hold: &mut A::Held,
         tries: &[Manner],
         report: &Cell<LaneReport>,
     ) -> bool {
@@ -361,13 +363,13 @@ async fn within<T>(lane: &Lane, time: Duration, future: impl Future<Output = T>)
 }
 
 /// Writes the word with which each lock begins.
-pub(super) async fn prepare<S: LockSystem>(seat: &Seat<S>) {
+pub(super) async fn prepare<A: Access>(seat: &Seat<A>) {
     for lock in 0..seat.settings.locks {
         let mut written = false;
         while !written {
             let mut batch = seat.lane.batch();
             let object = seat.space.object(lock);
-            let word = if S::TWO_WORDS { object.plus(8) } else { object };
+            let word = if A::System::TWO_WORDS { object.plus(8) } else { object };
             batch.write_word(word, seat.settings.first_word);
             written = batch.post().await.is_ok();
             if !written {
@@ -378,7 +380,7 @@ pub(super) async fn prepare<S: LockSystem>(seat: &Seat<S>) {
 }
 
 /// Takes each lock once, and looks at what it protects and at what it leaves.
-pub(super) async fn audit<S: LockSystem>(seat: &Seat<S>) {
+pub(super) async fn audit<A: Access>(seat: &Seat<A>) {
     let until = seat.lane.executor().now().after(seat.settings.audit);
     for lock in 0..seat.settings.locks {
         if let Err(why) = seat.audit(lock, until).await {
@@ -387,7 +389,7 @@ pub(super) async fn audit<S: LockSystem>(seat: &Seat<S>) {
     }
 }
 
-impl<S: LockSystem> Seat<S> {
+impl<A: Access> Seat<A> {
     /// Takes a lock, as often as the memory node does not answer.
     async fn audit(&self, lock: u64, until: Nanos) -> Result<(), String> {
         let object = self.space.object(lock);
@@ -405,13 +407,13 @@ impl<S: LockSystem> Seat<S> {
         self.use_lock(lock, &mut hold, plan, &Cell::default()).await;
         let released = self.client.release(hold).await;
         released.map_err(|why| why.to_string())?;
-        self.client.quiet().await;
+        self.client.client().quiet().await;
         loop {
             let words = self.read(object).await;
             if let Some(words @ [_, claim]) = words {
                 // Another node may be about to end its claim. One that was lost between its claim
                 // and its mark, or after it has freed the head, leaves it to the next resetter.
-                let system = self.client.system();
+                let system = self.client.client().system();
                 let claimant = system.head().and_then(|_| crate::word::Claim::of(claim).by());
                 let is_claimed = claimant.is_some_and(|life| !self.roster.is_settled(life));
                 if system.is_unused(words) && !is_claimed {

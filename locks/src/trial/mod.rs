@@ -35,6 +35,7 @@ use lotus_fabric::transport::FabricError;
 
 use crate::client::{Client, Identity, Roster};
 use crate::contract::{Counts, LockSpace, LockSystem, Member, Peers, SpaceError};
+use crate::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
 use crate::word::Claimant;
 use client::Seat;
 use losses::Losses;
@@ -49,6 +50,8 @@ const WORDS: u64 = 16;
 const WORDS_BYTES: u64 = 16;
 /// Service by which lanes tell one another of resets.
 const SERVICE: Service = Service(0);
+/// Counters by which nodes set their clocks, one for each epoch; more than a trial has.
+const CLOCKS: u32 = 64;
 /// Time that the audit waits for the locks. Longer than any reset takes.
 const AUDIT: Duration = Duration::from_millis(500);
 
@@ -65,6 +68,8 @@ pub struct Settings {
     pub clients: u16,
     /// Number of locks.
     pub locks: u64,
+    /// The way in which the clients of a node share its locks, if they do.
+    pub policy: Option<Policy>,
     /// Share of requests that read.
     pub shared: f64,
     /// Share of the others that ask for an update lock, which most of them then upgrade.
@@ -111,6 +116,7 @@ impl Settings {
             lanes: 1,
             clients: 3,
             locks: 2,
+            policy: None,
             shared: 0.5,
             updates: 0.0,
             rounds: 40,
@@ -169,6 +175,8 @@ pub struct Judgement {
     pub late: Duration,
     /// Locks that their holder had lost when it released them, according to the release.
     pub lost: u64,
+    /// Locks that clients had from their nodes, and from the memory node.
+    pub transfers: Transfers,
 }
 
 impl std::ops::AddAssign for Judgement {
@@ -178,6 +186,7 @@ impl std::ops::AddAssign for Judgement {
         self.entered += other.entered;
         self.refused += other.refused;
         self.lost += other.lost;
+        self.transfers += other.transfers;
         self.beside += other.beside;
         self.upgraded += other.upgraded;
         self.together = self.together.max(other.together);
@@ -201,6 +210,7 @@ impl fmt::Display for Judgement {
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneReport {
     counts: Counts,
+    transfers: Transfers,
     refused: u64,
     lost: u64,
     late: Duration,
@@ -214,6 +224,8 @@ pub struct Trial<M: Machines> {
     referee: Arc<Referee>,
     losses: Arc<Losses>,
     members: Vec<Member>,
+    /// What the lanes of a node share, by the life of the node.
+    tables: Vec<(Claimant, Arc<LocalTable>)>,
     /// Cores whose reports are awaited, by the life of their node.
     cores: Vec<(Claimant, M::Core)>,
     reports: Receiver<(Claimant, LaneReport)>,
@@ -245,6 +257,7 @@ impl<M: Machines> Trial<M> {
             referee: Arc::new(Referee::new(settings.locks)),
             losses: Arc::default(),
             members: Vec::new(),
+            tables: Vec::new(),
             cores: Vec::new(),
             reports,
             sender,
@@ -264,8 +277,14 @@ impl<M: Machines> Trial<M> {
         Ok(trial)
     }
 
+    /// Counters behind the locks.
+    fn clocks(&self) -> Counters {
+        let base = RemoteAddr::new(self.settings.memory, REGION, self.space.bytes());
+        Counters { base, count: CLOCKS }
+    }
+
     fn register_memory(&self, machines: &M) -> Result<(), FabricError> {
-        let bytes = self.space.bytes().next_multiple_of(4096);
+        let bytes = (self.space.bytes() + self.clocks().bytes()).next_multiple_of(4096);
         machines.fabric().register(self.settings.memory, REGION, bytes, Rights::ALL)
     }
 
@@ -282,12 +301,32 @@ impl<M: Machines> Trial<M> {
         let member = self.roster.join(node, self.settings.lanes);
         let member = member.ok_or(TrialError::TooManyNodes)?;
         self.members.push(member);
+        let lanes = self.settings.lanes;
+        match self.settings.policy {
+            None => self.start_lanes::<Client<S>>(machines, member, &(), make),
+            Some(policy) => {
+                let table = Arc::new(LocalTable::new(policy, lanes));
+                self.tables.push((member.life, Arc::clone(&table)));
+                self.start_lanes::<LocalClient<S>>(machines, member, &table, make)
+            }
+        }
+    }
+
+    fn start_lanes<A: Access>(
+        &mut self,
+        machines: &M,
+        member: Member,
+        table: &A::Table,
+        make: &Make<A::System>,
+    ) -> Result<(), TrialError> {
+        let (node, clocks) = (member.node, self.clocks());
         for lane in 0..self.settings.lanes {
             let (sender, is_over) = (self.sender.clone(), Arc::clone(&self.is_over));
-            let life = move |seat: Seat<S>| async move {
+            let life = move |seat: Seat<A>| async move {
                 let (timer, client) = (seat.lane.executor().clone(), seat.client.clone());
                 let (losses, memory) = (Arc::clone(&seat.losses), seat.settings.memory);
-                let (follower, clock) = (client.clone(), timer.clone());
+                let (follower, clock) = (client.client().clone(), timer.clone());
+                client.keep_time(clocks);
                 timer.spawn(async move {
                     losses.follow(follower, clock, member.life, memory).await;
                 });
@@ -300,7 +339,7 @@ impl<M: Machines> Trial<M> {
                 }
                 drop(client);
             };
-            let program = self.program(machines, member, lane, make, life);
+            let program = self.program(machines, member, lane, table.clone(), make, life);
             let core = machines.start(node, &format!("lane-{}-{lane}", node.0), program)?;
             self.cores.push((member.life, core));
         }
@@ -308,13 +347,14 @@ impl<M: Machines> Trial<M> {
     }
 
     /// The program of a lane, which runs `life` there.
-    fn program<S: LockSystem, F: Future<Output = ()> + 'static>(
+    fn program<A: Access, F: Future<Output = ()> + 'static>(
         &self,
         machines: &M,
         member: Member,
         lane: u16,
-        make: &Make<S>,
-        life: impl FnOnce(Seat<S>) -> F + Send + 'static,
+        table: A::Table,
+        make: &Make<A::System>,
+        life: impl FnOnce(Seat<A>) -> F + Send + 'static,
     ) -> Program {
         let (settings, space) = (self.settings.clone(), self.space);
         let (roster, referee) = (self.roster.clone(), Arc::clone(&self.referee));
@@ -327,6 +367,7 @@ impl<M: Machines> Trial<M> {
             let (client, lane) =
                 opened.unwrap_or_else(|error| panic!("no lane of {:?}: {error}", member.node));
             client.resume(settings.memory, losses.ended());
+            let client = A::of(client, table);
             Box::pin(life(Seat { client, lane, member, roster, space, referee, losses, settings }))
         })
     }
@@ -336,7 +377,7 @@ impl<M: Machines> Trial<M> {
         &self,
         machines: &M,
         make: &Make<S>,
-        life: impl FnOnce(Seat<S>) -> F + Send + 'static,
+        life: impl FnOnce(Seat<Client<S>>) -> F + Send + 'static,
     ) -> Result<(), TrialError> {
         let node = *self.settings.nodes.last().expect("there is a node that audits");
         let member = self.roster.join(node, 1).ok_or(TrialError::TooManyNodes)?;
@@ -346,7 +387,7 @@ impl<M: Machines> Trial<M> {
             // Received by nobody if the trial was given up.
             let _ = done.send(()).await;
         };
-        let program = self.program(machines, member, 0, make, life);
+        let program = self.program(machines, member, 0, (), make, life);
         let core = machines.start(node, "aside", program)?;
         let ended = machines.wait(&ended);
         if !machines.join(core) || ended.is_none() {
@@ -443,6 +484,7 @@ impl<M: Machines> Trial<M> {
                 awaited.swap_remove(index);
             }
             verdict.counts += report.counts;
+            verdict.transfers += report.transfers;
             verdict.refused += report.refused;
             verdict.lost += report.lost;
             verdict.late = verdict.late.max(report.late);
@@ -451,6 +493,7 @@ impl<M: Machines> Trial<M> {
             let make = Arc::clone(&self.make);
             let make = make.downcast_ref::<Make<S>>().expect("it is of the system that began");
             self.run_aside(machines, make, async |seat| client::audit(&seat).await)?;
+            self.check_tables();
         }
         self.is_over.store(true, Ordering::Release);
         for (member, core) in self.cores.drain(..) {
@@ -464,6 +507,19 @@ impl<M: Machines> Trial<M> {
         verdict.beside = self.referee.beside();
         verdict.upgraded = self.referee.upgraded();
         Ok(verdict)
+    }
+}
+
+impl<M: Machines> Trial<M> {
+    /// In the end no client of a node that has lived on wants or holds a lock.
+    fn check_tables(&self) {
+        for (life, table) in &self.tables {
+            let is_awaited = self.cores.iter().any(|(other, _)| other == life);
+            let count = table.count();
+            if is_awaited && count > 0 && !self.roster.is_settled(*life) {
+                self.referee.violate(format!("{count} locks are in the table of {life:?}"));
+            }
+        }
     }
 }
 

@@ -15,8 +15,8 @@
 //! written. No index of the last laps is given ([`DeclockFields::arrived`]): so versions do not
 //! come round, and the head does not run over into the generation.
 //!
-//! The timestamp is for locks that are shared by the clients of a node before they are asked for
-//! (DecLock §5.2); here it is zero.
+//! The timestamp is that of the request, where the clients of a node share its locks (DecLock §5.3);
+//! it is zero where each asks for itself.
 
 use lotus_sabotage::{Rule, broken};
 
@@ -273,6 +273,28 @@ impl DeclockFields {
     /// Number of writers that are found among the requests from one index to another.
     pub fn writers(self, entries: &[u64], from: u64, to: u64) -> u32 {
         (from..to).map(|index| u32::from(self.is_writer(entries, index))).sum()
+    }
+
+    /// Time of the earliest waiter among the requests from one index to another, of those that
+    /// `counts` says of their names. Readers before the first writer hold the lock already, unless
+    /// `is_behind` says that a writer comes before all of them.
+    pub fn earliest(
+        self,
+        entries: &[u64],
+        indexes: std::ops::Range<u64>,
+        is_behind: bool,
+        counts: impl Fn(u32) -> bool,
+    ) -> Option<u16> {
+        let (mut is_behind, mut earliest) = (is_behind, None);
+        for index in indexes {
+            let Age::Current(entry) = self.age_of(entries, index) else { continue };
+            is_behind |= entry.writes;
+            if is_behind && counts(entry.who) {
+                let known = earliest.unwrap_or(entry.timestamp);
+                earliest = Some(super::earlier(known, entry.timestamp));
+            }
+        }
+        earliest
     }
 
     /// Whether the lock is that of the waiter with this index, in the generation of the header.

@@ -10,6 +10,7 @@ mod mode;
 mod rma_rw;
 mod shiftlock;
 mod tickets;
+mod times;
 mod update_tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
@@ -22,4 +23,5 @@ pub use mode::Mode;
 pub use rma_rw::RmaRwCounts;
 pub use shiftlock::ShiftWord;
 pub use tickets::{TicketFields, Tickets};
+pub use times::{earlier, is_earlier};
 pub use update_tickets::UpdateTickets;

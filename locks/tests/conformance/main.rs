@@ -10,9 +10,11 @@ mod bypass;
 mod families;
 mod grounds;
 mod lane;
+mod nodes;
 mod order;
 mod queues;
 mod service;
+mod sharing;
 mod struck;
 mod upgrade;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_locks::Recovery;
+use lotus_locks::local::Policy;
 use lotus_locks::systems::{Choice, Kind, Release, ShiftLock};
 use lotus_locks::trial::{Faults, Settings};
 use lotus_locks::word::{
@@ -17,6 +18,10 @@ use super::{LockScenario, MASKED, PROFILE};
 
 /// Stream of the randomness that draws scenarios.
 const STREAM: u64 = 0x10C5;
+
+/// Stream that draws whether, and how, the clients of a node share its locks: one of its own, so that
+/// all else of a seed stays as it is.
+const SHARING: u64 = 0x5AA2;
 
 /// The scenario of a seed, of this lock system or of any that can be had so.
 pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario {
@@ -45,9 +50,21 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         Ok(()) => (choice, settings, faults),
         Err(_) => without_faults(choice, settings),
     };
+    let settings = Settings { policy: policy(seed, choice), ..settings };
     let is_masked = choice.kind.likes_masks() && rng.random();
     let profile = if is_masked { MASKED } else { PROFILE };
     LockScenario { choice, settings, faults, profile }.with(recovery)
+}
+
+/// The way in which the clients of a node share its locks: in a third of the seeds.
+fn policy(seed: u64, choice: Choice) -> Option<Policy> {
+    let rng = &mut Env::real(seed).rng(SHARING);
+    let drawn = Policy::ALL[rng.random_range(0..Policy::ALL.len())];
+    let policy = match drawn {
+        Policy::LocalBound(_) => Policy::LocalBound(rng.random_range(1..=4)),
+        policy => policy,
+    };
+    (rng.random_bool(1.0 / 3.0) && policy.check(choice).is_ok()).then_some(policy)
 }
 
 /// The scenario of a baseline, which tolerates no failure.

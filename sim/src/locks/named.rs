@@ -6,6 +6,7 @@ use std::time::Duration;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::Rates;
 use lotus_locks::Recovery;
+use lotus_locks::local::Policy;
 use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::trial::{Faults, Settings};
 
@@ -453,6 +454,42 @@ const NAMED: &[Named] = &[
             returns: true,
             ..none.doubtful().lossy()
         },
+    },
+    Named {
+        name: "shared-by-readers",
+        shows: "readers of one node leave one after the other; the last gives up the node's lock",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Declock,
+        left: None,
+        settings: |small| Settings {
+            locks: 1,
+            lanes: 2,
+            clients: 4,
+            shared: 0.8,
+            policy: Some(Policy::TsPf),
+            is_calm: true,
+            ..small
+        },
+        faults: |none| none,
+    },
+    Named {
+        name: "shared-by-writers",
+        shows: "the first client of a node asks for the lock that its neighbours wait for",
+        published_fail: false,
+        published_only: false,
+        kind: Kind::Cas,
+        left: None,
+        settings: |small| Settings {
+            locks: 1,
+            lanes: 2,
+            policy: Some(Policy::LocalBound(4)),
+            hurried: 0.2,
+            dropped: 0.2,
+            is_calm: true,
+            ..small
+        },
+        faults: |none| none,
     },
 ];
 

@@ -83,7 +83,15 @@ pub struct DeclockUse {
     tries: u32,
     /// The queue's head when it looked last.
     seen: u64,
+    /// Time of the request, if its node shares the lock among its clients.
+    time: Option<u16>,
+    /// Time of the earliest waiter that is of another node than the one that was told last: this
+    /// use, or the one that it tells.
+    next_time: Option<u16>,
 }
+
+/// Bit of what a notice says beside a time.
+const HAS_TIME: u64 = 1 << 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
@@ -111,6 +119,11 @@ struct Search {
     first: u64,
     end: u64,
     writers: u32,
+}
+
+/// Whether a request is of another node.
+fn is_elsewhere(who: u32, node: u8) -> bool {
+    Waiter::of(who).is_some_and(|who| who.node() != node)
 }
 
 impl Declock {
@@ -150,7 +163,7 @@ impl Declock {
     fn write(&self, of: &mut DeclockUse) -> Step {
         of.at = At::Writing;
         let writes = of.mode != Mode::Shared;
-        let entry = Entry { writes, timestamp: 0, who: of.who.raw() };
+        let entry = Entry { writes, timestamp: of.time.unwrap_or(0), who: of.who.raw() };
         let word = self.fields.entry(of.index, entry);
         Step::Post(Verb::Write { entry: self.fields.place(of.index), word })
     }
@@ -232,7 +245,7 @@ impl Declock {
                 Age::Current(entry) => {
                     let turn = search.next;
                     search.next = if entry.writes { search.end } else { search.next + 1 };
-                    return self.tell(of, search, turn, entry);
+                    return self.tell(of, search, turn, entry, entries);
                 }
                 Age::Newer if !self.is_fenced() => return Step::Full(of.generation),
                 // It is its turn, which it has found out for itself, or will.
@@ -256,7 +269,7 @@ impl Declock {
         let Search { first, end, writers, .. } = search;
         match self.fields.age_of(entries, first) {
             Age::Current(entry) if entry.writes => {
-                self.tell(of, Search { next: end, ..search }, first, entry)
+                self.tell(of, Search { next: end, ..search }, first, entry, entries)
             }
             Age::Newer if !self.is_fenced() => Step::Full(of.generation),
             Age::Current(_) | Age::Newer => Step::Gone(Ok(())),
@@ -276,10 +289,22 @@ impl Declock {
         }
     }
 
-    fn tell(&self, of: &mut DeclockUse, search: Search, turn: u64, entry: Entry) -> Step {
+    fn tell(
+        &self,
+        of: &mut DeclockUse,
+        search: Search,
+        turn: u64,
+        entry: Entry,
+        entries: &[u64],
+    ) -> Step {
         of.at = At::Telling(search);
         match Waiter::of(entry.who) {
             Some(who) => {
+                if of.time.is_some() {
+                    let (behind, node) = (turn + 1..search.end, who.node());
+                    let is_other = |who| is_elsewhere(who, node);
+                    of.next_time = self.fields.earliest(entries, behind, entry.writes, is_other);
+                }
                 let number = self.number(of.generation, turn);
                 Step::Tell(Notice::new(Said::Handover, Peer { who, number }))
             }
@@ -334,7 +359,37 @@ impl LockSystem for Declock {
     #[inline]
     fn start(&self, request: Request) -> DeclockUse {
         let Request { who, mode, .. } = request;
-        DeclockUse { who, mode, at: At::Asking, generation: 0, index: 0, tries: 0, seen: 0 }
+        let (at, generation, index, tries, seen) = (At::Asking, 0, 0, 0, 0);
+        DeclockUse { who, mode, at, generation, index, tries, seen, time: None, next_time: None }
+    }
+
+    fn stamp(&self, of: &mut DeclockUse, time: u16) {
+        of.time = Some(time);
+    }
+
+    fn next_time(&self, of: &DeclockUse) -> Option<u16> {
+        of.next_time
+    }
+
+    fn earliest(&self, head: u64, entries: &[u64], node: u8) -> Option<u16> {
+        let found = self.fields.of(head);
+        let (from, to) = (found.head, found.end());
+        // A writer that has no entry holds the lock.
+        let is_behind = self.fields.writers(entries, from, to) < found.writers;
+        self.fields.earliest(entries, from..to, is_behind, |who| is_elsewhere(who, node))
+    }
+
+    fn may_have_writer(&self, head: u64) -> bool {
+        self.fields.of(head).writers > 0
+    }
+
+    fn says(&self, of: &DeclockUse) -> u64 {
+        of.next_time.map_or(0, |time| HAS_TIME | u64::from(time))
+    }
+
+    fn take_note(&self, of: &mut DeclockUse, _notice: Notice, says: u64) -> bool {
+        of.next_time = (says & HAS_TIME != 0).then_some(says as u16);
+        true
     }
 
     fn turn(&self, of: &DeclockUse) -> u64 {

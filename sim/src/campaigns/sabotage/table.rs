@@ -315,6 +315,8 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::OverflowWritesNothing, &["declock-overflow"], &[Property(LOCKS)]),
     hunted(Rule::LapsTellTenants, &["declock-laps", "declock-resets"], &[Property(LOCKS)]),
     hunted(Rule::TurnsNameGenerations, &["declock-late-notice"], &[Property(LOCKS)]),
+    hunted(Rule::ElectsHoldRemotely, &["shared-by-writers"], &[Property(LOCKS)]),
+    hunted(Rule::LastSiblingsRelease, &["shared-by-readers"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]

@@ -1,0 +1,79 @@
+//! What locks need that the clients of a node share: signs of resets and losses, and looks at the
+//! words of a lock that belong to no use of it.
+
+use std::rc::Rc;
+
+use lotus_fabric::exec::{Handle, TaskId};
+use lotus_fabric::ids::RemoteAddr;
+
+use super::{Client, ENTRIES};
+use crate::contract::{LockSystem, Peers, Verb};
+
+impl<S: LockSystem> Client<S> {
+    /// The lane's executor.
+    pub(crate) fn executor(&self) -> &Handle {
+        self.core.lane.executor()
+    }
+
+    /// The lane's number.
+    pub(crate) fn lane_number(&self) -> u16 {
+        self.core.lane.at().lane.0
+    }
+
+    /// Number of the node among the users of locks.
+    pub(crate) fn node_number(&self) -> u8 {
+        self.core.me.life.node()
+    }
+
+    /// The membership.
+    pub(crate) fn peers(&self) -> &Rc<dyn Peers> {
+        &self.core.peers
+    }
+
+    /// Whether this lane has learnt that the node was expelled.
+    pub(crate) fn is_expelled(&self) -> bool {
+        self.core.is_expelled.get()
+    }
+
+    /// Has a task woken when this lane is told of a reset, or abandons a memory node.
+    pub(crate) fn watch(&self, task: TaskId) {
+        self.core.watcher.set(Some(task));
+    }
+
+    /// Whether the lock is to be given up soon: it is being reset, or its memory node was
+    /// abandoned.
+    pub(crate) fn is_wanted(&self, at: RemoteAddr) -> bool {
+        self.core.is_told(at) || self.core.has_abandoned(at.node())
+    }
+
+    /// Whether a holder may rely on a lock there, as far as this lane knows.
+    pub(crate) fn is_in_use(&self, at: RemoteAddr) -> bool {
+        !self.core.is_expelled.get() && !self.core.has_abandoned(at.node())
+    }
+
+    /// Adds one to a word that is no lock's. `None` if there was no answer.
+    pub(crate) async fn add_word(&self, word: RemoteAddr) -> Option<u64> {
+        self.core.verb(word, Verb::Add(1)).await.ok().flatten()
+    }
+
+    /// Reads a word. `None` if there was no answer.
+    pub(crate) async fn read_word(&self, word: RemoteAddr) -> Option<u64> {
+        self.core.verb(word, Verb::Read).await.ok().flatten()
+    }
+
+    /// Reads the head of a lock. `None` if there was no answer.
+    pub(crate) async fn look_at(&self, at: RemoteAddr) -> Option<u64> {
+        let mut batch = self.core.lane.batch();
+        let head = batch.read(at, 8);
+        Some(batch.post().await.ok()?.words(head)[0])
+    }
+
+    /// Reads the head of a lock and the entries of its queue. `None` if there was no answer.
+    pub(crate) async fn read_queue(&self, at: RemoteAddr) -> Option<(u64, Vec<u64>)> {
+        let mut batch = self.core.lane.batch();
+        let head = batch.read(at, 8);
+        let entries = batch.read(at.plus(ENTRIES), 8 * self.core.system.entries() as usize);
+        let done = batch.post().await.ok()?;
+        Some((done.words(head)[0], done.words(entries).to_vec()))
+    }
+}
