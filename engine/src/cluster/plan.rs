@@ -26,9 +26,10 @@ use crate::memory_nodes::returning;
 use crate::node::configuration::Takers;
 use crate::node::control::Control;
 use crate::node::council::Council;
+use crate::node::locks::region_bytes;
 use crate::node::looks::Looks;
 use crate::node::nodes::Nodes;
-use crate::node::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
+use crate::node::shared::{ComputeNode, LOCK_REGION, NodeParts, Peer, Shared};
 
 /// Access epoch of the control connection where all nodes are in one process. Control shares a node
 /// id with the first compute node, and that node's expulsion must not lock it out. A process with a
@@ -142,8 +143,9 @@ impl Plan {
     fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
         for node in &self.memory_nodes {
             returning::register(fabric, *node, &self.placement, &self.region, &self.log)?;
-            if config.locks != LockKind::Lotus {
-                fabric.register(*node, LOCK_REGION, LOCK_REGION_BYTES, Rights::ALL)?;
+            if let Some(locks) = config.memory_locks() {
+                let bytes = region_bytes(locks.object_bytes());
+                fabric.register(*node, LOCK_REGION, bytes, Rights::ALL)?;
             }
         }
         Ok(())
@@ -208,7 +210,7 @@ impl Admission<'_> {
             // Other locks do not involve the row's owner, so its cache could not learn of writers.
             cached: match config.locks {
                 LockKind::Lotus => config.version_table_cache,
-                LockKind::Cas | LockKind::Dslr => 0,
+                LockKind::Cas | LockKind::Dslr | LockKind::ShiftLock | LockKind::Declock => 0,
             },
         };
         Ok(Arc::new(ComputeNode::new(parts)))

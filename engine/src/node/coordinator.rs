@@ -202,7 +202,7 @@ impl Coordinator {
     pub(crate) fn waits_for_locks(&self) -> bool {
         match self.locks {
             Locks::Lotus(_) => self.shared.config.lock_wait == LockWait::Ordered,
-            Locks::Cas(_) | Locks::Dslr(_) => true,
+            Locks::OnMemory(_) => true,
         }
     }
 
