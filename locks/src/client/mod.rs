@@ -40,7 +40,7 @@ use lotus_fabric::verbs::{Buffer, VerbError};
 use crate::contract::{Backoff, Counts, LockSystem, Member, NotHeld, Peers, Request, Verb, Waiter};
 use crate::word::Mode;
 use connections::Connections;
-pub use futures::{Acquiring, Begun, Hold, Releasing};
+pub use futures::{Acquiring, Begun, Hold, Leaving, Releasing};
 use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
 use keeper::Watches;
@@ -499,6 +499,20 @@ impl<S: LockSystem> Client<S> {
     #[inline]
     pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
         hold.release()
+    }
+
+    /// Begins a release: adds its first verb to `batch`, which has verbs of no other memory node,
+    /// so that several locks there cost one doorbell. The caller posts the batch, and passes its
+    /// result to [`Self::finish_release`]. See [`Self::release`].
+    #[inline]
+    pub fn begin_release(&self, batch: &mut Batch, hold: Hold<S>) -> Leaving<S> {
+        hold.release_in(batch)
+    }
+
+    /// Ends a release, with the result of the batch that has its first verb.
+    #[inline]
+    pub fn finish_release(&self, leaving: Leaving<S>, result: &BatchResult) -> Releasing<S> {
+        leaving.answered(result)
     }
 
     /// Ends a use without a release, as a transaction does that fails (DSLR appendix A.6): for

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::RemoteAddr;
-use lotus_fabric::lane::{Batch, Posted};
+use lotus_fabric::lane::{Batch, Completed, Posted};
 use lotus_fabric::verbs::{Buffer, VerbError};
 use lotus_sabotage::{Rule, broken};
 
@@ -74,6 +74,8 @@ enum Doing {
     Verb(Posted, Buffer),
     /// The first verb is in a batch of the caller's.
     InBatch(Buffer),
+    /// The same of a verb on the entries.
+    EntriesInBatch,
     /// A verb had no answer; its connection is made anew.
     Mending,
     Pausing(Nanos),
@@ -172,20 +174,18 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Takes the answer of the first verb from its batch, which is complete.
-    pub(super) fn answered(
-        &mut self,
-        core: &Rc<Core<S>>,
-        words: Option<impl FnOnce(Buffer) -> u64>,
-    ) {
-        if let Doing::InBatch(buffer) = self.doing {
-            self.doing = match words {
-                Some(words) => {
-                    let step = self.step(core, Event::Found(words(buffer)));
-                    Doing::Next(step)
-                }
-                None => Doing::Mending,
-            };
-        }
+    pub(super) fn answered(&mut self, core: &Rc<Core<S>>, done: Option<&Completed>) {
+        let event = match (&self.doing, done) {
+            (Doing::InBatch(buffer), Some(done)) => Event::Found(done.words(*buffer)[0]),
+            (Doing::EntriesInBatch, Some(done)) => self.read(done),
+            (Doing::InBatch(_) | Doing::EntriesInBatch, None) => {
+                self.doing = Doing::Mending;
+                return;
+            }
+            _ => return,
+        };
+        let step = self.step(core, event);
+        self.doing = Doing::Next(step);
     }
 
     /// Gives up the lock, or the acquisition, and posts the first verb of that.
@@ -193,6 +193,29 @@ impl<S: LockSystem> Run<S> {
     /// # Panics
     /// If a verb is under way.
     pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
+        let step = self.leaves(core);
+        self.carry_out(core, step, Nanos::NEVER)
+    }
+
+    /// The same, with the first verb in a batch of the caller's.
+    pub(super) fn leave_in(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) -> Option<Turn> {
+        match self.leaves(core) {
+            Step::Post(verb) if !self.is_told(core) => {
+                self.doing = match S::QUEUES && queues::is_on_entries(verb) {
+                    true => {
+                        self.add_on_entries(core, batch, verb);
+                        Doing::EntriesInBatch
+                    }
+                    false => Doing::InBatch(self.add(core, batch, verb)),
+                };
+                None
+            }
+            step => self.carry_out(core, step, Nanos::NEVER),
+        }
+    }
+
+    #[inline]
+    fn leaves(&mut self, core: &Rc<Core<S>>) -> Step {
         assert!(matches!(self.doing, Doing::Held | Doing::Pausing(_) | Doing::Next(_)));
         if S::TELLS && !S::TELLS_ONCE && self.is_held() {
             self.catch_up(core);
@@ -201,8 +224,7 @@ impl<S: LockSystem> Run<S> {
             self.next_look = Nanos(0);
         }
         self.is_leaving = true;
-        let step = self.step(core, Event::Leave);
-        self.carry_out(core, step, Nanos::NEVER)
+        self.step(core, Event::Leave)
     }
 
     /// Drives a held update lock until it is exclusive, or at `until` or later until it would wait.
@@ -323,7 +345,7 @@ impl<S: LockSystem> Run<S> {
     /// The part of [`Self::drive`] that is seldom needed: goes on until something is to be polled.
     async fn rarely(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
         let event = match self.doing {
-            Doing::InBatch(_) => {
+            Doing::InBatch(_) | Doing::EntriesInBatch => {
                 // A READ behind the verb: when it is answered, so is the verb.
                 let mut batch = core.lane.batch();
                 batch.read(self.at, 8);

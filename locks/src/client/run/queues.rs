@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::lane::Completed;
+use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::Buffer;
 
 use super::listening::Listened;
@@ -31,10 +31,16 @@ pub(super) const fn is_on_entries(verb: Verb) -> bool {
 impl<S: LockSystem> Run<S> {
     /// Posts a verb on the entries. A use that writes one is told of its turn from now on.
     pub(super) fn post_on_entries(&mut self, core: &Core<S>, verb: Verb) {
+        let mut batch = core.lane.batch();
+        self.add_on_entries(core, &mut batch, verb);
+        self.doing = Doing::Entries(batch.post());
+    }
+
+    /// Adds a verb on the entries to a batch.
+    pub(super) fn add_on_entries(&mut self, core: &Core<S>, batch: &mut Batch, verb: Verb) {
         self.posts(core);
         let entries = self.at.plus(ENTRIES);
         let bytes = 8 * core.system.entries() as usize;
-        let mut batch = core.lane.batch();
         self.answer = match verb {
             Verb::Write { entry, word } => {
                 core.open_for(self.slot, self.at, core.system.turn(&self.state));
@@ -50,7 +56,6 @@ impl<S: LockSystem> Run<S> {
                 Answer::Read(head, batch.read(entries, bytes))
             }
         };
-        self.doing = Doing::Entries(batch.post());
     }
 
     /// Ready when the verb on the entries has ended; without an event if it had no answer.
@@ -66,7 +71,7 @@ impl<S: LockSystem> Run<S> {
         })
     }
 
-    fn read(&mut self, done: &Completed) -> Event {
+    pub(super) fn read(&mut self, done: &Completed) -> Event {
         match self.answer {
             Answer::Written => Event::Written,
             Answer::Read(head, entries) => {
