@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{BatchResult, Lane};
 use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, LockService};
@@ -78,6 +79,16 @@ impl<S: LockSystem> MemoryLocks<S> {
     /// The lane's use of the locks.
     pub fn client(&self) -> &Client<S> {
         &self.client
+    }
+
+    /// Whether an attempt may rely on its locks. See [`Client::is_valid`].
+    pub fn are_valid(&self, held: &HeldLocks) -> bool {
+        held.kept::<Hold<S>>().iter().all(|hold| self.client.is_valid(hold))
+    }
+
+    /// The time at which so long has passed.
+    pub fn deadline(&self, timeout: Duration) -> Nanos {
+        self.lane.executor().now().after(timeout)
     }
 
     fn add_lacking(
@@ -211,7 +222,7 @@ impl<S: LockSystem> LockService for MemoryLocks<S> {
         wanted: &[LockRequest],
         timeout: Duration,
     ) -> Result<(), LockError> {
-        let deadline = self.lane.executor().now().after(timeout);
+        let deadline = self.deadline(timeout);
         let mut list = take(&self.spare.lacking);
         self.add_lacking(held, wanted, &mut list)?;
         let highest = held.kept::<Hold<S>>().iter().map(Hold::at).max();

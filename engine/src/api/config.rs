@@ -135,7 +135,7 @@ pub struct Config {
     pub horizon_interval: Duration,
     /// Time that a compute node may be silent before the others expel it and recover its
     /// transactions; `None`, the default, for ever. 20 ms suffice where threads have cores of their
-    /// own; elsewhere use at least 500 ms. Needs [`LockKind::Lotus`].
+    /// own; elsewhere use at least 500 ms.
     pub lease: Option<Duration>,
     /// Time that an owner giving a shard away waits for transactions that hold its locks, before it
     /// asks those that are not committing to give up; default 10 ms (LOTUS §4.3).
@@ -217,10 +217,6 @@ impl Config {
         setting(
             self.lease.is_none_or(|lease| lease >= MIN_LEASE),
             &format!("a lease must be at least {MIN_LEASE:?}"),
-        )?;
-        setting(
-            self.lease.is_none() || self.locks == LockKind::Lotus,
-            "a lease needs LOTUS's locks: those on memory nodes cannot be taken from the dead",
         )?;
         setting(
             self.balance.is_none_or(|interval| !interval.is_zero()),

@@ -1,19 +1,26 @@
 //! Locks that are left when no transaction runs: in lock tables, and in objects on memory nodes.
 
+use std::task::Poll;
+use std::time::Duration;
+
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locks::LockSystem;
-use lotus_locks::systems::Visitor;
+use lotus_locks::systems::{Choice, Visitor};
 use lotus_locktable::{Holder, LockMode};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_router::Placement;
 
 use crate::api::error::{ClusterError, unreachable_nodes};
+use crate::api::seat::Seat;
 use crate::checks::audit::{Finding, Scan, Tally};
 use crate::cluster::handle::Cluster;
-use crate::node::locks::region_bytes;
+use crate::node::locks::{Locks, region_bytes};
 use crate::node::shared::LOCK_REGION;
+
+/// Least time for which a lock is waited for that a lost node may hold.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Judge of a lock object by its first word.
 type IsFree = Box<dyn Fn(u64) -> bool>;
@@ -60,8 +67,9 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Checks the lock objects on memory nodes, if locks are there: each is free, so that no
-    /// request is in its queue and none resets it. A node that has failed keeps its locks if
-    /// nothing is done about failures, and those that fill a memory node hold locks beside all.
+    /// request is in its queue and none resets it. What a lost node held or waited for is freed
+    /// when somebody wants it: so this takes such locks itself. Without a lease it keeps them for
+    /// ever; and those that fill a memory node hold locks beside all.
     pub(crate) fn lock_objects_left(
         &self,
         placement: &Placement,
@@ -69,32 +77,72 @@ impl<M: Machines> Cluster<M> {
         let shared = &*self.shared;
         let Some(choice) = shared.config.memory_locks() else { return Ok(None) };
         let mut free = Tally::new("every lock object is free");
-        let keeps = shared.config.lease.is_none() && shared.has_lost_a_node();
-        if keeps || placement.is_joined() {
+        let has_lost = shared.has_lost_a_node();
+        if placement.is_joined() || has_lost && shared.config.lease.is_none() {
             return Ok(Some(free.finish()));
         }
+        let mut used = self.used_objects(placement, choice, &mut free.seen)?;
+        if has_lost && !used.is_empty() {
+            self.pass(used.iter().map(|(at, _)| *at).collect());
+            used = self.used_objects(placement, choice, &mut free.seen)?;
+        }
+        for (at, head) in used {
+            free.complain(|| format!("{at:?}: {head:#x}"));
+        }
+        Ok(Some(free.finish()))
+    }
+
+    /// The lock objects that are not free, with their first words. Adds the number of all to
+    /// `seen`.
+    fn used_objects(
+        &self,
+        placement: &Placement,
+        choice: Choice,
+        seen: &mut u64,
+    ) -> Result<Vec<(RemoteAddr, u64)>, ClusterError> {
+        let shared = &*self.shared;
         let (is_free, object) = (choice.visit(Judge), choice.object_bytes());
         let count = region_bytes(object) / object;
         let at_once = (MAX_VERB_BYTES as u64 / object).max(1);
+        *seen += count * placement.nodes().into_iter().count() as u64;
         let scanned = shared.control.with_lane(|lane| async move {
             let scan = Scan { shared, placement, lane };
+            let mut used = Vec::new();
             for node in placement.nodes() {
                 for first in (0..count).step_by(at_once as usize) {
-                    let some = at_once.min(count - first);
-                    let at = RemoteAddr::new(node, LOCK_REGION, first * object);
-                    let words =
-                        scan.read(at, ((some * object) as usize).min(MAX_VERB_BYTES)).await?;
-                    for (number, words) in words.chunks(object as usize / WORD_BYTES).enumerate() {
-                        free.seen += 1;
-                        if !is_free(words[0]) {
-                            let number = first + number as u64;
-                            free.complain(|| format!("{number} on {node:?}: {:#x}", words[0]));
-                        }
-                    }
+                    let at = |number| RemoteAddr::new(node, LOCK_REGION, number * object);
+                    let bytes = at_once.min(count - first) * object;
+                    let words = scan.read(at(first), (bytes as usize).min(MAX_VERB_BYTES)).await?;
+                    let objects = words.chunks(object as usize / WORD_BYTES);
+                    let heads = (first..).zip(objects.map(|object| object[0]));
+                    used.extend(
+                        heads
+                            .filter(|(_, head)| !is_free(*head))
+                            .map(|(number, head)| (at(number), head)),
+                    );
                 }
             }
-            Ok(free)
+            Ok(used)
         })?;
-        Ok(Some(scanned.map_err(unreachable_nodes)?.finish()))
+        scanned.map_err(unreachable_nodes)
+    }
+
+    /// Takes locks and releases them, all at once, on a node that serves.
+    fn pass(&self, objects: Vec<RemoteAddr>) {
+        let config = &self.shared.config;
+        let patience = config.commit_timeout.max(PATIENCE);
+        let seat = self.serving(Seat { compute_node: 0, thread: 0 });
+        let passed = self.submit(seat, move |session| async move {
+            let Locks::OnMemory(locks) = &session.coordinator().locks else { return Ok(()) };
+            let mut passing: Vec<_> = objects.iter().map(|at| locks.pass(*at, patience)).collect();
+            std::future::poll_fn(|task| {
+                passing.retain_mut(|one| one.as_mut().poll(task).is_pending());
+                if passing.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            Ok(())
+        });
+        // What is not taken is found to be in use.
+        let _ = self.wait(passed);
     }
 }

@@ -1,7 +1,7 @@
 //! The locks that a cluster was configured with, as one coordinator uses them.
 //!
-//! Locks on memory nodes are those of `lotus-locks`, fenced. Nobody is expelled from a cluster that
-//! uses them: it has no lease.
+//! Locks on memory nodes are those of `lotus-locks`, fenced: what a lost node held or waited for is
+//! taken from it once it is settled ([`crate::node::lock_peers`]).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,15 +9,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr};
+use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_locks::systems::Visitor;
-use lotus_locks::word::Claimant;
-use lotus_locks::{Client, Identity, LockSystem, Member, MemoryLocks, Peers, PeersFuture};
+use lotus_locks::{Client, Identity, Limits, LockSystem, MemoryLocks, Mode, Wait};
 use lotus_locktable::{HeldLocks, LockError, LockName, LockRequest, LockService, LotusLocks};
-use lotus_recovery::membership::FIRST_EPOCH;
 
-use crate::node::shared::{ComputeNode, LOCK_REGION, Peer, Shared};
+use crate::node::lock_peers::LockPeers;
+use crate::node::shared::{ComputeNode, LOCK_REGION, Shared};
 
 /// Service by which coordinators tell one another of resets, and of their uses of locks.
 const SERVICE: Service = Service(7);
@@ -54,8 +53,14 @@ pub(crate) trait OnMemory {
 
     fn release(&self, held: &mut HeldLocks);
 
+    /// Whether an attempt may rely on its locks.
+    fn are_valid(&self, held: &HeldLocks) -> bool;
+
     /// Whether nothing of what was released is under way.
     fn is_settled(&self) -> bool;
+
+    /// Takes a lock by its object, and releases it. Returns whether it was had within `patience`.
+    fn pass(&self, at: RemoteAddr, patience: Duration) -> Pin<Box<dyn Future<Output = bool>>>;
 }
 
 impl<S: LockSystem> OnMemory for MemoryLocks<S> {
@@ -73,8 +78,23 @@ impl<S: LockSystem> OnMemory for MemoryLocks<S> {
         LockService::release(self, held);
     }
 
+    fn are_valid(&self, held: &HeldLocks) -> bool {
+        self.are_valid(held)
+    }
+
     fn is_settled(&self) -> bool {
         self.client().is_quiet()
+    }
+
+    fn pass(&self, at: RemoteAddr, patience: Duration) -> Pin<Box<dyn Future<Output = bool>>> {
+        let (client, deadline) = (self.client().clone(), self.deadline(patience));
+        Box::pin(async move {
+            let limits = Limits { wait: Wait::Until(deadline), terms: 1 };
+            match client.acquire(at, Mode::Exclusive, limits).await {
+                Ok(hold) => client.release(hold).await.is_ok(),
+                Err(_) => false,
+            }
+        })
     }
 }
 
@@ -87,6 +107,16 @@ impl Locks {
                 Self::Lotus(LotusLocks::new(table, node, rpc.clone(), lease, wait))
             }
             Some(choice) => Self::OnMemory(choice.visit(Beginning { shared, node, rpc })),
+        }
+    }
+
+    /// Whether an attempt may rely on its locks on memory nodes, as far as is known here: its node
+    /// is not expelled, and none of those memory nodes has lost its memory (H4).
+    #[inline]
+    pub(crate) fn are_valid(&self, held: &HeldLocks) -> bool {
+        match self {
+            Self::Lotus(_) => true,
+            Self::OnMemory(locks) => locks.are_valid(held),
         }
     }
 
@@ -114,9 +144,8 @@ impl Visitor for Beginning<'_> {
         make: impl Fn() -> S + Send + Sync + 'static,
     ) -> Box<dyn OnMemory> {
         let Self { shared, node, rpc } = self;
-        let peers = AllMembers::of(shared, node);
-        let member = peers.members[node.index];
-        let identity = Identity { member, peers: Rc::new(peers), service: SERVICE };
+        let peers = LockPeers::new(shared, node, rpc.lane().executor());
+        let identity = Identity { member: peers.this(), peers: Rc::new(peers), service: SERVICE };
         let system = make();
         let bytes = system.object_bytes();
         let objects = region_bytes(bytes) / bytes;
@@ -128,44 +157,6 @@ impl Visitor for Beginning<'_> {
             RemoteAddr::new(node, LOCK_REGION, hash % objects * bytes)
         };
         Box::new(MemoryLocks::new(client, rpc.lane().clone(), Rc::new(object_of)))
-    }
-}
-
-/// The membership of a cluster without a lease: all of its compute nodes, from first to last.
-struct AllMembers {
-    /// By the place of their nodes.
-    members: Vec<Member>,
-}
-
-impl AllMembers {
-    fn of(shared: &Shared, node: &ComputeNode) -> Self {
-        let live = node.members.at_seen().live;
-        let lanes = shared.config.threads as u16;
-        let member = |(number, peer): (usize, &Peer)| {
-            let found = live.iter().find(|(node, _)| *node == peer.id);
-            let (node, incarnation) = *found.expect("all nodes are members from the start");
-            let life = Claimant::new(number as u8, u32::from(u16::from(incarnation)));
-            Member { node, life, lanes }
-        };
-        Self { members: shared.peers.iter().enumerate().map(member).collect() }
-    }
-}
-
-impl Peers for AllMembers {
-    fn members(&self) -> PeersFuture<'_, Option<(Epoch, Vec<Member>)>> {
-        Box::pin(async { Some((FIRST_EPOCH, self.members.clone())) })
-    }
-
-    fn last_loss(&self) -> Epoch {
-        Epoch(0)
-    }
-
-    fn is_settled(&self, _: Claimant) -> bool {
-        false
-    }
-
-    fn node(&self, number: u8) -> Option<NodeId> {
-        self.members.get(usize::from(number)).map(|member| member.node)
     }
 }
 
