@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::lane::{BatchResult, Lane};
 use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, LockService};
 
@@ -35,6 +35,31 @@ pub struct MemoryLocks<S: LockSystem> {
     lane: Lane,
     object_of: ObjectOf,
     spare: Rc<Spare<S>>,
+    held: Rc<HeldOn>,
+}
+
+/// Number of locks that are held, by the number of their memory node.
+#[derive(Default)]
+struct HeldOn(RefCell<Vec<usize>>);
+
+impl HeldOn {
+    fn of(&self, memory: NodeId) -> usize {
+        self.0.borrow().get(usize::from(memory.0)).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn one_more(&self, memory: NodeId) {
+        let (counts, memory) = (&mut *self.0.borrow_mut(), usize::from(memory.0));
+        if counts.len() <= memory {
+            counts.resize(memory + 1, 0);
+        }
+        counts[memory] += 1;
+    }
+
+    #[inline]
+    fn one_less(&self, memory: NodeId) {
+        self.0.borrow_mut()[usize::from(memory.0)] -= 1;
+    }
 }
 
 /// Lists of what has ended, for others to use.
@@ -73,7 +98,7 @@ struct Lacking {
 impl<S: LockSystem> MemoryLocks<S> {
     /// Service over the objects that `object_of` names, by the client of `lane`.
     pub fn new(client: Client<S>, lane: Lane, object_of: ObjectOf) -> Self {
-        Self { client, lane, object_of, spare: Rc::default() }
+        Self { client, lane, object_of, spare: Rc::default(), held: Rc::default() }
     }
 
     /// The lane's use of the locks.
@@ -84,6 +109,23 @@ impl<S: LockSystem> MemoryLocks<S> {
     /// Whether an attempt may rely on its locks. See [`Client::is_valid`].
     pub fn are_valid(&self, held: &HeldLocks) -> bool {
         held.kept::<Hold<S>>().iter().all(|hold| self.client.is_valid(hold))
+    }
+
+    /// Ends all uses of a memory node whose memory is lost but those of attempts that hold locks
+    /// there, which are no longer [valid](Self::are_valid). See [`Client::abandon_beside`].
+    ///
+    /// # Errors
+    /// See [`Client::abandon`].
+    pub fn abandon(&self, memory: NodeId) -> impl Future<Output = Result<(), NotHeld>> + use<S> {
+        let held = Rc::clone(&self.held);
+        self.client.abandon_beside(memory, move || held.of(memory))
+    }
+
+    /// Records a lock that an attempt holds.
+    #[inline]
+    fn keep(&self, held: &mut HeldLocks, hold: Hold<S>) {
+        self.held.one_more(hold.at().node());
+        held.keep(hold);
     }
 
     /// The time at which so long has passed.
@@ -128,7 +170,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         let limits = Limits { wait, terms: 1 };
         let acquiring = self.client.acquire(lacking.at, lacking.mode, limits);
         let hold = unless_abandoned(held, acquiring).await;
-        held.keep(hold.map_err(|why| error(why, lacking.name))?);
+        self.keep(held, hold.map_err(|why| error(why, lacking.name))?);
         Ok(())
     }
 
@@ -159,7 +201,7 @@ impl<S: LockSystem> MemoryLocks<S> {
             taken += 1;
             let mut acquiring = self.client.finish(one, &result, wait(lacking));
             match poll_now(&mut acquiring) {
-                Poll::Ready(Ok(hold)) => held.keep(hold),
+                Poll::Ready(Ok(hold)) => self.keep(held, hold),
                 now => {
                     waiting = Some((lacking, acquiring, now));
                     break;
@@ -173,7 +215,7 @@ impl<S: LockSystem> MemoryLocks<S> {
                 Poll::Ready(hold) => hold,
                 Poll::Pending => unless_abandoned(held, acquiring).await,
             };
-            held.keep(hold.map_err(|why| error(why, lacking.name))?);
+            self.keep(held, hold.map_err(|why| error(why, lacking.name))?);
         }
         Ok(taken)
     }
@@ -244,7 +286,8 @@ impl<S: LockSystem> LockService for MemoryLocks<S> {
     }
 
     fn release(&self, held: &mut HeldLocks) {
-        self.release_all(held.take_kept::<Hold<S>>());
+        let holds = held.take_kept::<Hold<S>>();
+        self.release_all(holds.inspect(|hold| self.held.one_less(hold.at().node())));
     }
 }
 

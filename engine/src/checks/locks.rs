@@ -134,7 +134,8 @@ impl<M: Machines> Cluster<M> {
         let seat = self.serving(Seat { compute_node: 0, thread: 0 });
         let passed = self.submit(seat, move |session| async move {
             let Locks::OnMemory(locks) = &session.coordinator().locks else { return Ok(()) };
-            let mut passing: Vec<_> = objects.iter().map(|at| locks.pass(*at, patience)).collect();
+            let pass = |at: &RemoteAddr| locks.system.pass(*at, patience);
+            let mut passing: Vec<_> = objects.iter().map(pass).collect();
             std::future::poll_fn(|task| {
                 passing.retain_mut(|one| one.as_mut().poll(task).is_pending());
                 if passing.is_empty() { Poll::Ready(()) } else { Poll::Pending }

@@ -8,7 +8,6 @@ use lotus_fabric::env::Env;
 use lotus_fabric::ids::ShardId;
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::machines::Machines;
-use lotus_fabric::region::Rights;
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
@@ -26,10 +25,10 @@ use crate::memory_nodes::returning;
 use crate::node::configuration::Takers;
 use crate::node::control::Control;
 use crate::node::council::Council;
-use crate::node::locks::region_bytes;
+use crate::node::locks::lock_region_bytes;
 use crate::node::looks::Looks;
 use crate::node::nodes::Nodes;
-use crate::node::shared::{ComputeNode, LOCK_REGION, NodeParts, Peer, Shared};
+use crate::node::shared::{ComputeNode, NodeParts, Peer, Shared};
 
 /// Access epoch of the control connection where all nodes are in one process. Control shares a node
 /// id with the first compute node, and that node's expulsion must not lock it out. A process with a
@@ -142,11 +141,8 @@ impl Plan {
 
     fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
         for node in &self.memory_nodes {
-            returning::register(fabric, *node, &self.placement, &self.region, &self.log)?;
-            if let Some(locks) = config.memory_locks() {
-                let bytes = region_bytes(locks.object_bytes());
-                fabric.register(*node, LOCK_REGION, bytes, Rights::ALL)?;
-            }
+            let locks = lock_region_bytes(config);
+            returning::register(fabric, *node, &self.placement, &self.region, &self.log, locks)?;
         }
         Ok(())
     }

@@ -168,6 +168,7 @@ impl Coordinator {
             shared,
             node,
         };
+        coordinator.locks.follow(&coordinator.configuration, &coordinator.executor);
         Ok(Rc::new(coordinator))
     }
 

@@ -295,6 +295,11 @@ impl<S: LockSystem> Hold<S> {
         self.guard.get().holds_until(&self.guard.core)
     }
 
+    /// Whether its memory node was abandoned since.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.guard.get().is_abandoned(&self.guard.core)
+    }
+
     /// See [`super::Client::forget`].
     pub(super) fn forget(mut self) {
         if let Some(run) = self.guard.run.take() {

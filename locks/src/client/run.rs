@@ -31,9 +31,6 @@ use crate::word::Mode;
 use listening::Listened;
 use queues::Answer;
 
-/// Time after which a waiter asks whether it waits for a node that was lost, and after which it
-/// asks again.
-const STALL: Duration = Duration::from_millis(50);
 /// Time after which an unanswered wish for a reset is repeated.
 const DOUBT: Duration = Duration::from_millis(5);
 /// The same for a use that leaves, and looks for the one after it (DecLock: the other may have been
@@ -573,7 +570,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Whether the lock's memory node was abandoned.
-    fn is_abandoned(&self, core: &Core<S>) -> bool {
+    pub(super) fn is_abandoned(&self, core: &Core<S>) -> bool {
         core.is_interrupted.get() && core.slots.borrow_mut().get(self.slot).is_abandoned
     }
 
@@ -581,7 +578,11 @@ impl<S: LockSystem> Run<S> {
     fn abandon(&mut self, core: &Core<S>) -> Turn {
         match self.is_upgrading {
             true => Turn::Stopped(NotHeld::Unavailable),
-            false => self.end(core, Err(NotHeld::Unavailable)),
+            false => {
+                let turn = self.end(core, Err(NotHeld::Unavailable));
+                core.note_interruptions();
+                turn
+            }
         }
     }
 
