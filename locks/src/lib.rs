@@ -40,7 +40,9 @@ pub mod systems;
 pub mod trial;
 pub mod word;
 
-pub use client::{Acquiring, Begun, Client, Hold, Identity, Limits, Releasing, Roster, Wait};
+pub use client::{
+    Acquiring, Begun, Client, Hold, Identity, Leaving, Limits, Releasing, Roster, Wait,
+};
 pub use contract::{
     Backoff, Counts, Event, Keeping, LockSpace, LockSystem, Member, NotHeld, Notice, Pacing, Peer,
     Peers, PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,

@@ -10,17 +10,19 @@
 //! acquisition of the same attempt waits only above the highest lock that is held; below, it is
 //! refused.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lotus_fabric::ids::RemoteAddr;
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::lane::{BatchResult, Lane};
 use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, LockService};
 
-use crate::client::{Acquiring, Begun, Client, Hold, Limits, Releasing, Wait};
+use crate::client::{Acquiring, Begun, Client, Hold, Leaving, Limits, Wait};
 use crate::contract::{LockSystem, NotHeld};
 use crate::word::Mode;
 
@@ -32,6 +34,57 @@ pub struct MemoryLocks<S: LockSystem> {
     client: Client<S>,
     lane: Lane,
     object_of: ObjectOf,
+    spare: Rc<Spare<S>>,
+    held: Rc<HeldOn>,
+}
+
+/// Number of locks that are held, by the number of their memory node.
+#[derive(Default)]
+struct HeldOn(RefCell<Vec<usize>>);
+
+impl HeldOn {
+    fn of(&self, memory: NodeId) -> usize {
+        self.0.borrow().get(usize::from(memory.0)).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn one_more(&self, memory: NodeId) {
+        let (counts, memory) = (&mut *self.0.borrow_mut(), usize::from(memory.0));
+        if counts.len() <= memory {
+            counts.resize(memory + 1, 0);
+        }
+        counts[memory] += 1;
+    }
+
+    #[inline]
+    fn one_less(&self, memory: NodeId) {
+        self.0.borrow_mut()[usize::from(memory.0)] -= 1;
+    }
+}
+
+/// Lists of what has ended, for others to use.
+struct Spare<S: LockSystem> {
+    lacking: RefCell<Vec<Vec<Lacking>>>,
+    begun: RefCell<Vec<Vec<Begun<S>>>>,
+    leaving: RefCell<Vec<Vec<Leaving<S>>>>,
+}
+
+impl<S: LockSystem> Default for Spare<S> {
+    fn default() -> Self {
+        Self { lacking: RefCell::default(), begun: RefCell::default(), leaving: RefCell::default() }
+    }
+}
+
+/// An empty list, of `spare` if there is one.
+fn take<T>(spare: &RefCell<Vec<Vec<T>>>) -> Vec<T> {
+    spare.borrow_mut().pop().unwrap_or_default()
+}
+
+/// Keeps a list for others. One that is lost on the way, with an acquisition that is dropped, is
+/// made anew.
+fn give_back<T>(spare: &RefCell<Vec<Vec<T>>>, mut list: Vec<T>) {
+    list.clear();
+    spare.borrow_mut().push(list);
 }
 
 /// A lock that an acquisition lacks.
@@ -45,7 +98,7 @@ struct Lacking {
 impl<S: LockSystem> MemoryLocks<S> {
     /// Service over the objects that `object_of` names, by the client of `lane`.
     pub fn new(client: Client<S>, lane: Lane, object_of: ObjectOf) -> Self {
-        Self { client, lane, object_of }
+        Self { client, lane, object_of, spare: Rc::default(), held: Rc::default() }
     }
 
     /// The lane's use of the locks.
@@ -53,9 +106,40 @@ impl<S: LockSystem> MemoryLocks<S> {
         &self.client
     }
 
-    fn lacking(&self, held: &HeldLocks, wanted: &[LockRequest]) -> Result<Vec<Lacking>, LockError> {
+    /// Whether an attempt may rely on its locks. See [`Client::is_valid`].
+    pub fn are_valid(&self, held: &HeldLocks) -> bool {
+        held.kept::<Hold<S>>().iter().all(|hold| self.client.is_valid(hold))
+    }
+
+    /// Ends all uses of a memory node whose memory is lost but those of attempts that hold locks
+    /// there, which are no longer [valid](Self::are_valid). See [`Client::abandon_beside`].
+    ///
+    /// # Errors
+    /// See [`Client::abandon`].
+    pub fn abandon(&self, memory: NodeId) -> impl Future<Output = Result<(), NotHeld>> + use<S> {
+        let held = Rc::clone(&self.held);
+        self.client.abandon_beside(memory, move || held.of(memory))
+    }
+
+    /// Records a lock that an attempt holds.
+    #[inline]
+    fn keep(&self, held: &mut HeldLocks, hold: Hold<S>) {
+        self.held.one_more(hold.at().node());
+        held.keep(hold);
+    }
+
+    /// The time at which so long has passed.
+    pub fn deadline(&self, timeout: Duration) -> Nanos {
+        self.lane.executor().now().after(timeout)
+    }
+
+    fn add_lacking(
+        &self,
+        held: &HeldLocks,
+        wanted: &[LockRequest],
+        lacking: &mut Vec<Lacking>,
+    ) -> Result<(), LockError> {
         let shares = self.client.system().promises().shares;
-        let mut lacking = Vec::with_capacity(wanted.len());
         for LockRequest { name, mode } in wanted {
             let at = (self.object_of)(name, name.hash());
             let mode = match mode {
@@ -73,7 +157,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         lacking
             .sort_unstable_by(|one, other| one.at.cmp(&other.at).then(other.mode.cmp(&one.mode)));
         lacking.dedup_by_key(|lacking| lacking.at);
-        Ok(lacking)
+        Ok(())
     }
 
     /// Takes a lock that is not to share a batch.
@@ -86,7 +170,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         let limits = Limits { wait, terms: 1 };
         let acquiring = self.client.acquire(lacking.at, lacking.mode, limits);
         let hold = unless_abandoned(held, acquiring).await;
-        held.keep(hold.map_err(|why| error(why, lacking.name))?);
+        self.keep(held, hold.map_err(|why| error(why, lacking.name))?);
         Ok(())
     }
 
@@ -99,7 +183,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         wait: impl Fn(&Lacking) -> Wait,
     ) -> Result<usize, LockError> {
         let mut batch = self.lane.batch();
-        let mut begun = Vec::with_capacity(lacking.len());
+        let mut begun = take(&self.spare.begun);
         for Lacking { at, mode, name } in lacking {
             match self.client.begin(&mut batch, *at, *mode, 1) {
                 Ok(one) => begun.push(one),
@@ -109,26 +193,29 @@ impl<S: LockSystem> MemoryLocks<S> {
             }
         }
         let result = batch.post().await;
-        let mut begun = begun.into_iter();
         let mut taken = 0;
-        while let Some(one) = begun.next() {
+        let mut waiting = None;
+        let mut rest = begun.drain(..);
+        for one in &mut rest {
             let lacking = &lacking[taken];
             taken += 1;
             let mut acquiring = self.client.finish(one, &result, wait(lacking));
-            let now = match poll_now(&mut acquiring) {
-                Poll::Ready(Ok(hold)) => {
-                    held.keep(hold);
-                    continue;
+            match poll_now(&mut acquiring) {
+                Poll::Ready(Ok(hold)) => self.keep(held, hold),
+                now => {
+                    waiting = Some((lacking, acquiring, now));
+                    break;
                 }
-                now => now,
-            };
-            self.give_up(begun, &result);
+            }
+        }
+        self.give_up(rest, &result);
+        give_back(&self.spare.begun, begun);
+        if let Some((lacking, acquiring, now)) = waiting {
             let hold = match now {
                 Poll::Ready(hold) => hold,
                 Poll::Pending => unless_abandoned(held, acquiring).await,
             };
-            held.keep(hold.map_err(|why| error(why, lacking.name))?);
-            break;
+            self.keep(held, hold.map_err(|why| error(why, lacking.name))?);
         }
         Ok(taken)
     }
@@ -145,18 +232,27 @@ impl<S: LockSystem> MemoryLocks<S> {
         self.release_all(granted);
     }
 
+    /// Releases locks, those of one memory node that follow one another in one batch.
     fn release_all(&self, holds: impl Iterator<Item = Hold<S>>) {
-        let releases: Vec<Releasing<S>> = holds.map(|hold| self.client.release(hold)).collect();
-        if releases.is_empty() {
-            return;
-        }
-        // Not awaited by the caller: the verbs follow everything that this lane posted before.
-        self.lane.executor().spawn(async move {
-            for release in releases {
-                // A lock that is taken away before is one that is not fenced.
-                let _ = release.await;
+        let mut holds = holds.peekable();
+        while let Some(memory) = holds.peek().map(|hold| hold.at().node()) {
+            let mut batch = self.lane.batch();
+            let mut leaving = take(&self.spare.leaving);
+            while let Some(hold) = holds.next_if(|hold| hold.at().node() == memory) {
+                leaving.push(self.client.begin_release(&mut batch, hold));
             }
-        });
+            // Not awaited by the caller: the verbs follow everything that this lane posted before.
+            let posted = batch.post();
+            let (client, spare) = (self.client.clone(), Rc::clone(&self.spare));
+            self.lane.executor().spawn(async move {
+                let result = posted.await;
+                for one in leaving.drain(..) {
+                    // What is not over by now goes on in the background.
+                    let _ = poll_now(&mut client.finish_release(one, &result));
+                }
+                give_back(&spare.leaving, leaving);
+            });
+        }
     }
 }
 
@@ -168,32 +264,36 @@ impl<S: LockSystem> LockService for MemoryLocks<S> {
         wanted: &[LockRequest],
         timeout: Duration,
     ) -> Result<(), LockError> {
-        let deadline = self.lane.executor().now().after(timeout);
-        let lacking = self.lacking(held, wanted)?;
+        let deadline = self.deadline(timeout);
+        let mut list = take(&self.spare.lacking);
+        self.add_lacking(held, wanted, &mut list)?;
         let highest = held.kept::<Hold<S>>().iter().map(Hold::at).max();
         let wait = |lacking: &Lacking| match highest.is_some_and(|highest| lacking.at < highest) {
             true => Wait::No,
             false => Wait::Until(deadline),
         };
-        if let [one] = lacking[..] {
+        if let [one] = list[..] {
+            give_back(&self.spare.lacking, list);
             return self.take_one(held, one, wait(&one)).await;
         }
-        let mut lacking = &lacking[..];
+        let mut lacking = &list[..];
         while !lacking.is_empty() {
             let taken = self.take_some(held, lacking, wait).await?;
             lacking = &lacking[taken..];
         }
+        give_back(&self.spare.lacking, list);
         Ok(())
     }
 
     fn release(&self, held: &mut HeldLocks) {
-        self.release_all(held.take_kept::<Hold<S>>());
+        let holds = held.take_kept::<Hold<S>>();
+        self.release_all(holds.inspect(|hold| self.held.one_less(hold.at().node())));
     }
 }
 
-/// The result of an acquisition, if it needs nothing to be waited for.
-fn poll_now<S: LockSystem>(acquiring: &mut Acquiring<S>) -> Poll<Result<Hold<S>, NotHeld>> {
-    Pin::new(acquiring).poll(&mut Context::from_waker(std::task::Waker::noop()))
+/// The result of an acquisition or a release, if it needs nothing to be waited for.
+fn poll_now<F: Future + Unpin>(going: &mut F) -> Poll<F::Output> {
+    Pin::new(going).poll(&mut Context::from_waker(std::task::Waker::noop()))
 }
 
 /// The result of an acquisition, unless its attempt is abandoned before.

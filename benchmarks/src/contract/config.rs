@@ -77,6 +77,10 @@ pub enum Locks {
     Cas,
     /// Tickets in words of the memory nodes (DSLR §4).
     Dslr,
+    /// Queues of writers in words of the memory nodes (ShiftLock §3).
+    ShiftLock,
+    /// Queues in words of the memory nodes (DecLock §4).
+    Declock,
 }
 
 /// Treatment of a request that meets a lock held by another transaction.

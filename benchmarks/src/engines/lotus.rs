@@ -166,6 +166,8 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
             Locks::Lotus => lotus::LockKind::Lotus,
             Locks::Cas => lotus::LockKind::Cas,
             Locks::Dslr => lotus::LockKind::Dslr,
+            Locks::ShiftLock => lotus::LockKind::ShiftLock,
+            Locks::Declock => lotus::LockKind::Declock,
         })
         .lock_wait(match config.lock_wait {
             LockWait::Ordered => lotus::LockWait::Ordered,

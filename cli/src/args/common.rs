@@ -112,7 +112,7 @@ pub struct CommonArgs {
     /// Whether writers go to the owner of their first record, or anywhere.
     #[arg(long, default_value = "hybrid", value_parser = one_of(ROUTINGS))]
     pub routing: Routing,
-    /// Lock tables on the compute nodes, or spin locks in remote memory.
+    /// Lock tables on the compute nodes, or locks in words of the memory nodes.
     #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS))]
     pub locks: Locks,
     /// Whether a request for a lock that is held waits, where that cannot end in a deadlock, or is
@@ -198,8 +198,13 @@ const READ_RULES: &[(&str, ReadRule)] =
     &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
 const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
 const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
-const LOCKS: &[(&str, Locks)] =
-    &[("lotus", Locks::Lotus), ("cas", Locks::Cas), ("dslr", Locks::Dslr)];
+const LOCKS: &[(&str, Locks)] = &[
+    ("lotus", Locks::Lotus),
+    ("cas", Locks::Cas),
+    ("dslr", Locks::Dslr),
+    ("shiftlock", Locks::ShiftLock),
+    ("declock", Locks::Declock),
+];
 const LOCK_WAITS: &[(&str, LockWait)] = &[("ordered", LockWait::Ordered), ("none", LockWait::None)];
 const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];

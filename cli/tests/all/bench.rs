@@ -36,6 +36,9 @@ fn every_choice_of_the_engine_passes_its_audit() {
         &["smallbank", "--accounts", "500", "--isolation", "si", "--read-rule", "snapshot"],
         &["smallbank", "--accounts", "2", "--hot-accounts", "0", "--cns", "1", "--versions", "8"],
         &["smallbank", "--accounts", "500", "--locks", "cas", "--timestamps", "oracle"],
+        &["smallbank", "--accounts", "500", "--locks", "dslr", "--threads", "2"],
+        &["smallbank", "--accounts", "500", "--locks", "shiftlock", "--threads", "2"],
+        &["smallbank", "--accounts", "500", "--locks", "declock", "--threads", "2"],
         &["tatp", "--subscribers", "500"],
         &["tatp", "--subscribers", "1", "--sharding", "hash", "--locks", "cas"],
         &["kvs", "--keys", "500", "--update-ratio", "1", "--zipf", "1.2", "--sharding", "hash"],
@@ -216,6 +219,7 @@ fn a_cluster_over_sockets_passes_its_audit() {
         &["smallbank", "--accounts", "500"],
         &["kvs", "--keys", "500", "--locks", "cas", "--timestamps", "oracle", "--threads", "2"],
         &["tatp", "--subscribers", "500", "--coroutines", "64"],
+        &["smallbank", "--accounts", "500", "--locks", "declock"],
         &TINY_COMPANY,
     ];
     for flags in cases {

@@ -141,6 +141,9 @@ fn what_benchmarks_leave_passes_the_check() {
         &["tatp", "--subscribers", "20", "--routing", "random"],
         &["tatp", "--subscribers", "20", "--isolation", "si", "--sharding", "hash"],
         &["smallbank", "--accounts", "100", "--locks", "cas", "--timestamps", "oracle"],
+        &["smallbank", "--accounts", "50", "--locks", "dslr"],
+        &["smallbank", "--accounts", "50", "--locks", "shiftlock"],
+        &["smallbank", "--accounts", "50", "--locks", "declock"],
         &["kvs", "--keys", "100", "--zipf", "1.2", "--visible", "all-at-once"],
     ];
     for flags in cases {

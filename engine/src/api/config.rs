@@ -5,14 +5,19 @@ use std::time::Duration;
 use lotus_fabric::ids::TxnId;
 use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
-use lotus_locks::systems::Dslr;
-use lotus_locks::{Recovery, Waiter};
+use lotus_locks::Waiter;
+use lotus_locks::systems::{Choice, Declock, Kind};
+use lotus_locks::word::DeclockFields;
 use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
 
 use crate::api::error::ClusterError;
 
 /// Limit of a version table cache, in rows: 72 GiB.
 const MAX_VERSION_TABLES: usize = 1 << 30;
+
+/// Entries of a queue of `declock`: at least, and at most.
+const ENTRIES: (usize, usize) =
+    (Declock::PUBLISHED_ENTRIES as usize, DeclockFields::MAX_CAPACITY as usize);
 
 /// Shortest lease: beats take round trips.
 const MIN_LEASE: Duration = Duration::from_micros(100);
@@ -47,6 +52,11 @@ pub enum LockKind {
     Cas,
     /// Tickets on memory nodes (DSLR §4): readers share, and writers have their turns in order.
     Dslr,
+    /// Queues of writers on memory nodes, handed on by messages (ShiftLock §3); readers share.
+    ShiftLock,
+    /// Queues of all requests on memory nodes, handed on by messages (DecLock §4); readers share.
+    /// Each queue has an entry for every coroutine slot of the cluster.
+    Declock,
 }
 
 /// Treatment of a request that meets a lock held by another transaction.
@@ -125,7 +135,7 @@ pub struct Config {
     pub horizon_interval: Duration,
     /// Time that a compute node may be silent before the others expel it and recover its
     /// transactions; `None`, the default, for ever. 20 ms suffice where threads have cores of their
-    /// own; elsewhere use at least 500 ms. Needs [`LockKind::Lotus`].
+    /// own; elsewhere use at least 500 ms.
     pub lease: Option<Duration>,
     /// Time that an owner giving a shard away waits for transactions that hold its locks, before it
     /// asks those that are not committing to give up; default 10 ms (LOTUS §4.3).
@@ -173,6 +183,25 @@ impl Config {
         self.threads.saturating_mul(self.coroutines.saturating_add(1))
     }
 
+    /// Those of all compute nodes together.
+    fn all_slots(&self) -> usize {
+        self.compute_nodes.saturating_mul(self.slots())
+    }
+
+    /// The lock system of the memory nodes; `None` with LOTUS's locks.
+    pub(crate) fn memory_locks(&self) -> Option<Choice> {
+        let kind = match self.locks {
+            LockKind::Lotus => return None,
+            LockKind::Cas => Kind::Cas,
+            LockKind::Dslr => Kind::Dslr,
+            LockKind::ShiftLock => Kind::ShiftLock,
+            LockKind::Declock => Kind::Declock,
+        };
+        // One for each slot, and one more, so that a header counts twice as many as there are slots.
+        let entries = self.all_slots().saturating_add(1).clamp(ENTRIES.0, ENTRIES.1);
+        Some(Choice { entries: entries.next_power_of_two() as u32, ..Choice::of(kind) })
+    }
+
     /// Checks the settings that no other constructor checks.
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
         let setting = |ok: bool, sentence: &str| {
@@ -188,10 +217,6 @@ impl Config {
         setting(
             self.lease.is_none_or(|lease| lease >= MIN_LEASE),
             &format!("a lease must be at least {MIN_LEASE:?}"),
-        )?;
-        setting(
-            self.lease.is_none() || self.locks == LockKind::Lotus,
-            "a lease needs LOTUS's locks: those on memory nodes cannot be taken from the dead",
         )?;
         setting(
             self.balance.is_none_or(|interval| !interval.is_zero()),
@@ -212,11 +237,9 @@ impl Config {
             &format!("with locks on memory nodes a compute node has at most {lanes} coordinators"),
         )?;
         // A slot may leave a ghost behind, and ask again.
-        let requests = self.compute_nodes.saturating_mul(self.slots()).saturating_mul(2);
-        let counted = match self.locks {
-            LockKind::Lotus | LockKind::Cas => usize::MAX,
-            LockKind::Dslr => Dslr::published(Recovery::Fenced).capacity() as usize,
-        };
+        let requests = self.all_slots().saturating_mul(2);
+        let counted = self.memory_locks().and_then(Choice::capacity);
+        let counted = counted.map_or(usize::MAX, |counted| counted as usize);
         setting(
             requests <= counted,
             &format!("{requests} requests may meet at a lock, which counts at most {counted}"),
@@ -226,5 +249,26 @@ impl Config {
             entry_bytes <= MAX_VERB_BYTES,
             &format!("a log entry for {} writes does not fit in one WRITE", self.max_writes),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_has_an_entry_for_every_slot_and_its_header_counts_twice_as_many() {
+        for (compute_nodes, coroutines, entries) in
+            [(1, 1, 8), (2, 16, 64), (2, 15, 64), (7, 8, 64)]
+        {
+            let config = Config { compute_nodes, coroutines, ..Config::default() };
+            let locks = Config { locks: LockKind::Declock, ..config.clone() }.memory_locks();
+            let locks = locks.expect("they are on memory nodes");
+            assert_eq!(locks.entries, entries);
+            let slots = config.compute_nodes * config.slots();
+            assert!(slots < entries as usize && locks.capacity() >= Some(2 * slots as u32));
+            assert_eq!(locks.object_bytes(), 16 + 8 * u64::from(entries));
+            assert!(config.memory_locks().is_none(), "LOTUS's locks are not");
+        }
     }
 }

@@ -9,7 +9,6 @@ use lotus_fabric::ids::{Key, RemoteAddr, ShardId, TableId, TxnId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
-use lotus_locktable::{Holder, LockMode};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Slot, Version};
@@ -82,6 +81,7 @@ impl<M: Machines> Cluster<M> {
         tallies.extend(rest.map_err(unreachable_nodes)?);
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
         findings.extend(self.locks_left());
+        findings.extend(self.lock_objects_left(placement)?);
         findings.push(self.contradictions());
         findings.push(self.suspicions_left()?);
         findings.push(self.copies_left()?);
@@ -159,34 +159,6 @@ impl<M: Machines> Cluster<M> {
             }
         }
         met.finish()
-    }
-
-    fn locks_left(&self) -> [Finding; 2] {
-        let mut held = Tally::new("no lock is left held");
-        let mut zeroed = Tally::new("a lock slot without a holder is all zeroes");
-        let config = &self.shared.config;
-        let fills = self.shared.nodes.iter().any(|node| node.configuration.placement().is_joined());
-        // Filling a memory node holds read locks; neither transactions nor `settle` wait for it.
-        let is_filling = |holder: &Holder| {
-            let of_no_client = usize::from(holder.txn.slot()) >= config.threads * config.coroutines;
-            fills && of_no_client && holder.mode == LockMode::Read
-        };
-        // The lock table of a failed node is gone with it.
-        for node in self.shared.nodes.iter().filter(|node| !node.has_failed()) {
-            held.seen += 1;
-            zeroed.seen += 1;
-            node.locks.for_each_holder(|holder| {
-                if !is_filling(&holder) {
-                    held.complain(|| format!("compute node {} keeps {holder:?}", node.index));
-                }
-            });
-            let unsound = node.locks.unsound_slots();
-            if unsound > 0 {
-                let index = node.index;
-                zeroed.complain(|| format!("{unsound} differ from their holders on node {index}"));
-            }
-        }
-        [held.finish(), zeroed.finish()]
     }
 }
 

@@ -4,4 +4,5 @@
 
 pub mod audit;
 pub mod inspect;
+mod locks;
 mod trees;

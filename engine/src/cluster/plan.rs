@@ -8,7 +8,6 @@ use lotus_fabric::env::Env;
 use lotus_fabric::ids::ShardId;
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::machines::Machines;
-use lotus_fabric::region::Rights;
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
@@ -26,9 +25,10 @@ use crate::memory_nodes::returning;
 use crate::node::configuration::Takers;
 use crate::node::control::Control;
 use crate::node::council::Council;
+use crate::node::locks::lock_region_bytes;
 use crate::node::looks::Looks;
 use crate::node::nodes::Nodes;
-use crate::node::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
+use crate::node::shared::{ComputeNode, NodeParts, Peer, Shared};
 
 /// Access epoch of the control connection where all nodes are in one process. Control shares a node
 /// id with the first compute node, and that node's expulsion must not lock it out. A process with a
@@ -141,10 +141,8 @@ impl Plan {
 
     fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
         for node in &self.memory_nodes {
-            returning::register(fabric, *node, &self.placement, &self.region, &self.log)?;
-            if config.locks != LockKind::Lotus {
-                fabric.register(*node, LOCK_REGION, LOCK_REGION_BYTES, Rights::ALL)?;
-            }
+            let locks = lock_region_bytes(config);
+            returning::register(fabric, *node, &self.placement, &self.region, &self.log, locks)?;
         }
         Ok(())
     }
@@ -208,7 +206,7 @@ impl Admission<'_> {
             // Other locks do not involve the row's owner, so its cache could not learn of writers.
             cached: match config.locks {
                 LockKind::Lotus => config.version_table_cache,
-                LockKind::Cas | LockKind::Dslr => 0,
+                LockKind::Cas | LockKind::Dslr | LockKind::ShiftLock | LockKind::Declock => 0,
             },
         };
         Ok(Arc::new(ComputeNode::new(parts)))

@@ -258,6 +258,7 @@ async fn follow(
         point!(me.0, Resume, if node.configuration.is_open() && now.reduced() > FIRST_EPOCH);
     }
     node.members.learn_newcomers(&now);
+    node.members.learn_settled(&now);
     let dropped = released.len();
     drop_locks(coordinator, &now, noted, released);
     point!(me.0, LocksDropped, if released.len() > dropped);

@@ -29,6 +29,10 @@
 //! | floors | written by each node before it acknowledges; removed, for expelled nodes, when read |
 //! | loads, rates, changes | written again |
 //!
+//! Locks in words of memory nodes are not copied: they lie on the primary in use. In step 1 the
+//! coordinator [abandons](crate::node::locks) those on a lost memory node, and what has begun there
+//! is over before it acknowledges.
+//!
 //! # Returns
 //! A memory node that comes back ([`crate::memory_nodes::returning`]) joins by the same three
 //! steps, as the last copy of its groups: when transactions begin again, every write goes there,
@@ -69,7 +73,10 @@ impl Coordinator {
     /// Follows the node's progress with changes of memory nodes, as far as it has come.
     pub(crate) fn follow(self: &Rc<Self>) {
         let before = self.configuration.epoch();
-        let joining = self.configuration.follow(&self.node.configuration, self.thread);
+        let joining = self.configuration.follow(&self.node.configuration);
+        // No verb of a lock is posted to a lost memory node any more.
+        self.locks.follow(&self.configuration, &self.executor);
+        self.node.configuration.has_stopped(self.thread, self.configuration.epoch());
         joining.into_iter().for_each(|node| self.attach(node));
         if self.configuration.epoch() != before {
             // A table may have been dropped.
@@ -79,7 +86,7 @@ impl Coordinator {
 
     /// Whether no work besides commits is under way that uses the previous placement.
     pub(crate) fn has_finished(&self) -> bool {
-        self.configuration.has_finished(&self.shared.takers)
+        self.configuration.has_finished(&self.shared.takers) && self.locks.have_left_the_lost()
     }
 
     /// Carries over the words that were certain only on the former primary; see the module's

@@ -56,23 +56,27 @@ use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 
 use crate::node::coordinator::Coordinator;
+use crate::node::locks::lock_region_bytes;
 use crate::node::memory_life::{MemoryState, life_at};
-use crate::node::shared::Shared;
+use crate::node::shared::{LOCK_REGION, Shared};
 use crate::shards::ownership::{OWNERS_GROUP, write_owners};
 
-/// Registers a memory node's regions: the logs, then the groups. The group that has its first
-/// primary there comes last.
+/// Registers a memory node's regions: the logs, the locks if any are there, then the groups. The
+/// group that has its first primary there comes last.
 pub(crate) fn register(
     fabric: &dyn Fabric,
     node: NodeId,
     placement: &Placement,
     region: &RegionLayout,
     log: &LogGeometry,
+    lock_bytes: Option<u64>,
 ) -> Result<(), FabricError> {
     let own = life_at(placement, node).region;
     let others = placement.hosted_by(node).map(GroupId::region).filter(|region| *region != own);
     let groups = others.chain([own]).map(|number| (number, region.bytes()));
-    for (number, bytes) in [(LOG_REGION, log.region_bytes())].into_iter().chain(groups) {
+    let locks = lock_bytes.map(|bytes| (LOCK_REGION, bytes));
+    let shared = [(LOG_REGION, log.region_bytes())].into_iter().chain(locks);
+    for (number, bytes) in shared.chain(groups) {
         match fabric.register(node, number, bytes, Rights::ALL) {
             // An earlier maker registered it, but did not finish.
             Ok(()) | Err(FabricError::RegionTaken(..)) => {}
@@ -87,7 +91,9 @@ impl Shared {
     fn make_ready(&self, node: NodeId, out: &[(NodeId, Epoch)]) -> bool {
         let mut out = out.iter().filter(|_| !broken(Rule::ReadyNodesFence));
         let fenced = out.all(|(other, since)| self.fabric.fence(node, *other, *since).is_ok());
-        let register = || register(&*self.fabric, node, &self.placement, &self.region, &self.log);
+        let locks = lock_region_bytes(&self.config);
+        let register =
+            || register(&*self.fabric, node, &self.placement, &self.region, &self.log, locks);
         fenced && register().is_ok()
     }
 }

@@ -37,6 +37,8 @@ struct Progress {
     resume: Epoch,
     /// Silent memory nodes that are not given up, because they have the last copies of a group.
     out_of_reach: Vec<NodeId>,
+    /// Lost memory nodes, of which none is in use again.
+    lost: Arc<[NodeId]>,
     /// Memory nodes that have come back, as far as this node knows.
     returns: Arc<[Return]>,
     /// Whether the memory of a dropped table is being given back.
@@ -63,6 +65,7 @@ impl NodeConfiguration {
             placement: Arc::new(placement.clone()),
             resume: FIRST_EPOCH,
             out_of_reach: Vec::new(),
+            lost: Arc::new([]),
             returns: Arc::new([]),
             clearing: false,
             clearing_at: (FIRST_EPOCH, 0),
@@ -82,7 +85,10 @@ impl NodeConfiguration {
     pub(crate) fn learn(&self, now: &Membership, placement: &Placement) {
         let reduced = now.reduced();
         let mut progress = self.lock();
-        progress.stop = progress.stop.max(reduced);
+        if progress.stop < reduced {
+            progress.lost = now.lost_memory().iter().map(|lost| lost.node).collect();
+            progress.stop = reduced;
+        }
         let hasty = broken(Rule::AllStopFirst) || broken(Rule::ResumptionWaits);
         if progress.finish < reduced && (now.all_have_stopped() || hasty) {
             progress.placement = Arc::new(now.surviving(placement));
@@ -123,6 +129,11 @@ impl NodeConfiguration {
     /// Memory nodes that have come back, as far as this node knows.
     pub(crate) fn returns(&self) -> Arc<[Return]> {
         Arc::clone(&self.lock().returns)
+    }
+
+    /// Notes that a coordinator has stopped for the changes up to `epoch`.
+    pub(crate) fn has_stopped(&self, thread: usize, epoch: Epoch) {
+        self.stopped[thread].store(epoch.0, Ordering::Release);
     }
 
     /// Last change for which all coordinators have stopped.
@@ -191,6 +202,8 @@ pub(crate) struct Configuration {
     takes: Cell<usize>,
     /// Bit set of groups whose cursor was raised since `placed`.
     raised: Cell<u64>,
+    /// Lost memory nodes for which the coordinator has stopped.
+    lost: RefCell<Arc<[NodeId]>>,
     /// Lives of the memory nodes in use that are not in their first life.
     lives: RefCell<Vec<(NodeId, Life)>>,
     /// Number of joined memory nodes that the coordinator is not connected to yet.
@@ -207,6 +220,7 @@ impl Configuration {
             placed: Cell::new(progress.finish),
             takes: Cell::new(0),
             raised: Cell::new(0),
+            lost: RefCell::new(Arc::clone(&progress.lost)),
             lives: RefCell::new(lives_of(&progress)),
             unattached: Cell::new(0),
         }
@@ -232,8 +246,9 @@ impl Configuration {
         self.unattached.set(self.unattached.get().saturating_add_signed(more));
     }
 
-    /// Follows the node's progress, as far as it has come. Returns the memory nodes that join.
-    pub(crate) fn follow(&self, node: &NodeConfiguration, thread: usize) -> Vec<NodeId> {
+    /// Follows the node's progress, as far as it has come. Returns the memory nodes that join. The
+    /// coordinator has stopped when it [says so](NodeConfiguration::has_stopped).
+    pub(crate) fn follow(&self, node: &NodeConfiguration) -> Vec<NodeId> {
         let mut joining = Vec::new();
         if self.epoch.get() == FIRST_EPOCH && node.lock().stop == FIRST_EPOCH {
             return joining;
@@ -242,6 +257,7 @@ impl Configuration {
         if self.epoch.get() < progress.stop {
             self.epoch.set(progress.stop);
             self.open.set(false);
+            *self.lost.borrow_mut() = Arc::clone(&progress.lost);
         }
         if self.placed.get() < progress.finish {
             *self.placement.borrow_mut() = Arc::clone(&progress.placement);
@@ -259,8 +275,17 @@ impl Configuration {
             self.placed.get() <= self.epoch.get(),
             "I104: reads stop before a placement changes"
         );
-        node.stopped[thread].store(self.epoch.get().0, Ordering::Release);
         joining
+    }
+
+    /// Lost memory nodes for which the coordinator has stopped.
+    pub(crate) fn lost(&self) -> Arc<[NodeId]> {
+        Arc::clone(&self.lost.borrow())
+    }
+
+    /// Lives of the memory nodes in use that are not in their first life.
+    pub(crate) fn lives(&self) -> Ref<'_, [(NodeId, Life)]> {
+        Ref::map(self.lives.borrow(), |lives| &lives[..])
     }
 
     /// Whether no work besides commits is under way that uses the previous placement.

@@ -168,6 +168,7 @@ impl Coordinator {
             shared,
             node,
         };
+        coordinator.locks.follow(&coordinator.configuration, &coordinator.executor);
         Ok(Rc::new(coordinator))
     }
 
@@ -202,7 +203,7 @@ impl Coordinator {
     pub(crate) fn waits_for_locks(&self) -> bool {
         match self.locks {
             Locks::Lotus(_) => self.shared.config.lock_wait == LockWait::Ordered,
-            Locks::Cas(_) | Locks::Dslr(_) => true,
+            Locks::OnMemory(_) => true,
         }
     }
 

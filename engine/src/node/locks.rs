@@ -1,50 +1,240 @@
 //! The locks that a cluster was configured with, as one coordinator uses them.
 //!
-//! Locks on memory nodes are those of `lotus-locks`, fenced. Nobody is expelled from a cluster that
-//! uses them: it has no lease.
+//! Locks on memory nodes are those of `lotus-locks`, fenced: what a lost node held or waited for is
+//! taken from it once it is settled ([`crate::node::lock_peers`]).
+//!
+//! # A memory node that is lost
+//! Locks are not copied. They lie on the primary in use of their shard's group, and move with it
+//! while all stop ([`crate::memory_nodes::changes`]). A coordinator stops for the loss by
+//! abandoning the locks there, and acknowledges it when none of their uses is under way. Attempts
+//! that hold some will not commit, unless they have begun to; what they release later posts
+//! nothing. So the memory node has only free locks when it is used again, with zeroed memory.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::exec::Handle;
+use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr};
 use lotus_fabric::rpc::{Rpc, Service};
-use lotus_locks::systems::{Cas, Dslr};
-use lotus_locks::word::Claimant;
-use lotus_locks::{
-    Client, Identity, LockSystem, Member, MemoryLocks, Pacing, Peers, PeersFuture, Recovery,
-};
+use lotus_locks::systems::Visitor;
+use lotus_locks::{Client, Identity, Limits, LockSystem, MemoryLocks, Mode, Wait};
 use lotus_locktable::{HeldLocks, LockError, LockName, LockRequest, LockService, LotusLocks};
-use lotus_recovery::membership::FIRST_EPOCH;
 
-use crate::api::config::LockKind;
-use crate::node::shared::{ComputeNode, Peer, Shared};
+use lotus_recovery::membership::returns::Life;
 
-/// Service by which coordinators tell one another of resets.
+use crate::api::config::Config;
+use crate::node::configuration::Configuration;
+use crate::node::lock_peers::LockPeers;
+use crate::node::shared::{ComputeNode, LOCK_REGION, Shared};
+
+/// Service by which coordinators tell one another of resets, and of their uses of locks.
 const SERVICE: Service = Service(7);
+/// Longest time after which a waiter asks whether it waits for a lost node.
+const STALL: Duration = Duration::from_millis(50);
+/// Least number of lock objects on a memory node, so that two locks seldom share one.
+const OBJECTS: u64 = 1 << 16;
+/// Least size of the region that has them.
+const REGION_BYTES: u64 = 8 << 20;
+
+/// Size of the region of lock objects on each memory node, for objects of so many bytes. Backed
+/// only as it is used.
+pub(crate) const fn region_bytes(object_bytes: u64) -> u64 {
+    let least = OBJECTS * object_bytes;
+    if least > REGION_BYTES { least } else { REGION_BYTES }
+}
+
+/// Size of the region of lock objects on each memory node, if locks are there.
+pub(crate) fn lock_region_bytes(config: &Config) -> Option<u64> {
+    config.memory_locks().map(|choice| region_bytes(choice.object_bytes()))
+}
 
 /// The locks of one coordinator.
 pub(crate) enum Locks {
     Lotus(LotusLocks<ComputeNode>),
-    Cas(MemoryLocks<Cas>),
-    Dslr(MemoryLocks<Dslr>),
+    OnMemory(LocksOnMemory),
+}
+
+/// The locks of one coordinator, of some system, on the primaries in use.
+pub(crate) struct LocksOnMemory {
+    pub(crate) system: Box<dyn OnMemory>,
+    homes: Homes,
+    /// Memory nodes that are lost, or were when their lives in use began.
+    left: RefCell<BTreeMap<NodeId, Left>>,
+}
+
+/// The memory node of the locks of each group.
+type Homes = Rc<RefCell<Vec<NodeId>>>;
+
+/// What this coordinator does about a memory node that was lost once.
+enum Left {
+    /// It has abandoned the locks there, and has nothing under way there if this is set.
+    Abandoned(Rc<Cell<bool>>),
+    /// It uses the locks of this life.
+    Resumed(Life),
+}
+
+impl LocksOnMemory {
+    fn follow(&self, configuration: &Configuration, executor: &Handle) {
+        let (left, lost) = (&mut *self.left.borrow_mut(), configuration.lost());
+        for memory in &*lost {
+            if !matches!(left.get(memory), Some(Left::Abandoned(_))) {
+                let is_over = Rc::new(Cell::new(false));
+                left.insert(*memory, Left::Abandoned(Rc::clone(&is_over)));
+                let abandoning = self.system.abandon(*memory);
+                executor.spawn(async move {
+                    abandoning.await;
+                    is_over.set(true);
+                });
+            }
+        }
+        for (memory, life) in configuration.lives().iter().filter(|(node, _)| !lost.contains(node))
+        {
+            let is_due = match left.get(memory) {
+                Some(Left::Abandoned(is_over)) => is_over.get(),
+                Some(Left::Resumed(known)) => known != life,
+                None => true,
+            };
+            if is_due {
+                left.insert(*memory, Left::Resumed(*life));
+                self.system.resume(*memory, life.epoch());
+            }
+        }
+        let placement = configuration.placement();
+        let homes = placement.groups().map(|(_, replicas)| replicas.primary().node);
+        self.homes.replace(homes.collect());
+    }
+
+    fn have_left_the_lost(&self) -> bool {
+        let is_over = |left: &Left| !matches!(left, Left::Abandoned(is_over) if !is_over.get());
+        self.left.borrow().values().all(is_over)
+    }
+}
+
+/// An acquisition, in a box: its future would make that of each transaction larger.
+type Acquiring<'a> = Pin<Box<dyn Future<Output = Result<(), LockError>> + 'a>>;
+
+/// Locks on memory nodes, of whichever system. See [`LockService`].
+pub(crate) trait OnMemory {
+    fn acquire<'a>(
+        &'a self,
+        held: &'a mut HeldLocks,
+        round: u16,
+        wanted: &'a [LockRequest],
+        timeout: Duration,
+    ) -> Acquiring<'a>;
+
+    fn release(&self, held: &mut HeldLocks);
+
+    /// Whether an attempt may rely on its locks.
+    fn are_valid(&self, held: &HeldLocks) -> bool;
+
+    /// See [`MemoryLocks::abandon`].
+    fn abandon(&self, memory: NodeId) -> Pin<Box<dyn Future<Output = ()>>>;
+
+    /// See [`Client::resume`].
+    fn resume(&self, memory: NodeId, life: Epoch);
+
+    /// Whether nothing of what was released is under way.
+    fn is_settled(&self) -> bool;
+
+    /// Takes a lock by its object, and releases it. Returns whether it was had within `patience`.
+    fn pass(&self, at: RemoteAddr, patience: Duration) -> Pin<Box<dyn Future<Output = bool>>>;
+}
+
+impl<S: LockSystem> OnMemory for MemoryLocks<S> {
+    fn acquire<'a>(
+        &'a self,
+        held: &'a mut HeldLocks,
+        round: u16,
+        wanted: &'a [LockRequest],
+        timeout: Duration,
+    ) -> Acquiring<'a> {
+        Box::pin(LockService::acquire(self, held, round, wanted, timeout))
+    }
+
+    fn release(&self, held: &mut HeldLocks) {
+        LockService::release(self, held);
+    }
+
+    fn are_valid(&self, held: &HeldLocks) -> bool {
+        self.are_valid(held)
+    }
+
+    fn abandon(&self, memory: NodeId) -> Pin<Box<dyn Future<Output = ()>>> {
+        let abandoning = self.abandon(memory);
+        // A memory node that does not answer has lost its memory, or will not be used with it; one
+        // that refuses this node will be noticed by a beat.
+        Box::pin(async move {
+            let _ = abandoning.await;
+        })
+    }
+
+    fn resume(&self, memory: NodeId, life: Epoch) {
+        self.client().resume(memory, life.0);
+    }
+
+    fn is_settled(&self) -> bool {
+        self.client().is_quiet()
+    }
+
+    fn pass(&self, at: RemoteAddr, patience: Duration) -> Pin<Box<dyn Future<Output = bool>>> {
+        let (client, deadline) = (self.client().clone(), self.deadline(patience));
+        Box::pin(async move {
+            let limits = Limits { wait: Wait::Until(deadline), terms: 1 };
+            match client.acquire(at, Mode::Exclusive, limits).await {
+                Ok(hold) => client.release(hold).await.is_ok(),
+                Err(_) => false,
+            }
+        })
+    }
 }
 
 impl Locks {
     pub(crate) fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
-        match shared.config.locks {
-            LockKind::Lotus => {
+        match shared.config.memory_locks() {
+            None => {
                 let (table, lease) = (Arc::clone(&node.locks), shared.config.lease);
                 let (node, wait) = (Arc::clone(node), shared.config.lock_wait);
                 Self::Lotus(LotusLocks::new(table, node, rpc.clone(), lease, wait))
             }
-            LockKind::Cas => {
-                let cas = Cas { recovery: Recovery::Fenced, pacing: Pacing::NONE };
-                Self::Cas(on_memory(shared, node, rpc, cas))
+            Some(choice) => {
+                let homes = Homes::default();
+                let beginning = Beginning { shared, node, rpc, homes: Rc::clone(&homes) };
+                let system = choice.visit(beginning);
+                Self::OnMemory(LocksOnMemory { system, homes, left: RefCell::default() })
             }
-            LockKind::Dslr => {
-                Self::Dslr(on_memory(shared, node, rpc, Dslr::published(Recovery::Fenced)))
-            }
+        }
+    }
+
+    /// Whether an attempt may rely on its locks on memory nodes, as far as is known here: its node
+    /// is not expelled, and none of those memory nodes has lost its memory (H4).
+    #[inline]
+    pub(crate) fn are_valid(&self, held: &HeldLocks) -> bool {
+        match self {
+            Self::Lotus(_) => true,
+            Self::OnMemory(locks) => locks.system.are_valid(held),
+        }
+    }
+
+    /// Follows the changes of memory nodes that its coordinator follows: abandons locks on lost
+    /// ones, uses those on the primaries of the placement in use. From now on no verb of a lock is
+    /// posted to a lost one.
+    pub(crate) fn follow(&self, configuration: &Configuration, executor: &Handle) {
+        if let Self::OnMemory(locks) = self {
+            locks.follow(configuration, executor);
+        }
+    }
+
+    /// Whether nothing is under way on lost memory nodes.
+    pub(crate) fn have_left_the_lost(&self) -> bool {
+        match self {
+            Self::Lotus(_) => true,
+            Self::OnMemory(locks) => locks.have_left_the_lost(),
         }
     }
 
@@ -52,63 +242,43 @@ impl Locks {
     pub(crate) fn is_settled(&self) -> bool {
         match self {
             Self::Lotus(locks) => locks.unacknowledged_ends() == 0 && locks.suspects() == 0,
-            Self::Cas(locks) => locks.client().is_quiet(),
-            Self::Dslr(locks) => locks.client().is_quiet(),
+            Self::OnMemory(locks) => locks.system.is_settled(),
         }
     }
 }
 
-fn on_memory<S: LockSystem>(
-    shared: &Arc<Shared>,
-    node: &Arc<ComputeNode>,
-    rpc: &Rpc,
-    system: S,
-) -> MemoryLocks<S> {
-    let peers = AllMembers::of(shared, node);
-    let member = peers.members[node.index];
-    let identity = Identity { member, peers: Rc::new(peers), service: SERVICE };
-    let bytes = system.object_bytes();
-    let client = Client::new(system, rpc.clone(), identity);
-    let shared = Arc::clone(shared);
-    let object_of = move |name: &LockName, hash| shared.lock_object(name.shard(), hash, bytes);
-    MemoryLocks::new(client, rpc.lane().clone(), Rc::new(object_of))
+/// A coordinator that begins to use locks on memory nodes.
+struct Beginning<'a> {
+    shared: &'a Arc<Shared>,
+    node: &'a Arc<ComputeNode>,
+    rpc: &'a Rpc,
+    homes: Homes,
 }
 
-/// The membership of a cluster without a lease: all of its compute nodes, from first to last.
-struct AllMembers {
-    /// By the place of their nodes.
-    members: Vec<Member>,
-}
+impl Visitor for Beginning<'_> {
+    type Output = Box<dyn OnMemory>;
 
-impl AllMembers {
-    fn of(shared: &Shared, node: &ComputeNode) -> Self {
-        let live = node.members.at_seen().live;
-        let lanes = shared.config.threads as u16;
-        let member = |(number, peer): (usize, &Peer)| {
-            let found = live.iter().find(|(node, _)| *node == peer.id);
-            let (node, incarnation) = *found.expect("all nodes are members from the start");
-            let life = Claimant::new(number as u8, u32::from(u16::from(incarnation)));
-            Member { node, life, lanes }
+    fn visit<S: LockSystem>(
+        self,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Box<dyn OnMemory> {
+        let Self { shared, node, rpc, homes } = self;
+        let peers = LockPeers::new(shared, node, rpc.lane().executor());
+        let identity = Identity { member: peers.this(), peers: Rc::new(peers), service: SERVICE };
+        let system = make();
+        let bytes = system.object_bytes();
+        let objects = region_bytes(bytes) / bytes;
+        let client = Client::new(system, rpc.clone(), identity);
+        if let Some(lease) = shared.config.lease {
+            client.stalls_after(lease.min(STALL));
+        }
+        let shared = Arc::clone(shared);
+        let object_of = move |name: &LockName, hash| {
+            let group = shared.placement.group_of(name.shard());
+            let node = homes.borrow()[usize::from(group.0)];
+            RemoteAddr::new(node, LOCK_REGION, hash % objects * bytes)
         };
-        Self { members: shared.peers.iter().enumerate().map(member).collect() }
-    }
-}
-
-impl Peers for AllMembers {
-    fn members(&self) -> PeersFuture<'_, Option<(Epoch, Vec<Member>)>> {
-        Box::pin(async { Some((FIRST_EPOCH, self.members.clone())) })
-    }
-
-    fn last_loss(&self) -> Epoch {
-        Epoch(0)
-    }
-
-    fn is_settled(&self, _: Claimant) -> bool {
-        false
-    }
-
-    fn node(&self, number: u8) -> Option<NodeId> {
-        self.members.get(usize::from(number)).map(|member| member.node)
+        Box::new(MemoryLocks::new(client, rpc.lane().clone(), Rc::new(object_of)))
     }
 }
 
@@ -123,9 +293,7 @@ impl LockService for Locks {
     ) -> Result<(), LockError> {
         match self {
             Self::Lotus(locks) => locks.acquire(held, round, wanted, timeout).await,
-            // In a box: their futures would make that of each transaction larger.
-            Self::Cas(locks) => Box::pin(locks.acquire(held, round, wanted, timeout)).await,
-            Self::Dslr(locks) => Box::pin(locks.acquire(held, round, wanted, timeout)).await,
+            Self::OnMemory(locks) => locks.system.acquire(held, round, wanted, timeout).await,
         }
     }
 
@@ -133,8 +301,7 @@ impl LockService for Locks {
     fn release(&self, held: &mut HeldLocks) {
         match self {
             Self::Lotus(locks) => locks.release(held),
-            Self::Cas(locks) => locks.release(held),
-            Self::Dslr(locks) => locks.release(held),
+            Self::OnMemory(locks) => locks.system.release(held),
         }
     }
 
@@ -142,8 +309,8 @@ impl LockService for Locks {
     fn prefetch(&self, name: &LockName) {
         match self {
             Self::Lotus(locks) => locks.prefetch(name),
-            Self::Cas(locks) => locks.prefetch(name),
-            Self::Dslr(locks) => locks.prefetch(name),
+            // Their objects are not in this node's memory.
+            Self::OnMemory(_) => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use lotus_recovery::membership::{FIRST_EPOCH, Member};
 use lotus_recovery::{Beat, Contradiction, Membership};
 use lotus_sabotage::{Rule, broken};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 /// State of the membership that the coordinators of a node share.
 #[derive(Debug)]
@@ -19,6 +19,10 @@ pub(crate) struct NodeMembers {
     noted: Box<[AtomicU32]>,
     /// Every live member knows of this node's life.
     admitted: AtomicBool,
+    /// Lives that were expelled, fenced and recovered, by their numbers.
+    settled: RwLock<Vec<u16>>,
+    /// Whether there are any.
+    any_settled: AtomicBool,
     /// Contradiction that recovery has met, leaving the data as it was.
     contradiction: Mutex<Option<Contradiction>>,
     /// Send time of the latest beat that has landed; 0 before the first.
@@ -38,6 +42,8 @@ pub(crate) struct Known {
     newcomers: Vec<NodeId>,
     /// Incarnations that take part no more.
     pub(crate) over: Vec<Incarnation>,
+    /// See [`NodeMembers::last_loss`].
+    last_loss: Epoch,
 }
 
 impl Known {
@@ -49,6 +55,8 @@ impl Known {
             lives: now.live().map(Suspect::of).collect(),
             newcomers: newcomers(now),
             over: now.over().map(|(life, _)| life).collect(),
+            // A node that has returned was expelled before.
+            last_loss: now.refused().map(|(_, since)| since).max().unwrap_or_default(),
         }
     }
 }
@@ -66,6 +74,8 @@ impl NodeMembers {
             known: Mutex::new(known),
             admitted: AtomicBool::new(false),
             noted: (0..threads).map(|_| AtomicU32::new(FIRST_EPOCH.0)).collect(),
+            settled: RwLock::default(),
+            any_settled: AtomicBool::new(false),
             contradiction: Mutex::default(),
             last_beat: AtomicU64::new(0),
         }
@@ -113,6 +123,37 @@ impl NodeMembers {
         );
         forget(&known.expelled);
         self.seen.store(now.epoch().0, Ordering::Release);
+    }
+
+    /// Learns which lives are settled: expelled, fenced at every memory node, and recovered.
+    pub(crate) fn learn_settled(&self, now: &Membership) {
+        let late = broken(Rule::LocksOutlastRecovery);
+        let lives = now.over().filter(|(_, settled)| *settled || late);
+        let lives: Vec<u16> = lives.map(|(life, _)| life.raw()).collect();
+        if lives.is_empty() {
+            return;
+        }
+        let mut known = self.settled.write().unwrap_or_else(PoisonError::into_inner);
+        debug_assert!(
+            known.iter().all(|life| lives.contains(life)),
+            "I70: a life that is settled stays so"
+        );
+        *known = lives;
+        self.any_settled.store(true, Ordering::Release);
+    }
+
+    /// Whether this node knows that the life of this number is settled.
+    pub(crate) fn is_settled(&self, life: u32) -> bool {
+        self.any_settled.load(Ordering::Acquire) && {
+            let known = self.settled.read().unwrap_or_else(PoisonError::into_inner);
+            known.iter().any(|settled| u32::from(*settled) == life)
+        }
+    }
+
+    /// An epoch, of those seen, at which no node had been expelled after the last expulsion; zero
+    /// if there was none.
+    pub(crate) fn last_loss(&self) -> Epoch {
+        self.known().last_loss
     }
 
     /// Learns which live nodes some member has not acknowledged yet.

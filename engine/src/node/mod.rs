@@ -19,6 +19,7 @@ pub(crate) mod grace;
 pub(crate) mod horizon;
 pub(crate) mod inner_nodes;
 pub(crate) mod load_counts;
+pub(crate) mod lock_peers;
 pub(crate) mod locks;
 pub(crate) mod looks;
 pub(crate) mod members;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Env;
-use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId};
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, ShardId};
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{LockHost, LockName, LockSpace, LockTable, WaitOutcome};
 use lotus_mvcc::TableDef;
@@ -41,10 +41,8 @@ use crate::node::suspects::Suspects;
 use crate::node::tables::KnownTables;
 use crate::node::version_tables::VersionTables;
 
-/// Region of spin-lock words on every memory node, after the logs.
+/// Region of lock objects on every memory node, after the logs.
 pub(crate) const LOCK_REGION: RegionId = RegionId(LOG_REGION.0 + 1);
-/// Its size, in bytes: a million words, so that two locks seldom share one.
-pub(crate) const LOCK_REGION_BYTES: u64 = 8 << 20;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -184,13 +182,6 @@ impl NodeTable {
 }
 
 impl Shared {
-    /// Returns the object on a memory node, of so many bytes, of a lock with this hash.
-    pub(crate) fn lock_object(&self, shard: ShardId, hash: u64, bytes: u64) -> RemoteAddr {
-        let node = self.placement.replicas(self.placement.group_of(shard)).primary().node;
-        let object = hash % (LOCK_REGION_BYTES / bytes);
-        RemoteAddr::new(node, LOCK_REGION, object * bytes)
-    }
-
     /// Returns the node's place among the compute nodes.
     pub(crate) fn index_of(&self, node: NodeId) -> Option<usize> {
         self.peers.iter().position(|known| known.id == node)

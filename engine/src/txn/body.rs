@@ -16,6 +16,7 @@ use lotus_mvcc::layout::cvt::{Cell, CvtShape};
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_mvcc::{PrimaryKey, Timestamp};
 use lotus_router::GroupId;
+use lotus_sabotage::{Rule, broken};
 use std::ops::Range;
 
 /// Row of a transaction, numbered in the order in which rows were added.
@@ -311,7 +312,8 @@ impl Body {
         if logged > limit { Err(TxnError::TooManyWrites { limit }) } else { Ok(writes) }
     }
 
-    /// Checks that every lock still has the owner and epoch of its grant (H4).
+    /// Checks that every lock still has the owner and epoch of its grant, or is on a memory node
+    /// that has kept its memory (H4).
     #[inline]
     pub(crate) fn check_locks(&self, coordinator: &Coordinator) -> Result<(), TxnError> {
         for lock in self.held.taken() {
@@ -320,7 +322,10 @@ impl Body {
                 return Err(self.conflict(name));
             }
         }
-        Ok(())
+        match coordinator.locks.are_valid(&self.held) || broken(Rule::LostLocksEndAttempts) {
+            true => Ok(()),
+            false => Err(TxnError::Timeout),
+        }
     }
 
     /// Conflict error for a lock, naming the row that the lock is for. A bucket's lock is for no

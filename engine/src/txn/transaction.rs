@@ -389,7 +389,8 @@ impl Transaction {
             coordinator.still_owned(lock.request.name.shard(), lock.owner, lock.shard_epoch)
         };
         coordinator.configuration.check_epoch(body.epoch)?;
-        if !body.held.taken().iter().all(stands) || slot.attempts.has_yielded(id) {
+        let stand = body.held.taken().iter().all(stands) && coordinator.locks.are_valid(&body.held);
+        if !stand || slot.attempts.has_yielded(id) {
             return Err(TxnError::Timeout);
         }
         body.piece = Some(piece);

@@ -15,12 +15,14 @@ use lotus::{
 
 /// Returns every combination of settings that must not affect the results of transactions.
 fn variants() -> impl Iterator<Item = ClusterBuilder> {
-    (0..24u8).map(|bits| {
+    (0..32u8).map(|bits| {
         let bit = |place: u8| bits >> place & 1 == 1;
-        let locks = match (bit(4), bit(0)) {
-            (false, false) => LockKind::Lotus,
-            (false, true) => LockKind::Cas,
-            (true, _) => LockKind::Dslr,
+        let locks = match (bits >> 3, bit(0)) {
+            (0 | 1, false) => LockKind::Lotus,
+            (0 | 1, true) => LockKind::Cas,
+            (2, _) => LockKind::Dslr,
+            (_, false) => LockKind::ShiftLock,
+            (_, true) => LockKind::Declock,
         };
         let timestamps = if bit(1) { TimestampKind::Oracle } else { TimestampKind::Clock };
         let rule = if bit(2) { ReadRule::Snapshot } else { ReadRule::Latest };

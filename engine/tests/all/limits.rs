@@ -40,6 +40,8 @@ fn settings_that_do_not_add_up_are_refused_with_a_sentence() {
         |builder| builder.max_writes(u16::MAX),
         |builder| builder.locks(LockKind::Cas).threads(129).coroutines(1),
         |builder| builder.locks(LockKind::Dslr).compute_nodes(64).threads(8).coroutines(16),
+        |builder| builder.locks(LockKind::ShiftLock).compute_nodes(16).threads(8).coroutines(16),
+        |builder| builder.locks(LockKind::Declock).compute_nodes(16).threads(8).coroutines(15),
         |builder| builder.memory_limit(0),
         |builder| builder.memory_limit(1 << 20),
         |builder| builder.memory_limit(u64::MAX),

@@ -13,6 +13,7 @@ mod isolation;
 mod large_values;
 mod limits;
 mod locks_that_wait;
+mod memory_locks;
 mod memory_loss;
 mod memory_returns;
 mod moves;

@@ -9,6 +9,8 @@
 //! A member that does not answer is expelled. The memory node has lost its fences too, and has to
 //! have them again before any lane resumes.
 
+use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::ids::{NodeId, RemoteAddr};
@@ -34,19 +36,34 @@ impl<S: LockSystem> Client<S> {
     /// [`NotHeld::Unavailable`] if the memory node does not answer. Verbs that were posted before
     /// may take effect still, unless it really has lost its memory, and its connections with it.
     /// [`NotHeld::Expelled`] if it refuses this node; which is no member any more, and not awaited.
-    pub async fn abandon(&self, memory: NodeId) -> Result<(), NotHeld> {
-        let core = &self.core;
+    pub fn abandon(&self, memory: NodeId) -> impl Future<Output = Result<(), NotHeld>> + use<S> {
+        self.abandon_beside(memory, || 0)
+    }
+
+    /// The same, without waiting for so many holders, which rely on their locks no more. They may
+    /// release them at any time, also after [`Self::resume`]: that posts nothing.
+    ///
+    /// # Errors
+    /// See [`Self::abandon`].
+    pub fn abandon_beside<F: Fn() -> usize>(
+        &self,
+        memory: NodeId,
+        holders: F,
+    ) -> impl Future<Output = Result<(), NotHeld>> + use<S, F> {
+        let core = Rc::clone(&self.core);
         core.interrupt(memory);
-        let executor = core.lane.executor();
-        while core.uses(memory) && !broken(Rule::LossesEndUses) {
-            executor.sleep(LOOK).await;
-        }
-        core.shut.borrow_mut().retain(|at, _| at.node() != memory);
-        let used = core.connections.current(memory);
-        match core.mend(memory, used).await {
-            Ok(()) => Ok(()),
-            Err(VerbError::Revoked) => Err(NotHeld::Expelled),
-            Err(_) => Err(NotHeld::Unavailable),
+        async move {
+            let executor = core.lane.executor();
+            while core.uses(memory, holders()) && !broken(Rule::LossesEndUses) {
+                executor.sleep(LOOK).await;
+            }
+            core.shut.borrow_mut().retain(|at, _| at.node() != memory);
+            let used = core.connections.current(memory);
+            match core.mend(memory, used).await {
+                Ok(()) => Ok(()),
+                Err(VerbError::Revoked) => Err(NotHeld::Expelled),
+                Err(_) => Err(NotHeld::Unavailable),
+            }
         }
     }
 
@@ -76,7 +93,9 @@ impl<S: LockSystem> Core<S> {
 
     /// Looks whether anything interrupts the uses of this lane still.
     pub(super) fn note_interruptions(&self) {
-        let is = !self.told.borrow().is_empty() || !self.abandoned.borrow().is_empty();
+        let is = !self.told.borrow().is_empty()
+            || !self.abandoned.borrow().is_empty()
+            || self.slots.borrow().has_abandoned();
         self.is_interrupted.set(is);
     }
 
@@ -99,10 +118,10 @@ impl<S: LockSystem> Core<S> {
         self.wake_answers(memory);
     }
 
-    /// Whether anything of this lane is under way, or held, on a memory node.
-    fn uses(&self, memory: NodeId) -> bool {
+    /// Whether anything of this lane is under way on a memory node, or held but for so many locks.
+    fn uses(&self, memory: NodeId, holders: usize) -> bool {
         let is_there = |at: &RemoteAddr| at.node() == memory;
-        self.slots.borrow_mut().on(memory).next().is_some()
+        self.slots.borrow_mut().on(memory).count() > holders
             || self.resetting.borrow().iter().any(is_there)
             || self.told.borrow().keys().any(is_there)
     }

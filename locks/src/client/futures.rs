@@ -238,9 +238,7 @@ impl<S: LockSystem> Acquiring<S> {
     /// Takes the answer of the first verb from its batch, which is complete.
     pub(super) fn answered(&mut self, result: &BatchResult) {
         if let Some(guard) = &mut self.drive.guard {
-            let done = result.as_ref().ok();
-            let words = done.map(|done| |buffer| done.words(buffer)[0]);
-            guard.run.as_mut().expect(TAKEN).answered(&guard.core, words);
+            guard.run.as_mut().expect(TAKEN).answered(&guard.core, result.as_ref().ok());
         }
     }
 }
@@ -321,6 +319,11 @@ impl<S: LockSystem> Hold<S> {
         self.guard.get().holds_until(&self.guard.core)
     }
 
+    /// Whether its memory node was abandoned since.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.guard.get().is_abandoned(&self.guard.core)
+    }
+
     /// See [`super::Client::forget`].
     pub(super) fn forget(mut self) {
         if let Some(run) = self.guard.run.take() {
@@ -332,7 +335,21 @@ impl<S: LockSystem> Hold<S> {
     #[inline]
     pub(super) fn release(mut self) -> Releasing<S> {
         let core = &self.guard.core;
-        let ended = match self.guard.run.as_mut().expect(TAKEN).leave(core) {
+        let turn = self.guard.run.as_mut().expect(TAKEN).leave(core);
+        self.released(turn)
+    }
+
+    /// Adds the first verb of the release to `batch`.
+    #[inline]
+    pub(super) fn release_in(mut self, batch: &mut Batch) -> Leaving<S> {
+        let core = &self.guard.core;
+        let turn = self.guard.run.as_mut().expect(TAKEN).leave_in(core, batch);
+        Leaving(self.released(turn))
+    }
+
+    #[inline(always)]
+    fn released(mut self, turn: Option<Turn>) -> Releasing<S> {
+        let ended = match turn {
             None => None,
             Some(Turn::Gone(result)) => {
                 self.guard.keep_run();
@@ -341,6 +358,28 @@ impl<S: LockSystem> Hold<S> {
             Some(Turn::Held | Turn::Stopped(_)) => unreachable!("it is being released"),
         };
         Releasing { drive: Drive::new(self.guard, Nanos::NEVER), ended }
+    }
+}
+
+/// A release whose first verb is in a batch.
+///
+/// Dropped without [`Client::finish_release`], it goes on, in a system that counts its users with a
+/// reset of the lock, because the verb's answer is lost. It must not be dropped before its batch is
+/// posted.
+///
+/// [`Client::finish_release`]: super::Client::finish_release
+pub struct Leaving<S: LockSystem>(Releasing<S>);
+
+impl<S: LockSystem> Leaving<S> {
+    /// Takes the answer of the first verb from its batch, which is complete.
+    pub(super) fn answered(self, result: &BatchResult) -> Releasing<S> {
+        let mut releasing = self.0;
+        if let Some(guard) = &mut releasing.drive.guard
+            && let Some(run) = &mut guard.run
+        {
+            run.answered(&guard.core, result.as_ref().ok());
+        }
+        releasing
     }
 }
 

@@ -96,7 +96,8 @@ fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) {
             slot.told = Some(generation);
             slot.task.into_iter().for_each(|task| core.lane.executor().wake(task));
         }
-        is_used |= !slot.is_quiet;
+        // What is held of an earlier memory is not of this lock.
+        is_used |= !slot.is_quiet && !slot.is_abandoned;
     }
     let used = Use { holds: is_used, posts: is_used };
     if answers(head, found, used) == Some(true)

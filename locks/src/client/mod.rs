@@ -42,7 +42,7 @@ use lotus_fabric::verbs::{Buffer, VerbError};
 use crate::contract::{Backoff, Counts, LockSystem, Member, NotHeld, Peers, Request, Verb, Waiter};
 use crate::word::Mode;
 use connections::Connections;
-pub use futures::{Acquiring, Begun, Hold, Releasing};
+pub use futures::{Acquiring, Begun, Hold, Leaving, Releasing};
 use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
 use keeper::Watches;
@@ -55,6 +55,9 @@ use wire::Message;
 
 /// Offset of the entries of a lock object, behind head and claim.
 const ENTRIES: u64 = 16;
+/// Time after which a waiter asks whether it waits for a node that was lost, and after which it
+/// asks again.
+const STALL: Duration = Duration::from_millis(50);
 /// Time until a memory node that does not answer is asked again.
 const UNREACHABLE: Duration = Duration::from_millis(1);
 
@@ -136,6 +139,8 @@ struct Core<S: LockSystem> {
     /// Locks that this lane resets.
     resetting: RefCell<BTreeSet<RemoteAddr>>,
     is_expelled: Cell<bool>,
+    /// See [`STALL`].
+    stall: Cell<Duration>,
     /// Memory nodes whose locks are not to be used for now.
     abandoned: RefCell<BTreeSet<NodeId>>,
     /// Lives of memory nodes that were abandoned before.
@@ -332,6 +337,7 @@ impl<S: LockSystem> Client<S> {
             shut: RefCell::default(),
             resetting: RefCell::default(),
             is_expelled: Cell::new(false),
+            stall: Cell::new(STALL),
             abandoned: RefCell::default(),
             lives: RefCell::default(),
             is_interrupted: Cell::new(false),
@@ -378,6 +384,12 @@ impl<S: LockSystem> Client<S> {
     /// The lock system.
     pub fn system(&self) -> &S {
         &self.core.system
+    }
+
+    /// Sets the time after which a waiter asks whether it waits for a node that was lost, which
+    /// costs a READ and little else; 50 ms unless set.
+    pub fn stalls_after(&self, time: Duration) {
+        self.core.stall.set(time);
     }
 
     /// Counts since the lane began.
@@ -488,11 +500,11 @@ impl<S: LockSystem> Client<S> {
     }
 
     /// Whether a holder may rely on its lock: the node has not been expelled, the lock's memory
-    /// node not abandoned, and the lease, if there is one, has not ended. What is posted later may
+    /// node not abandoned meanwhile, and the lease, if there is one, has not ended. What is posted later may
     /// come too late all the same, unless locks are fenced.
     pub fn is_valid(&self, hold: &Hold<S>) -> bool {
         let now = self.core.lane.executor().now();
-        let is_lost = self.core.is_expelled.get() || self.core.has_abandoned(hold.at().node());
+        let is_lost = self.core.is_expelled.get() || hold.is_abandoned();
         !is_lost && now < hold.holds_until()
     }
 
@@ -504,6 +516,20 @@ impl<S: LockSystem> Client<S> {
     #[inline]
     pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
         hold.release()
+    }
+
+    /// Begins a release: adds its first verb to `batch`, which has verbs of no other memory node,
+    /// so that several locks there cost one doorbell. The caller posts the batch, and passes its
+    /// result to [`Self::finish_release`]. See [`Self::release`].
+    #[inline]
+    pub fn begin_release(&self, batch: &mut Batch, hold: Hold<S>) -> Leaving<S> {
+        hold.release_in(batch)
+    }
+
+    /// Ends a release, with the result of the batch that has its first verb.
+    #[inline]
+    pub fn finish_release(&self, leaving: Leaving<S>, result: &BatchResult) -> Releasing<S> {
+        leaving.answered(result)
     }
 
     /// Ends a use without a release, as a transaction does that fails (DSLR appendix A.6): for

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::RemoteAddr;
-use lotus_fabric::lane::{Batch, Posted};
+use lotus_fabric::lane::{Batch, Completed, Posted};
 use lotus_fabric::verbs::{Buffer, VerbError};
 use lotus_sabotage::{Rule, broken};
 
@@ -31,9 +31,6 @@ use crate::contract::{Event, LockSystem, NotHeld, Step, Verb, View};
 use crate::word::Mode;
 use listening::Listened;
 
-/// Time after which a waiter asks whether it waits for a node that was lost, and after which it
-/// asks again.
-const STALL: Duration = Duration::from_millis(50);
 /// Time after which an unanswered wish for a reset is repeated.
 const DOUBT: Duration = Duration::from_millis(5);
 /// The same for a use that leaves, and looks for the one after it (DecLock: the other may have been
@@ -181,20 +178,16 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Takes the answer of the first verb from its batch, which is complete.
-    pub(super) fn answered(
-        &mut self,
-        core: &Rc<Core<S>>,
-        words: Option<impl FnOnce(Buffer) -> u64>,
-    ) {
-        if let Doing::InBatch(buffer) = self.doing {
-            self.doing = match words {
-                Some(words) => {
-                    let step = self.step(core, Event::Found(words(buffer)));
-                    Doing::Next(step)
-                }
-                None => Doing::Mending,
-            };
-        }
+    pub(super) fn answered(&mut self, core: &Rc<Core<S>>, done: Option<&Completed>) {
+        let Doing::InBatch(buffer) = self.doing else { return };
+        self.doing = match done {
+            Some(done) => {
+                let event = self.found(done, buffer);
+                let step = self.step(core, event);
+                Doing::Next(step)
+            }
+            None => Doing::Mending,
+        };
     }
 
     /// Gives up the lock, or the acquisition, and posts the first verb of that.
@@ -202,6 +195,23 @@ impl<S: LockSystem> Run<S> {
     /// # Panics
     /// If a verb is under way.
     pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
+        let step = self.leaves(core);
+        self.carry_out(core, step, Nanos::NEVER)
+    }
+
+    /// The same, with the first verb in a batch of the caller's.
+    pub(super) fn leave_in(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) -> Option<Turn> {
+        match self.leaves(core) {
+            Step::Post(verb) if !self.is_told(core) => {
+                self.doing = Doing::InBatch(self.add(core, batch, verb));
+                None
+            }
+            step => self.carry_out(core, step, Nanos::NEVER),
+        }
+    }
+
+    #[inline]
+    fn leaves(&mut self, core: &Rc<Core<S>>) -> Step {
         assert!(matches!(self.doing, Doing::Held | Doing::Pausing(_) | Doing::Next(_)));
         if S::TELLS && !S::TELLS_ONCE && self.is_held() {
             self.catch_up(core);
@@ -210,8 +220,7 @@ impl<S: LockSystem> Run<S> {
             self.next_look = Nanos(0);
         }
         self.is_leaving = true;
-        let step = self.step(core, Event::Leave);
-        self.carry_out(core, step, Nanos::NEVER)
+        self.step(core, Event::Leave)
     }
 
     /// Drives a held update lock until it is exclusive, or at `until` or later until it would wait.
@@ -276,11 +285,10 @@ impl<S: LockSystem> Run<S> {
         loop {
             let event = match &mut self.doing {
                 Doing::Verb(posted, buffer) => match ready!(Pin::new(posted).poll(task)) {
-                    Ok(done) if S::QUEUES => {
-                        let head = *buffer;
-                        self.read(&done, head)
+                    Ok(done) => {
+                        let buffer = *buffer;
+                        self.found(&done, buffer)
                     }
-                    Ok(done) => Event::Found(done.words(*buffer)[0]),
                     Err(_) => {
                         self.doing = Doing::Mending;
                         return Poll::Ready(None);
@@ -404,11 +412,23 @@ impl<S: LockSystem> Run<S> {
     fn add(&mut self, core: &Core<S>, batch: &mut Batch, verb: Verb) -> Buffer {
         self.posts(core);
         if S::QUEUES {
+            if verb.is_on_entries() {
+                return self.add_on_entries(core, batch, verb);
+            }
             self.answer = Answer::Head;
         }
         let is_second = S::TWO_WORDS && core.system.is_second(&self.state);
         let word = if is_second { self.at.plus(8) } else { self.at };
         add_verb::<S>(batch, word, verb)
+    }
+
+    /// What a verb has found, whose answer is in this buffer.
+    #[inline(always)]
+    fn found(&mut self, done: &Completed, buffer: Buffer) -> Event {
+        match S::QUEUES {
+            true => self.read(done, buffer),
+            false => Event::Found(done.words(buffer)[0]),
+        }
     }
 
     /// Notes that a verb is posted.
@@ -521,9 +541,6 @@ impl<S: LockSystem> Run<S> {
 
     #[inline(always)]
     fn post(&mut self, core: &Rc<Core<S>>, verb: Verb) {
-        if S::QUEUES && verb.is_on_entries() {
-            return self.post_on_entries(core, verb);
-        }
         let mut batch = core.lane.batch();
         let buffer = self.add(core, &mut batch, verb);
         self.doing = Doing::Verb(batch.post(), buffer);
@@ -563,7 +580,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Whether the lock's memory node was abandoned.
-    fn is_abandoned(&self, core: &Core<S>) -> bool {
+    pub(super) fn is_abandoned(&self, core: &Core<S>) -> bool {
         core.is_interrupted.get() && core.slots.borrow_mut().get(self.slot).is_abandoned
     }
 
@@ -571,7 +588,11 @@ impl<S: LockSystem> Run<S> {
     fn abandon(&mut self, core: &Core<S>) -> Turn {
         match self.is_upgrading {
             true => Turn::Stopped(NotHeld::Unavailable),
-            false => self.end(core, Err(NotHeld::Unavailable)),
+            false => {
+                let turn = self.end(core, Err(NotHeld::Unavailable));
+                core.note_interruptions();
+                turn
+            }
         }
     }
 

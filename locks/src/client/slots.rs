@@ -71,6 +71,11 @@ impl Slots {
         self.slots.iter_mut().filter(move |slot| slot.at.is_some_and(|at| at.node() == memory))
     }
 
+    /// Whether a use has not ended whose memory node was abandoned: a holder's.
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.slots.iter().any(|slot| slot.is_abandoned)
+    }
+
     /// Number of slots that are taken.
     pub(super) fn count(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -149,6 +149,16 @@ pub trait Visitor {
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output;
 }
 
+struct ObjectBytes;
+
+impl Visitor for ObjectBytes {
+    type Output = u64;
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> u64 {
+        make().object_bytes()
+    }
+}
+
 impl Choice {
     /// A system with the options of its paper, fenced if it can be had so.
     pub const fn of(kind: Kind) -> Self {
@@ -178,6 +188,11 @@ impl Choice {
             Kind::ShiftLock => visitor.visit(move || ShiftLock::new(recovery, threshold)),
             Kind::Declock => visitor.visit(move || Declock::new(recovery, entries)),
         }
+    }
+
+    /// Bytes of a lock object.
+    pub fn object_bytes(self) -> u64 {
+        self.visit(ObjectBytes)
     }
 
     /// Largest number of requests for one lock, each counted by its lease terms, that may be

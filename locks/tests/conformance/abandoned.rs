@@ -70,3 +70,38 @@ fn all_uses_of_an_abandoned_lock_end() {
         }
     }
 }
+
+/// Abandons the memory node without waiting for the holder, which releases its lock when another
+/// has that lock of the next memory.
+struct AbandonsHolders;
+
+impl Visitor for AbandonsHolders {
+    type Output = ();
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) {
+        on_lane(make, |place| async move {
+            let acquire = || place.client.acquire(lock(), Mode::Exclusive, Limits::PATIENT);
+            let (memory, late) = (lock().node(), acquire().await.expect("nothing fails"));
+            place.client.abandon_beside(memory, || 1).await.expect("nothing fails");
+            assert!(!place.client.is_valid(&late));
+            place.zero().await;
+            place.client.resume(memory, 1);
+            assert!(!place.client.is_valid(&late), "its lock was of the memory before");
+            let hold = acquire().await.expect("it is free");
+            assert!(place.client.is_valid(&hold));
+            let before = place.head().await;
+            assert_eq!(place.client.release(late).await, Err(NotHeld::Unavailable));
+            assert_eq!(place.head().await, before);
+            place.client.release(hold).await.expect("nothing fails");
+            place.client.quiet().await;
+            assert!(place.client.system().is_free(place.head().await));
+        });
+    }
+}
+
+#[test]
+fn a_holder_that_is_not_waited_for_releases_nothing_of_the_next_memory() {
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.check(Recovery::Fenced).is_ok()) {
+        Choice::of(kind).visit(AbandonsHolders);
+    }
+}

@@ -62,6 +62,11 @@ impl Life {
         self.0
     }
 
+    /// The epoch in which it began; of two lives of a memory node, the later one has the larger.
+    pub fn epoch(self) -> Epoch {
+        Epoch((self.0 >> 32) as u32)
+    }
+
     /// Whether it began after the loss that began epoch `lost`.
     pub fn is_since(self, lost: Epoch) -> bool {
         self.0 >> 32 >= u64::from(lost.0)

@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::lane::Completed;
+use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::Buffer;
 
 use super::listening::Listened;
@@ -14,12 +14,16 @@ use crate::client::ENTRIES;
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
 
 impl<S: LockSystem> Run<S> {
-    /// Posts a verb on the entries. A use that writes one is told of its turn from now on.
-    pub(super) fn post_on_entries(&mut self, core: &Core<S>, verb: Verb) {
-        self.posts(core);
+    /// Adds a verb on the entries to a batch. Returns where the head will be, if it is read. A use
+    /// that writes an entry is told of its turn from now on.
+    pub(super) fn add_on_entries(
+        &mut self,
+        core: &Core<S>,
+        batch: &mut Batch,
+        verb: Verb,
+    ) -> Buffer {
         let entries = self.at.plus(ENTRIES);
         let bytes = 8 * core.system.entries() as usize;
-        let mut batch = core.lane.batch();
         let (head, answer) = match verb {
             Verb::Write { entry, word } => {
                 core.open_for(self.slot, self.at, core.system.turn(&self.state));
@@ -37,7 +41,7 @@ impl<S: LockSystem> Run<S> {
             }
         };
         self.answer = answer;
-        self.doing = Doing::Verb(batch.post(), head);
+        head
     }
 
     /// What the verb under way, which has ended, has answered. Keeps the entries, if it has read

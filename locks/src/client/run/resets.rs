@@ -6,7 +6,7 @@ use std::rc::Rc;
 use lotus_fabric::env::Nanos;
 use lotus_sabotage::{Rule, broken};
 
-use super::{BARRED, Core, DOUBT, Doing, Message, Run, SEARCH, STALL, Turn};
+use super::{BARRED, Core, DOUBT, Doing, Message, Run, SEARCH, Turn};
 use crate::contract::{LockSystem, NotHeld};
 
 impl<S: LockSystem> Run<S> {
@@ -47,7 +47,7 @@ impl<S: LockSystem> Run<S> {
         if self.next_look != Nanos(0) {
             core.want_reset(Message::Stalled, self.at);
         }
-        let usual = core.system.keeping().map_or(STALL, |keeping| keeping.look);
+        let usual = core.system.keeping().map_or(core.stall.get(), |keeping| keeping.look);
         self.next_look = now.after(if S::QUEUES && self.is_leaving { SEARCH } else { usual });
     }
 
