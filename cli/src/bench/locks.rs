@@ -26,7 +26,7 @@ use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
 
 /// The node numbered 0 has the locks.
-const MEMORY_NODES: usize = 1;
+pub(super) const MEMORY_NODES: usize = 1;
 
 /// Runs the load and shows what came of it.
 ///
@@ -76,7 +76,7 @@ pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub(super) fn refuse(run: &LockRunArgs, load: &LockLoad) -> Result<(), Failure> {
-    load.check().and_then(|()| check_fabric(run)).map_err(Failure::Arguments)
+    load.check().and_then(|()| check_fabric(run, "locks alone")).map_err(Failure::Arguments)
 }
 
 fn load(args: &LocksArgs) -> LockLoad {
@@ -141,8 +141,8 @@ pub(super) fn clients(run: &LockRunArgs) -> usize {
     run.cns * run.threads * run.coroutines
 }
 
-/// Refuses a fabric that cannot be had, or not for as many lanes.
-fn check_fabric(args: &LockRunArgs) -> Result<(), String> {
+/// Refuses a fabric that cannot be had, or not for as many lanes; `what` is to run on it.
+pub(super) fn check_fabric(args: &LockRunArgs, what: &str) -> Result<(), String> {
     if args.profile.is_some() && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
     }
@@ -152,7 +152,7 @@ fn check_fabric(args: &LockRunArgs) -> Result<(), String> {
             "{lanes} lanes are more than one process can have on shm: at most {MAX_LANES}"
         )),
         Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
-        Fabric::Rdma => Err("locks alone run on local, shm, tcp and sim, not on rdma".to_owned()),
+        Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
         _ => Ok(()),
     }
 }
@@ -185,7 +185,7 @@ pub(super) fn rate(count: u64, secs: f64) -> u64 {
     (count as f64 / secs) as u64
 }
 
-fn per(count: u64, operations: u64) -> f64 {
+pub(super) fn per(count: u64, operations: u64) -> f64 {
     count as f64 / operations.max(1) as f64
 }
 
