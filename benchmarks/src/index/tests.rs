@@ -59,6 +59,18 @@ fn searches_find_what_was_there_while_pages_are_torn_and_split() {
     }
 }
 
+/// More clients than a queue has entries: locks are reset under those that wait, which ask again.
+#[test]
+fn locks_that_are_reset_are_asked_for_again() {
+    let choice = Choice { entries: 16, ..Choice::of(Kind::Declock) };
+    let load = TreeLoad { choice, keys: 30, update_ratio: 1.0, coroutines: 6, ..small(Kind::Cas) };
+    let outcome = in_world(&TreeLoad { secs: 0.02, ..load }, 1, tearing());
+    assert_eq!(outcome.findings, Some(Vec::new()));
+    let TreeTally { counts, tree, operations, .. } = outcome.tally;
+    assert!(counts.resets > 0 && operations > 0, "{counts:?}");
+    assert_eq!(tree.lost, 0, "{tree:?}");
+}
+
 /// A tree without a key grows until its root is split.
 #[test]
 fn a_tree_grows_from_nothing() {

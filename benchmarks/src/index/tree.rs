@@ -27,6 +27,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{Batch, Completed, Lane};
@@ -40,6 +41,8 @@ use super::page::{self, BYTES, Image, WORDS};
 /// READs in pieces after which a search takes the lock of the page: perhaps a lost holder has left
 /// it so.
 const PATIENCE: u64 = 64;
+/// Time after which a lock that was being reset is asked for again.
+const AGAIN: Duration = Duration::from_micros(10);
 
 /// Places of pages and their locks on a memory node.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +98,9 @@ pub struct TreeCounts {
     pub splits: u64,
     /// Pages that a lost lane had left in pieces.
     pub mended: u64,
+    /// Locks that were lost before their release, which happens only as published: what was written
+    /// under them may be lost too.
+    pub lost: u64,
 }
 
 impl TreeCounts {
@@ -104,6 +110,7 @@ impl TreeCounts {
         of(&mut self.hops, other.hops);
         of(&mut self.splits, other.splits);
         of(&mut self.mended, other.mended);
+        of(&mut self.lost, other.lost);
     }
 }
 
@@ -235,12 +242,12 @@ impl<S: LockSystem> Tree<S> {
             let node = InnerPage::read(&*image).ok_or(Failed::Lost(number))?;
             if node.level() != level {
                 // The root has grown since it was remembered.
-                self.client.release(hold).await?;
+                self.release(hold).await?;
                 continue;
             }
             let mut batch = self.lane.batch();
             let too_large = match node.add(key, child) {
-                Added::Already => return Ok(self.client.release(hold).await?),
+                Added::Already => return self.release(hold).await,
                 Added::Fits(image) => {
                     self.rewrite(&mut batch, number, &image);
                     return self.write_and_release(batch, hold).await;
@@ -329,7 +336,7 @@ impl<S: LockSystem> Tree<S> {
             if tries % PATIENCE == 0 {
                 let hold = self.lock(number).await?;
                 let image = self.read_locked(number).await?;
-                self.client.release(hold).await?;
+                self.release(hold).await?;
                 return view(&*image).ok_or(Failed::Lost(number));
             }
         }
@@ -337,8 +344,29 @@ impl<S: LockSystem> Tree<S> {
     }
 
     async fn lock(&self, number: u64) -> Result<Hold<S>, Failed> {
-        let lock = self.places.lock(number);
-        Ok(self.client.acquire(lock, Mode::Exclusive, Limits::PATIENT).await?)
+        loop {
+            let lock = self.places.lock(number);
+            match self.client.acquire(lock, Mode::Exclusive, Limits::PATIENT).await {
+                Err(NotHeld::Reset) => self.lane.executor().sleep(AGAIN).await,
+                acquired => return Ok(acquired?),
+            }
+        }
+    }
+
+    async fn release(&self, hold: Hold<S>) -> Result<(), Failed> {
+        let released = self.client.release(hold).await;
+        self.released(released)
+    }
+
+    /// Counts a lock that was lost before its release.
+    fn released(&self, released: Result<(), NotHeld>) -> Result<(), Failed> {
+        match released {
+            Err(NotHeld::Reset) => {
+                self.count(|counts| &mut counts.lost);
+                Ok(())
+            }
+            released => Ok(released?),
+        }
     }
 
     /// Locks and reads a page, unless the key is to its right.
@@ -348,7 +376,7 @@ impl<S: LockSystem> Tree<S> {
         let (head, _) = page::read_head(&*image).ok_or(Failed::Lost(number))?;
         match head.sibling.filter(|_| head.is_left_of(key)) {
             Some(right) => {
-                self.client.release(hold).await?;
+                self.release(hold).await?;
                 Ok(Locked::Right(right))
             }
             None => Ok(Locked::Here(hold, image)),
@@ -401,14 +429,14 @@ impl<S: LockSystem> Tree<S> {
         if !S::RELEASES_IN_ORDER {
             // A `hold` that is dropped is released: see `post`.
             self.post(batch).await?;
-            return Ok(self.client.release(hold).await?);
+            return self.release(hold).await;
         }
         let written = batch.post();
         let released = self.client.release(hold);
         // If the WRITEs fail, so does the release behind them, and the client repeats it when the
         // connection is made anew. The next holder mends the page.
         let written = written.await;
-        released.await?;
+        self.released(released.await)?;
         written.map(drop).map_err(|failed| Failed::Verb(failed.first().error))
     }
 

@@ -109,8 +109,10 @@ fn text(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> String {
     );
     let counts = &tally.counts;
     text.line("retries", format!("{:.3} an acquisition", per(counts.retries, counts.acquired)));
-    text.line("waited", format!("{:.1} %", 100.0 * per(counts.waited, counts.acquired)));
-    let TreeCounts { torn, inner_reads, hops, splits, mended } = tally.tree;
+    let waited = 100.0 * per(counts.waited, counts.acquired);
+    text.line("waited", format!("{waited:.1} %, {} locks lost", grouped(tally.tree.lost)));
+    text.line("resets", counts.resets);
+    let TreeCounts { torn, inner_reads, hops, splits, mended, .. } = tally.tree;
     let [torn, inner_reads] = [torn, inner_reads].map(grouped);
     text.line("READ again", format!("{torn} pages in pieces, {inner_reads} inner nodes"));
     let [splits, hops, mended] = [splits, hops, mended].map(grouped);
@@ -188,6 +190,7 @@ fn as_json(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> serde_jso
         "hops": tree.hops,
         "splits": tree.splits,
         "mended": tree.mended,
+        "locks_lost": tree.lost,
         "tree": shape,
         "nodes": nodes(outcome),
         "audit": findings,
