@@ -16,8 +16,9 @@
 //! value. Shared state is read-only during a run except for queues and a stop flag ([`harness`]).
 //!
 //! # Rooms
-//! Folders, top floor first: `reports`; `locks`, load on a lock system alone; `drive`; `engines`
-//! and `workloads`, side by side; `judge`; `contract`. Each imports only from those below it.
+//! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `locks`, load
+//! on a lock system alone; `drive`; `engines` and `workloads`, side by side; `judge`; `contract`.
+//! Each imports only from those below it.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod end_to_end;
 mod contract;
 mod drive;
 mod engines;
+pub mod index;
 mod judge;
 pub mod locks;
 mod reports;

@@ -65,6 +65,7 @@ pub fn main() -> ExitCode {
             BenchTask::Load(workload) => bench::run(&BenchArgs { workload: workload.clone() }),
             BenchTask::Locks(args) => bench::locks::run(args),
             BenchTask::Objects(args) => bench::objects::run(args),
+            BenchTask::Tree(args) => bench::tree::run(args),
         }
         .map_err(|error| error.to_string()),
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),

@@ -21,9 +21,36 @@ pub fn build(
     mut number: impl FnMut() -> u64,
 ) -> Vec<(u64, Vec<u8>)> {
     assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys ascend");
+    above(0, parts(0, rows, limit), limit, &mut number)
+}
+
+/// Makes the inner nodes of a tree whose leaves are elsewhere: low fence and number of each are
+/// given. `number` and the result are as those of [`build`].
+///
+/// # Panics
+/// If there are no leaves or their fences do not ascend, or `limit` is less than
+/// [`least_bytes`](crate::least_bytes) of the longest fence.
+pub fn build_above(
+    leaves: &[(&[u8], u64)],
+    limit: usize,
+    mut number: impl FnMut() -> u64,
+) -> Vec<(u64, Vec<u8>)> {
+    assert!(!leaves.is_empty(), "a tree has a leaf");
+    assert!(leaves.windows(2).all(|pair| pair[0].0 < pair[1].0), "fences ascend");
+    let children: Vec<_> = leaves.iter().map(|(low, id)| (*low, id.to_le_bytes())).collect();
+    let entries: Vec<_> = children.iter().map(|(low, id)| (*low, &id[..])).collect();
+    above(1, parts(1, &entries, limit), limit, &mut number)
+}
+
+/// Numbers the nodes of a level, given with their low fences, and makes the levels above it.
+fn above(
+    level: u8,
+    mut made: Vec<(Vec<u8>, Vec<u8>)>,
+    limit: usize,
+    number: &mut dyn FnMut() -> u64,
+) -> Vec<(u64, Vec<u8>)> {
     let mut nodes = Vec::new();
-    let mut made = parts(0, rows, limit);
-    for level in 1.. {
+    for level in level + 1.. {
         if made.len() == 1 {
             nodes.extend(made.into_iter().map(|(_, bytes)| (ROOT, bytes)));
             break;

@@ -222,6 +222,28 @@ fn trees_are_built_whole() {
 }
 
 #[test]
+fn inner_nodes_are_built_above_leaves_that_are_elsewhere() {
+    for rows in [10, 100, 5_000] {
+        let mut nodes = built(rows, 256);
+        let levels = whole::check(&nodes).expect("it is a tree").levels;
+        nodes.retain(|_, bytes| read(bytes).is_leaf());
+        // If it is the only one, the root of the tree is another.
+        if let Some(leaf) = nodes.remove(&ROOT) {
+            nodes.insert(1, leaf);
+        }
+        let fences = nodes.iter().map(|(id, bytes)| (read(bytes).low(), *id));
+        let mut fences: Vec<_> = fences.collect();
+        fences.sort_unstable();
+        let mut numbers = 1_000_000..;
+        let above = whole::build_above(&fences, 256, || numbers.next().expect("without end"));
+        assert!(above.iter().all(|(_, bytes)| bytes.len() <= 256 && !read(bytes).is_leaf()));
+        nodes.extend(above);
+        let summary = whole::check(&nodes).expect("it is a tree");
+        assert_eq!((summary.rows, summary.levels), (rows as u64, levels.max(2)));
+    }
+}
+
+#[test]
 fn the_first_word_of_a_node_tells_its_rows() {
     let nodes = built(500, 256);
     let first = |bytes: &Vec<u8>| {

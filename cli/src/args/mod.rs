@@ -9,6 +9,7 @@ pub mod common;
 mod locks;
 #[cfg(feature = "tcp")]
 mod rows;
+mod tree;
 mod values;
 mod workload;
 
@@ -28,6 +29,7 @@ use lotus_locks::systems::Kind;
 use lotus_node::command_line::NodeCommand;
 #[cfg(feature = "tcp")]
 pub use rows::{DelArgs, Format, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs, TablesArgs};
+pub use tree::TreeArgs;
 use values::count;
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs, YcsbArgs};
 
@@ -319,6 +321,8 @@ pub enum BenchTask {
     Locks(LocksArgs),
     /// An object store on the locks of memory nodes: gets and sets of whole objects.
     Objects(ObjectsArgs),
+    /// A tree on memory nodes under their locks, as Sherman has it: searches and updates.
+    Tree(TreeArgs),
 }
 
 /// A benchmark of transactions.

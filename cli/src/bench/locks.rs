@@ -29,7 +29,7 @@ use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
 
 /// The node numbered 0 has the locks.
-const MEMORY_NODES: usize = 1;
+pub(super) const MEMORY_NODES: usize = 1;
 
 /// Runs the load and shows what came of it.
 ///
@@ -79,7 +79,7 @@ pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub(super) fn refuse(run: &LockRunArgs, load: &LockLoad) -> Result<(), Failure> {
-    load.check().and_then(|()| check_fabric(run)).map_err(Failure::Arguments)
+    load.check().and_then(|()| check_fabric(run, "locks alone")).map_err(Failure::Arguments)
 }
 
 fn load(args: &LocksArgs) -> LockLoad {
@@ -147,8 +147,8 @@ pub(super) fn clients(run: &LockRunArgs) -> usize {
     run.cns * run.threads * run.coroutines
 }
 
-/// Refuses a fabric that cannot be had, or not for as many lanes.
-fn check_fabric(args: &LockRunArgs) -> Result<(), String> {
+/// Refuses a fabric that cannot be had, or not for as many lanes; `what` is to run on it.
+pub(super) fn check_fabric(args: &LockRunArgs, what: &str) -> Result<(), String> {
     if (args.profile.is_some() || args.cn_cn_ns.is_some()) && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
     }
@@ -161,7 +161,7 @@ fn check_fabric(args: &LockRunArgs) -> Result<(), String> {
             "{lanes} lanes are more than one process can have on shm: at most {MAX_LANES}"
         )),
         Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
-        Fabric::Rdma => Err("locks alone run on local, shm, tcp and sim, not on rdma".to_owned()),
+        Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
         _ => Ok(()),
     }
 }
@@ -177,20 +177,12 @@ pub(super) fn on_machines(args: &LockRunArgs, load: &LockLoad) -> Result<LockOut
             });
         }
         Fabric::Sim => {
-            let mut profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
-            if let Some(ns) = args.cn_cn_ns {
-                profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
-            }
-            let interleaving = Interleaving::PerBatch;
             let losses = load.lost_node().zip(load.loses).map(|(node, after)| Scheduled {
                 when: When::At(locks::START + after),
                 fault: Fault::Crash { node, memory: MemoryFate::Lost },
             });
-            let schedule = losses.into_iter().collect();
-            let config =
-                Config { interleaving, schedule, ..Config::new(args.seed, nodes, profile) };
-            let world = World::new(config).map_err(|error| deploy::refused(&error))?;
-            locks::run(&SimMachines::new(world), load, progress)
+            let machines = simulated(args, nodes, losses.into_iter().collect())?;
+            locks::run(&machines, load, progress)
         }
         #[cfg(feature = "tcp")]
         Fabric::Tcp => locks::run(&deploy::tcp_machines(nodes, args.seed)?, load, progress),
@@ -199,11 +191,27 @@ pub(super) fn on_machines(args: &LockRunArgs, load: &LockLoad) -> Result<LockOut
     Ok(outcome?)
 }
 
+/// Simulated machines, which meet these faults.
+pub(super) fn simulated(
+    args: &LockRunArgs,
+    nodes: u16,
+    schedule: Vec<Scheduled>,
+) -> Result<SimMachines, DeployError> {
+    let mut profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
+    if let Some(ns) = args.cn_cn_ns {
+        profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
+    }
+    let interleaving = Interleaving::PerBatch;
+    let config = Config { interleaving, schedule, ..Config::new(args.seed, nodes, profile) };
+    let world = World::new(config).map_err(|error| deploy::refused(&error))?;
+    Ok(SimMachines::new(world))
+}
+
 pub(super) fn rate(count: u64, secs: f64) -> u64 {
     (count as f64 / secs) as u64
 }
 
-fn per(count: u64, operations: u64) -> f64 {
+pub(super) fn per(count: u64, operations: u64) -> f64 {
     count as f64 / operations.max(1) as f64
 }
 

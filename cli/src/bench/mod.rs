@@ -4,7 +4,8 @@
 //! * `deploy`: the cluster that a benchmark runs on; `memory_nodes`: memory nodes as processes of
 //!   their own, and `lotus host`;
 //! * `drive`: load on a cluster that runs already;
-//! * `locks`: load on a lock system alone; `objects`: an object store on one.
+//! * `locks`: load on a lock system alone; `objects`: an object store on one;
+//!   `tree`: a tree under one.
 //!
 //! Everything that can be refused is refused before the run, output paths included, so that a
 //! typing error does not cost a run.
@@ -15,6 +16,7 @@ mod drive;
 pub mod locks;
 pub mod memory_nodes;
 pub mod objects;
+pub mod tree;
 
 use std::io::{self, Write};
 use std::num::NonZero;

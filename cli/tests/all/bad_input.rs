@@ -144,6 +144,29 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
 }
 
 #[test]
+fn nonsense_about_trees_is_named_in_one_sentence() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--lock", "spin"], "there are cas, cas-rw, dslr"),
+        (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
+        (&["--keys", "0"], "--keys"),
+        (&["--loaded", "1.5"], "--loaded"),
+        (&["--update-ratio", "-1"], "--update-ratio"),
+        (&["--fabric", "rdma"], "trees run on local, shm, tcp and sim, not on rdma"),
+        (&["--policy", "local-prefer"], "the clients of a tree share no locks"),
+        (&["--fabric", "sim", "--lose-ms", "1"], "a tree loses no compute node"),
+        (&["--profile", "cx3-56g"], "only the simulated fabric has a profile"),
+        (
+            &["--lock", "dslr", "--cns", "64", "--threads", "2", "--coroutines", "256"],
+            "32768 clients are more than a lock of dslr can count: at most 16384",
+        ),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("tree", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+}
+
+#[test]
 #[cfg(not(feature = "rdma"))]
 fn a_build_without_rdma_names_the_feature() {
     let sentence = refusal(&bench("smallbank", &["--fabric", "rdma"]));

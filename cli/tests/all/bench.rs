@@ -196,6 +196,38 @@ fn load_on_shared_locks_reports_its_transfers() {
     assert!(!text.contains("transfers"), "{text}");
 }
 
+/// Searches and updates of a tree under each kind of lock, on each fabric that it runs on.
+#[test]
+fn trees_pass_their_audit() {
+    let json = scratch("tree.json");
+    let few = ["--keys", "3000", "--coroutines", "4", "--json", json.to_str().expect("UTF-8")];
+    let cases: &[&[&str]] = &[
+        &["--lock", "cas", "--loaded", "0"],
+        &["--lock", "declock", "--update-ratio", "1"],
+        &["--lock", "shiftlock", "--zipf", "0"],
+        &["--lock", "declock", "--fabric", "shm", "--threads", "2"],
+        &["--lock", "cas", "--backoff", "--fabric", "sim", "--update-ratio", "0.05"],
+        &["--lock", "declock", "--as-published", "--fabric", "sim"],
+        #[cfg(feature = "tcp")]
+        &["--lock", "dslr", "--fabric", "tcp"],
+    ];
+    for flags in cases {
+        let text = bench(&[&["tree"], *flags, &few].concat());
+        assert!(text.contains("audit                 passed"), "{flags:?}: {text}");
+        let report = fs::read(&json).expect("it was written");
+        let report: Value = serde_json::from_slice(&report).expect("JSON");
+        assert!(report["updates"].as_u64() > Some(0), "{report}");
+        assert_eq!(report["audit"], Value::Array(Vec::new()));
+        assert!(report["tree"]["levels"].as_u64() >= Some(2), "{report}");
+        let searches_too = !flags.contains(&"1");
+        assert_eq!(report["searches"].as_u64() > Some(0), searches_too, "{report}");
+        assert_eq!(text.contains("search, µs"), searches_too, "{text}");
+        assert_eq!(text.contains("served                memory node 0: "), flags.contains(&"sim"));
+    }
+    let text = bench(&["tree", "--keys", "100", "--no-audit"]);
+    assert!(text.contains("audit                 not made"), "{text}");
+}
+
 /// Whatever is no result goes to the standard error, one line for each phase where no terminal is.
 #[test]
 fn load_on_locks_tells_its_phases_as_other_benchmarks_do() {

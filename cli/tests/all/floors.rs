@@ -35,7 +35,17 @@ const FLOORS: [(&str, &[&str]); 7] = [
     ("sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
     (
         "benchmarks",
-        &["end_to_end", "reports", "locks", "drive", "engines", "workloads", "judge", "contract"],
+        &[
+            "end_to_end",
+            "reports",
+            "index",
+            "locks",
+            "drive",
+            "engines",
+            "workloads",
+            "judge",
+            "contract",
+        ],
     ),
     (
         "cli",

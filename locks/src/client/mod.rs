@@ -512,7 +512,8 @@ impl<S: LockSystem> Client<S> {
     /// before. The rest goes on in the background, also if what is returned is dropped.
     ///
     /// Where uses tell one another of themselves ([`LockSystem::TELLS`]), a message may release
-    /// the lock, which follows nothing: the holder's own verbs have to be answered before.
+    /// the lock, which follows nothing: the holder's own verbs have to be answered before, unless
+    /// the system [releases in order](LockSystem::RELEASES_IN_ORDER).
     #[inline]
     pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
         hold.release()

@@ -283,6 +283,11 @@ pub trait LockSystem: 'static {
     /// Whether uses tell one another of themselves, by [`Step::Tell`].
     const TELLS: bool = false;
 
+    /// Whether a release takes effect behind everything that its lane has posted to the memory node
+    /// before, answered or not: it begins with a verb, and tells others only when that is answered.
+    /// So a holder may post its WRITEs and release the lock at once.
+    const RELEASES_IN_ORDER: bool = !Self::TELLS;
+
     /// Whether verbs may be on the second word of the lock object, which then has counters; it is
     /// no claim, so the locks are never reset.
     const TWO_WORDS: bool = false;

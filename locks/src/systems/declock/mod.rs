@@ -323,6 +323,7 @@ impl LockSystem for Declock {
     type Use = DeclockUse;
 
     const TELLS: bool = true;
+    const RELEASES_IN_ORDER: bool = true;
     const TELLS_ONCE: bool = true;
     const QUEUES: bool = true;
 
