@@ -16,7 +16,7 @@ use loom::thread;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_locks::Mode;
-use lotus_locks::local::{Answer, Fate, Home, LocalTable, Outcome, Policy, Wish};
+use lotus_locks::local::{Answer, Fate, Home, LocalTable, Policy, Sequel, Wish};
 
 fn lock() -> RemoteAddr {
     RemoteAddr::new(NodeId(0), RegionId(0), 64)
@@ -199,7 +199,7 @@ fn a_request_that_is_deserted_goes_to_the_next() {
                     lane.world.remote.store(2, Relaxed);
                     let home = Home { lane: lane.number, key: 0 };
                     let won = table.won(lock(), Mode::Exclusive, home, None, Nanos(0));
-                    let Outcome { gives_up, is_asker, .. } = won;
+                    let Sequel { gives_up, is_asker, .. } = won;
                     assert!(!is_asker);
                     if gives_up.is_some() {
                         lane.give_up();

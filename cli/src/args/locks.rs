@@ -18,8 +18,9 @@ pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
-    /// The clients of a node share its locks, and ask for them together: remote-prefer, local-prefer,
-    /// local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client for itself].
+    /// The clients of a node share its locks, and ask for them together: remote-prefer,
+    /// local-prefer, local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client
+    /// for itself].
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// Locks as published: without resets, and without fencing.

@@ -18,7 +18,7 @@ use crate::word::Mode;
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct LocalRequest {
     pub(super) at: RemoteAddr,
     pub(super) mode: Mode,
     pub(super) terms: u16,
@@ -33,7 +33,7 @@ pub(super) struct Asked {
 #[must_use = "dropped, the acquisition is given up"]
 pub struct LocalAcquiring<S: LockSystem> {
     pub(super) inner: Rc<Inner<S>>,
-    pub(super) asked: Asked,
+    pub(super) asked: LocalRequest,
     pub(super) wait: Wait,
     pub(super) state: Progress<S>,
     /// Task that a timer wakes at the deadline.
@@ -99,7 +99,7 @@ impl<S: LockSystem> LocalAcquiring<S> {
     }
 
     fn poll_waits(&mut self, task: &mut Context<'_>) -> Poll<()> {
-        let Asked { at, mode, ticket, .. } = self.asked;
+        let LocalRequest { at, mode, ticket, .. } = self.asked;
         self.state = match self.inner.table.fate(at, ticket, task.waker()) {
             Fate::Holds => {
                 self.inner.count_local();

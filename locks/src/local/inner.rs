@@ -12,8 +12,8 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_sabotage::{Rule, broken};
 
-use super::futures::Asked;
-use super::lock::{Home, Outcome};
+use super::futures::LocalRequest;
+use super::lock::{Home, Sequel};
 use super::table::LocalTable;
 use crate::client::{Acquiring, Client, Hold, Limits, Releasing};
 use crate::contract::{LockSystem, NotHeld};
@@ -105,8 +105,8 @@ impl<S: LockSystem> Inner<S> {
     }
 
     /// Asks the memory node for a lock, for as long as it takes.
-    pub(super) fn ask(&self, asked: Asked) -> Acquiring<S> {
-        let Asked { at, mode, terms, time, .. } = asked;
+    pub(super) fn ask(&self, asked: LocalRequest) -> Acquiring<S> {
+        let LocalRequest { at, mode, terms, time, .. } = asked;
         let acquiring = self.client.acquire(at, mode, Limits { terms, ..Limits::PATIENT });
         match self.table.policy().uses_times() {
             true => acquiring.stamped(time),
@@ -140,7 +140,7 @@ impl<S: LockSystem> Inner<S> {
             _ => Nanos(0),
         };
         let home = Home { lane: self.lane, key };
-        let Outcome { gives_up, is_asker, .. } = self.table.won(at, mode, home, remote, now);
+        let Sequel { gives_up, is_asker, .. } = self.table.won(at, mode, home, remote, now);
         if self.client.is_wanted(at) {
             self.table.close(at);
         }
@@ -155,7 +155,7 @@ impl<S: LockSystem> Inner<S> {
     }
 
     /// Holds a lock without having asked for it. Returns whether the rule against that is broken.
-    pub(super) fn holds_unasked(self: &Rc<Self>, asked: Asked) -> bool {
+    pub(super) fn holds_unasked(self: &Rc<Self>, asked: LocalRequest) -> bool {
         broken(Rule::ElectsHoldRemotely) && self.won(asked.at, asked.mode, NOWHERE, None)
     }
 

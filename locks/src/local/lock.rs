@@ -73,17 +73,17 @@ pub enum Fate {
 
 /// What follows from an event.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct Sequel {
     /// Tasks whose fates have changed; to be woken without the table's mutex.
     pub wakes: Vec<Waker>,
-    /// The lock is to be given up there: [`LocalLock::released`] follows.
+    /// The lock is to be given up there: `LocalTable::released` follows.
     pub gives_up: Option<Home>,
     /// Whether the client that has asked the memory node holds the lock.
     pub is_asker: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum NodeState {
     /// Nothing of the node is at the memory node.
     Free,
     /// A waiter was told to ask, and has not done so yet.
@@ -96,7 +96,7 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedClient {
     ticket: Ticket,
     wish: Wish,
     fate: Fate,
@@ -107,7 +107,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct LocalLock {
     pub(super) at: RemoteAddr,
-    state: State,
+    state: NodeState,
     /// The client that has asked, as long as it waits.
     asker: Option<Ticket>,
     holders: u32,
@@ -119,7 +119,7 @@ pub(super) struct LocalLock {
     joins: u32,
     looked: Nanos,
     is_prefetching: bool,
-    waiters: Vec<Waiting>,
+    waiters: Vec<QueuedClient>,
 }
 
 impl LocalLock {
@@ -127,7 +127,7 @@ impl LocalLock {
     pub(super) const fn new(at: RemoteAddr) -> Self {
         Self {
             at,
-            state: State::Free,
+            state: NodeState::Free,
             asker: None,
             holders: 0,
             given: 0,
@@ -142,7 +142,7 @@ impl LocalLock {
 
     /// Whether no client of the node uses it.
     pub(super) const fn is_unused(&self) -> bool {
-        matches!(self.state, State::Free) && self.waiters.is_empty()
+        matches!(self.state, NodeState::Free) && self.waiters.is_empty()
     }
 
     const fn situation(&self, held: Mode) -> Situation {
@@ -150,7 +150,7 @@ impl LocalLock {
     }
 
     fn is_awaited(&self, mode: Option<Mode>) -> bool {
-        let waits = |waiting: &Waiting| {
+        let waits = |waiting: &QueuedClient| {
             waiting.fate == Fate::Waits && mode.is_none_or(|mode| waiting.wish.mode == mode)
         };
         self.waiters.iter().any(waits)
@@ -165,11 +165,11 @@ impl LocalLock {
         waits: bool,
         now: impl FnOnce() -> Nanos,
     ) -> Answer {
-        if self.state == State::Free {
-            (self.state, self.asker) = (State::Asking(wish.mode), Some(ticket));
+        if self.state == NodeState::Free {
+            (self.state, self.asker) = (NodeState::Asking(wish.mode), Some(ticket));
             return Answer::Asks;
         }
-        if let State::Held(held, _) = self.state
+        if let NodeState::Held(held, _) = self.state
             && wish.mode == Mode::Shared
             && policy.joins(self.situation(held), wish.time)
             && !self.is_awaited(None)
@@ -182,8 +182,8 @@ impl LocalLock {
         if !waits {
             return Answer::Refused;
         }
-        self.waiters.push(Waiting { ticket, wish, fate: Fate::Waits, waker: None });
-        let is_held = matches!(self.state, State::Held(..));
+        self.waiters.push(QueuedClient { ticket, wish, fate: Fate::Waits, waker: None });
+        let is_held = matches!(self.state, NodeState::Held(..));
         let prefetches = policy.uses_times() && is_held && !self.is_prefetching;
         self.is_prefetching |= prefetches;
         Answer::Waits { prefetches }
@@ -208,7 +208,7 @@ impl LocalLock {
                 None => waiting.waker = Some(waker.clone()),
             },
             Fate::Asks => {
-                (self.state, self.asker) = (State::Asking(waiting.wish.mode), Some(ticket));
+                (self.state, self.asker) = (NodeState::Asking(waiting.wish.mode), Some(ticket));
                 self.waiters.remove(index);
                 return Fate::Asks;
             }
@@ -219,24 +219,24 @@ impl LocalLock {
 
     /// Takes a waiter out that gives up. Returns its fate before: one that holds the lock has to
     /// leave it.
-    pub(super) fn cancel(&mut self, policy: Policy, ticket: Ticket) -> (Fate, Outcome) {
+    pub(super) fn cancel(&mut self, policy: Policy, ticket: Ticket) -> (Fate, Sequel) {
         let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
-        let Some(index) = index else { return (Fate::Waits, Outcome::default()) };
+        let Some(index) = index else { return (Fate::Waits, Sequel::default()) };
         let fate = self.waiters.remove(index).fate;
         let outcome = match fate {
             Fate::Asks => self.call(policy, None),
-            Fate::Waits | Fate::Holds | Fate::Failed(_) => Outcome::default(),
+            Fate::Waits | Fate::Holds | Fate::Failed(_) => Sequel::default(),
         };
         (fate, outcome)
     }
 
     /// The client that has asked gives up. Returns whether the request goes on all the same: for
     /// another waiter of its mode, or because it has a place in a queue, which it cannot leave.
-    pub(super) fn desert(&mut self, policy: Policy, can_leave: bool) -> (bool, Outcome) {
+    pub(super) fn desert(&mut self, policy: Policy, can_leave: bool) -> (bool, Sequel) {
         self.asker = None;
-        let State::Asking(mode) = self.state else { return (true, Outcome::default()) };
+        let NodeState::Asking(mode) = self.state else { return (true, Sequel::default()) };
         if !can_leave || self.is_awaited(Some(mode)) {
-            return (true, Outcome::default());
+            return (true, Sequel::default());
         }
         (false, self.call(policy, None))
     }
@@ -250,8 +250,8 @@ impl LocalLock {
         home: Home,
         remote: Option<u16>,
         now: Nanos,
-    ) -> Outcome {
-        self.state = State::Held(mode, home);
+    ) -> Sequel {
+        self.state = NodeState::Held(mode, home);
         (self.given, self.is_closed, self.remote) = (0, false, remote);
         (self.joins, self.looked) = (0, now);
         let is_asker = self.asker.take().is_some();
@@ -261,13 +261,13 @@ impl LocalLock {
             self.hand_out(policy, mode, &mut wakes);
         }
         let gives_up = (self.holders == 0).then(|| self.give_up(mode, home));
-        Outcome { wakes, gives_up, is_asker }
+        Sequel { wakes, gives_up, is_asker }
     }
 
     /// Gives a lock of this mode to waiters: to one writer, or to readers.
     fn hand_out(&mut self, policy: Policy, mode: Mode, wakes: &mut Vec<Waker>) {
         for index in 0..self.waiters.len() {
-            let Waiting { wish, fate, .. } = self.waiters[index];
+            let QueuedClient { wish, fate, .. } = self.waiters[index];
             if fate != Fate::Waits {
                 continue;
             }
@@ -293,33 +293,33 @@ impl LocalLock {
     }
 
     const fn give_up(&mut self, mode: Mode, home: Home) -> Home {
-        self.state = State::Leaving(mode);
+        self.state = NodeState::Leaving(mode);
         home
     }
 
     /// The node's request has failed. Where that concerns all of them, its clients are told; else
     /// the next one asks.
-    pub(super) fn lost(&mut self, policy: Policy, why: NotHeld) -> Outcome {
+    pub(super) fn lost(&mut self, policy: Policy, why: NotHeld) -> Sequel {
         self.asker = None;
         if !matches!(why, NotHeld::Unavailable | NotHeld::Expelled) {
             return self.call(policy, None);
         }
-        self.state = State::Free;
+        self.state = NodeState::Free;
         let mut wakes = Vec::new();
         for waiting in self.waiters.iter_mut().filter(|waiting| waiting.fate == Fate::Waits) {
             waiting.fate = Fate::Failed(why);
             wakes.extend(waiting.waker.take());
         }
-        Outcome { wakes, ..Outcome::default() }
+        Sequel { wakes, ..Sequel::default() }
     }
 
     /// A holder leaves.
-    pub(super) fn leave(&mut self, policy: Policy) -> Outcome {
+    pub(super) fn leave(&mut self, policy: Policy) -> Sequel {
         let is_broken = broken(Rule::LastSiblingsRelease);
         assert!(self.holders > 0 || is_broken, "a lock is left by its holders");
         self.holders = self.holders.saturating_sub(1);
-        let mut outcome = Outcome::default();
-        let State::Held(mode, home) = self.state else {
+        let mut outcome = Sequel::default();
+        let NodeState::Held(mode, home) = self.state else {
             assert!(is_broken, "a node has the lock of its clients");
             return outcome;
         };
@@ -337,21 +337,21 @@ impl LocalLock {
     }
 
     /// The node has given the lock up.
-    pub(super) fn released(&mut self, policy: Policy) -> Outcome {
-        let State::Leaving(mode) = self.state else { unreachable!("it is being given up") };
+    pub(super) fn released(&mut self, policy: Policy) -> Sequel {
+        let NodeState::Leaving(mode) = self.state else { unreachable!("it is being given up") };
         (self.remote, self.is_closed) = (None, false);
         self.call(policy, Some(mode))
     }
 
     /// Has the next waiter ask, if there is one; the node had the lock before in mode `left`.
-    fn call(&mut self, policy: Policy, left: Option<Mode>) -> Outcome {
-        self.state = State::Free;
+    fn call(&mut self, policy: Policy, left: Option<Mode>) -> Sequel {
+        self.state = NodeState::Free;
         let waits = self.waiters.iter().enumerate().filter(|(_, one)| one.fate == Fate::Waits);
         let (indexes, wishes): (Vec<usize>, Vec<Wish>) =
             waits.map(|(index, waiting)| (index, waiting.wish)).unzip();
-        let mut outcome = Outcome::default();
+        let mut outcome = Sequel::default();
         if let Some(next) = policy.elects(left, &wishes) {
-            self.state = State::Called;
+            self.state = NodeState::Called;
             let waiting = &mut self.waiters[indexes[next]];
             waiting.fate = Fate::Asks;
             outcome.wakes.extend(waiting.waker.take());
@@ -361,7 +361,7 @@ impl LocalLock {
 
     /// Lets no reader join any more, and gives the lock up when its holders have left.
     pub(super) const fn close(&mut self) {
-        if matches!(self.state, State::Held(..)) {
+        if matches!(self.state, NodeState::Held(..)) {
             self.is_closed = true;
         }
     }
@@ -369,7 +369,7 @@ impl LocalLock {
     /// Notes what the queue at the memory node has said of remote waiters.
     pub(super) fn note(&mut self, remote: Option<u16>) {
         self.is_prefetching = false;
-        if let (State::Held(..), Some(time)) = (self.state, remote) {
+        if let (NodeState::Held(..), Some(time)) = (self.state, remote) {
             self.remote = Some(self.remote.map_or(time, |known| earlier(known, time)));
         }
     }

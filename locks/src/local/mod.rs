@@ -45,11 +45,11 @@ use lotus_fabric::ids::RemoteAddr;
 
 pub use access::{Access, Held};
 pub use clock::{Clock, Counters, synchronise};
-use futures::{Asked, Progress};
 pub use futures::{LocalAcquiring, LocalHold, LocalReleasing};
+use futures::{LocalRequest, Progress};
 pub use inner::Transfers;
 use inner::{Inner, class};
-pub use lock::{Answer, Fate, Home, Outcome, Ticket};
+pub use lock::{Answer, Fate, Home, Sequel, Ticket};
 pub use policy::{Policy, Share, Situation, UnknownPolicy, Unshared, Wish};
 pub use table::LocalTable;
 
@@ -120,7 +120,7 @@ impl<S: LockSystem> LocalClient<S> {
         let uses_times = inner.table.policy().uses_times();
         let time = if uses_times { inner.table.clock().time(self.now()) } else { 0 };
         let ticket = u64::from(inner.lane) << COUNT_BITS | number;
-        let asked = Asked { at, mode, terms: limits.terms, ticket, time };
+        let asked = LocalRequest { at, mode, terms: limits.terms, ticket, time };
         let state = self.begin(asked, limits.wait);
         LocalAcquiring { inner: Rc::clone(inner), asked, wait: limits.wait, state, timer: None }
     }
@@ -129,12 +129,12 @@ impl<S: LockSystem> LocalClient<S> {
         self.inner.client.executor().now()
     }
 
-    fn begin(&self, asked: Asked, wait: Wait) -> Progress<S> {
+    fn begin(&self, asked: LocalRequest, wait: Wait) -> Progress<S> {
         let inner = &self.inner;
         if inner.client.is_expelled() || inner.table.is_expelled() {
             return Progress::Refused(NotHeld::Expelled);
         }
-        let Asked { at, mode, ticket, time, .. } = asked;
+        let LocalRequest { at, mode, ticket, time, .. } = asked;
         let wish = Wish { mode, time };
         match inner.table.request(at, ticket, wish, wait != Wait::No, || self.now()) {
             Answer::Asks if inner.holds_unasked(asked) => Progress::Holds(mode),

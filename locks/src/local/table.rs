@@ -14,7 +14,7 @@ use lotus_fabric::ids::RemoteAddr;
 use lotus_sabotage::{Rule, broken};
 
 use super::clock::Clock;
-use super::lock::{Answer, Fate, Home, LocalLock, Outcome, Ticket};
+use super::lock::{Answer, Fate, Home, LocalLock, Sequel, Ticket};
 use super::policy::{Policy, Wish};
 use super::primitive::{Mutex, MutexGuard};
 use crate::contract::NotHeld;
@@ -43,7 +43,7 @@ struct Inbox {
 }
 
 /// Wakes the tasks, and returns the rest.
-fn woken(mut outcome: Outcome) -> Outcome {
+fn woken(mut outcome: Sequel) -> Sequel {
     outcome.wakes.drain(..).for_each(Waker::wake);
     outcome
 }
@@ -171,7 +171,7 @@ impl LocalTable {
         home: Home,
         remote: Option<u16>,
         now: Nanos,
-    ) -> Outcome {
+    ) -> Sequel {
         woken(self.with_used(at, |lock| lock.won(self.policy, mode, home, remote, now)))
     }
 

@@ -15,8 +15,8 @@
 //! written. No index of the last laps is given ([`DeclockFields::arrived`]): so versions do not
 //! come round, and the head does not run over into the generation.
 //!
-//! The timestamp is that of the request, where the clients of a node share its locks (DecLock §5.3);
-//! it is zero where each asks for itself.
+//! The timestamp is that of the request, where the clients of a node share its locks (DecLock
+//! §5.3); it is zero where each asks for itself.
 
 use lotus_sabotage::{Rule, broken};
 

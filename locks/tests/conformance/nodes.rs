@@ -105,8 +105,7 @@ fn on_nodes<F: Future<Output = ()> + 'static>(
         machines.wait(&ended).expect("it ends");
     }
     drop(stop);
-    let uses = log.lock().expect("no panic").clone();
-    uses
+    std::mem::take(&mut *log.lock().expect("no panic"))
 }
 
 /// Readers of one node that overlap all the time let a writer of another one in, in time.

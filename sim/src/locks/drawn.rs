@@ -19,8 +19,8 @@ use super::{LockScenario, MASKED, PROFILE};
 /// Stream of the randomness that draws scenarios.
 const STREAM: u64 = 0x10C5;
 
-/// Stream that draws whether, and how, the clients of a node share its locks: one of its own, so that
-/// all else of a seed stays as it is.
+/// Stream that draws whether, and how, the clients of a node share its locks: one of its own, so
+/// that all else of a seed stays as it is.
 const SHARING: u64 = 0x5AA2;
 
 /// The scenario of a seed, of this lock system or of any that can be had so.

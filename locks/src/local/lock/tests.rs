@@ -1,3 +1,5 @@
+//! Orders of events of one lock of a node, and what its clients are told.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Wake;
