@@ -375,6 +375,22 @@ impl<M: Machines> Visitor for Run<'_, M> {
     }
 }
 
+/// Registers memory for lock objects of so many bytes and what they protect, and for the counters
+/// of clocks behind them.
+fn register<M: Machines>(
+    machines: &M,
+    load: &LockLoad,
+    object: u64,
+) -> Result<(LockSpace, Counters), DeployError> {
+    let base = RemoteAddr::new(MEMORY, REGION, 0);
+    let space = LockSpace::new(base, object, load.stride(object), load.count);
+    let space = space.map_err(refused)?;
+    let clocks = Counters { base: base.plus(space.bytes()), count: CLOCKS };
+    let bytes = (space.bytes() + clocks.bytes()).next_multiple_of(4096);
+    machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
+    Ok((space, clocks))
+}
+
 impl<M: Machines> Run<'_, M> {
     /// Runs the load on clients of this kind; `table` makes what the lanes of a node share.
     fn run<A, F>(self, make: F, table: impl Fn() -> A::Table) -> Result<LockOutcome, DeployError>
@@ -383,14 +399,7 @@ impl<M: Machines> Run<'_, M> {
         F: Fn() -> A::System + Send + Sync + 'static,
     {
         let Self { machines, load, progress } = self;
-        let base = RemoteAddr::new(MEMORY, REGION, 0);
-        let object = offset_of_data(&make());
-        let space = LockSpace::new(base, object, load.stride(object), load.count);
-        let space = space.map_err(refused)?;
-        let base = RemoteAddr::new(MEMORY, REGION, space.bytes());
-        let clocks = Counters { base, count: CLOCKS };
-        let bytes = (space.bytes() + clocks.bytes()).next_multiple_of(4096);
-        machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
+        let (space, clocks) = register(machines, load, offset_of_data(&make()))?;
         let roster = Roster::default();
         let chooser = KeyChooser::new(load.count, load.zipf);
         let ledger = load.audit.then(|| Ledger::new(load.count));
