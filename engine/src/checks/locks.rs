@@ -20,7 +20,7 @@ use crate::node::locks::{Locks, region_bytes};
 use crate::node::shared::LOCK_REGION;
 
 /// Least time for which a lock is waited for that a lost node may hold.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Judge of a lock object by its first word.
 type IsFree = Box<dyn Fn(u64) -> bool>;
@@ -78,7 +78,8 @@ impl<M: Machines> Cluster<M> {
         let Some(choice) = shared.config.memory_locks() else { return Ok(None) };
         let mut free = Tally::new("every lock object is free");
         let has_lost = shared.has_lost_a_node();
-        if placement.is_joined() || has_lost && shared.config.lease.is_none() {
+        let fills = shared.nodes.iter().any(|node| node.configuration.placement().is_joined());
+        if fills || has_lost && shared.config.lease.is_none() {
             return Ok(Some(free.finish()));
         }
         let mut used = self.used_objects(placement, choice, &mut free.seen)?;

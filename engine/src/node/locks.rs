@@ -270,7 +270,8 @@ impl Visitor for Beginning<'_> {
         let objects = region_bytes(bytes) / bytes;
         let client = Client::new(system, rpc.clone(), identity);
         if let Some(lease) = shared.config.lease {
-            client.stalls_after(lease.min(STALL));
+            // Before a request is given up, so that those ask too that leave nothing in a queue.
+            client.stalls_after(lease.min(shared.config.lock_timeout / 2).min(STALL));
         }
         let shared = Arc::clone(shared);
         let object_of = move |name: &LockName, hash| {

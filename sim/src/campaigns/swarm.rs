@@ -76,7 +76,9 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario.cluster.horizon_us = pick(&mut rng, &[10, 100, 1_000]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario.cluster.version_table_cache = pick(&mut rng, &[0, 8, 64, 1_000]);
-    if rng.random_bool(0.4) {
+    // Not yet with locks on memory nodes.
+    let draws_losses = scenario.cluster.locks == Locks::Lotus;
+    if rng.random_bool(0.4) && draws_losses {
         lose_nodes(&mut rng, &mut scenario);
     }
     if rng.random_bool(0.4) && scenario.cluster.locks == Locks::Lotus {
@@ -84,10 +86,10 @@ pub fn scenario(seed: u64) -> Scenario {
         scenario.cluster.balance_us = pick(&mut rng, &[0, 100, 400]);
         scenario.cluster.drain_us = pick(&mut rng, &[10, 100, 1_000]);
     }
-    if rng.random_bool(0.4) {
+    if rng.random_bool(0.4) && draws_losses {
         lose_memory(&mut rng, &mut scenario);
     }
-    if rng.random_bool(0.5) {
+    if rng.random_bool(0.5) && draws_losses {
         return_memory(&mut rng, &mut scenario);
     }
     draw_apart(seed, drawn, &mut scenario);
@@ -100,6 +102,11 @@ fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x71C4_E7D5);
     if scenario.cluster.locks == Locks::Cas && rng.random() {
         scenario.cluster.locks = Locks::Dslr;
+    }
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x5417_DEC0);
+    if scenario.cluster.locks != Locks::Lotus {
+        let drawn = scenario.cluster.locks;
+        scenario.cluster.locks = pick(&mut rng, &[drawn, Locks::ShiftLock, Locks::Declock]);
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
     // Without a lease no question is asked.
@@ -212,10 +219,7 @@ fn starts(rng: &mut SmallRng) -> Starts {
 /// Adds crashes of memory nodes, or times in which they are out of reach, as far as every row keeps
 /// a copy; now and then one compute node alone does not reach one of them.
 fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
-    let Topology { memory_nodes, compute_nodes, locks, lease_us, .. } = scenario.cluster;
-    if locks != Locks::Lotus {
-        return;
-    }
+    let Topology { memory_nodes, compute_nodes, lease_us, .. } = scenario.cluster;
     if lease_us == 0 {
         expect_losses(rng, scenario);
     }
@@ -240,9 +244,6 @@ fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
 /// Restarts memory nodes that lose all they have, so that they are filled again while everything
 /// else goes on: those that die anyhow, and others, now and then more than once, or in turn.
 fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
-    if scenario.cluster.locks != Locks::Lotus {
-        return;
-    }
     if scenario.cluster.lease_us == 0 {
         expect_losses(rng, scenario);
     }
@@ -275,8 +276,8 @@ fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
 /// Adds crashes of compute nodes and pauses longer than their lease, but for one node at least.
 /// Faults by which the others might lose their leases as well are left out.
 fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
-    let Topology { compute_nodes, locks, .. } = scenario.cluster;
-    if compute_nodes < 2 || locks != Locks::Lotus {
+    let Topology { compute_nodes, .. } = scenario.cluster;
+    if compute_nodes < 2 {
         return;
     }
     expect_losses(rng, scenario);
