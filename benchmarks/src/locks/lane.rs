@@ -251,12 +251,12 @@ impl<A: Access, F: Fn() -> A::System + Send + Sync + 'static> Seat<A, F> {
             let acquire_ns = held.since(began).as_nanos() as u64;
             tally.operations += 1;
             tally.acquire_ns.saturating_record(acquire_ns);
+            tally.released.record(ended.since(leaves));
             let (acquire, of_kind) = match wanted {
                 Mode::Shared => (&mut tally.reader_acquire, &mut tally.reader_ns),
-                Mode::Update | Mode::Exclusive => (&mut tally.writer_acquire, &mut tally.writer_ns),
+                _ => (&mut tally.writer_acquire, &mut tally.writer_ns),
             };
             acquire.record(held.since(began));
-            tally.released.record(ended.since(leaves));
             of_kind.saturating_record(ended.since(began).as_nanos() as u64);
             if shared.hottest == Some(lock) {
                 tally.hottest_ns.saturating_record(acquire_ns);

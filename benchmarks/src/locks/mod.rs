@@ -449,10 +449,7 @@ impl<M: Machines> Run<'_, M> {
         }
         outcome.utilisation = machines.utilisation().map(since_start);
         drop(stop);
-        let lost = shared.load.lost_node();
-        let joined =
-            cores.into_iter().map(|(node, core)| machines.join(core) | (lost == Some(node)));
-        let ended = joined.fold(true, |all, one| all & one);
+        let ended = join_all(machines, cores, shared.load.lost_node());
         if let Some(why) = shared.progress.failure() {
             return Err(DeployError::Failed(why.clone()));
         }
@@ -468,6 +465,16 @@ impl<M: Machines> Run<'_, M> {
         }
         Ok(outcome)
     }
+}
+
+/// Waits for all cores; returns whether they have ended well, but for those of a lost node.
+fn join_all<M: Machines>(
+    machines: &M,
+    cores: Vec<(NodeId, M::Core)>,
+    lost: Option<NodeId>,
+) -> bool {
+    let joined = cores.into_iter().map(|(node, core)| machines.join(core) | (lost == Some(node)));
+    joined.fold(true, |all, one| all & one)
 }
 
 /// Utilisation since the clients have begun: before that, lanes were opened, and nothing was used.
