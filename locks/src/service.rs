@@ -203,21 +203,58 @@ impl<S: LockSystem> MemoryLocks<S> {
             match poll_now(&mut acquiring) {
                 Poll::Ready(Ok(hold)) => self.keep(held, hold),
                 now => {
-                    waiting = Some((lacking, acquiring, now));
+                    waiting = Some((acquiring, now));
                     break;
                 }
             }
         }
+        if let Some((acquiring, Poll::Pending)) = &waiting
+            && !acquiring.is_waiting()
+        {
+            let more = (&mut rest).zip(&lacking[taken..]);
+            let more = more.map(|(one, lacking)| self.client.finish(one, &result, wait(lacking)));
+            let first = waiting.take().map(|(acquiring, _)| acquiring);
+            let mut tried = Vec::from_iter(first.into_iter().chain(more).map(Tried::of));
+            decide(&mut tried).await;
+            taken -= 1;
+            waiting = self.sort_out(held, tried, &mut taken);
+        }
         self.give_up(rest, &result);
         give_back(&self.spare.begun, begun);
-        if let Some((lacking, acquiring, now)) = waiting {
+        if let Some((acquiring, now)) = waiting {
             let hold = match now {
                 Poll::Ready(hold) => hold,
                 Poll::Pending => unless_abandoned(held, acquiring).await,
             };
-            self.keep(held, hold.map_err(|why| error(why, lacking.name))?);
+            self.keep(held, hold.map_err(|why| error(why, lacking[taken - 1].name))?);
         }
         Ok(taken)
+    }
+
+    /// Keeps what was had of these, up to the first that was not, which is returned, and gives up
+    /// those behind it. Adds the number of the others to `taken`.
+    fn sort_out(
+        &self,
+        held: &mut HeldLocks,
+        tried: Vec<Tried<S>>,
+        taken: &mut usize,
+    ) -> Option<(Acquiring<S>, Poll<Result<Hold<S>, NotHeld>>)> {
+        let mut tried = tried.into_iter();
+        let waiting = tried.find_map(|Tried { acquiring, now }| {
+            *taken += 1;
+            match now {
+                Poll::Ready(Ok(hold)) => {
+                    self.keep(held, hold);
+                    None
+                }
+                now => Some((acquiring, now)),
+            }
+        });
+        self.release_all(tried.filter_map(|Tried { now, .. }| match now {
+            Poll::Ready(hold) => hold.ok(),
+            Poll::Pending => None,
+        }));
+        waiting
     }
 
     /// Gives up what a batch has begun: releases what it was granted, and leaves the rest to
@@ -288,6 +325,37 @@ impl<S: LockSystem> LockService for MemoryLocks<S> {
     fn release(&self, held: &mut HeldLocks) {
         let holds = held.take_kept::<Hold<S>>();
         self.release_all(holds.inspect(|hold| self.held.one_less(hold.at().node())));
+    }
+}
+
+/// An acquisition, and what has come of it so far.
+struct Tried<S: LockSystem> {
+    acquiring: Acquiring<S>,
+    now: Poll<Result<Hold<S>, NotHeld>>,
+}
+
+impl<S: LockSystem> Tried<S> {
+    /// Has its next verb posted.
+    fn of(mut acquiring: Acquiring<S>) -> Self {
+        let now = poll_now(&mut acquiring);
+        Self { acquiring, now }
+    }
+}
+
+/// Awaits the answers of verbs until it is known of each lock whether it has to be waited for: in
+/// some systems the first verb tells only what the word was (ShiftLock without masked atomics).
+async fn decide<S: LockSystem>(tried: &mut [Tried<S>]) {
+    for Tried { acquiring, now } in tried {
+        std::future::poll_fn(|task| {
+            if now.is_pending() && !acquiring.is_waiting() {
+                *now = Pin::new(&mut *acquiring).poll(task);
+            }
+            match now.is_pending() && !acquiring.is_waiting() {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
     }
 }
 

@@ -197,7 +197,7 @@ impl Config {
             LockKind::ShiftLock => Kind::ShiftLock,
             LockKind::Declock => Kind::Declock,
         };
-        // One for each slot, and one more, so that a header counts twice as many as there are slots.
+        // One for each slot, and one more: a header counts less than twice as many as entries.
         let entries = self.all_slots().saturating_add(1).clamp(ENTRIES.0, ENTRIES.1);
         Some(Choice { entries: entries.next_power_of_two() as u32, ..Choice::of(kind) })
     }

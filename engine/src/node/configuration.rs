@@ -278,6 +278,11 @@ impl Configuration {
         joining
     }
 
+    /// Whether transactions may begin.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.get()
+    }
+
     /// Lost memory nodes for which the coordinator has stopped.
     pub(crate) fn lost(&self) -> Arc<[NodeId]> {
         Arc::clone(&self.lost.borrow())

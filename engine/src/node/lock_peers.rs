@@ -4,6 +4,7 @@
 //! log is settled: what it has written under the lock is whole then, or gone. This node learns that
 //! in its turns ([`crate::membership::members`]), perhaps late, which only delays others.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lotus_authority::Authority;
@@ -43,7 +44,12 @@ impl LockPeers {
             let index = index.expect("every member is a compute node");
             self::member(&self.shared, index, member.incarnation)
         };
-        live.chain(unsettled).map(of).collect()
+        let reaching: Vec<Member> = live.chain(unsettled).map(of).collect();
+        debug_assert!(
+            reaching.iter().map(|one| one.node).collect::<BTreeSet<_>>().len() == reaching.len(),
+            "I310: one life of a node may reach the memory"
+        );
+        reaching
     }
 }
 

@@ -106,7 +106,13 @@ impl LocksOnMemory {
         }
         let placement = configuration.placement();
         let homes = placement.groups().map(|(_, replicas)| replicas.primary().node);
-        self.homes.replace(homes.collect());
+        let homes: Vec<NodeId> = homes.collect();
+        let is_used = |home: &NodeId| !matches!(left.get(home), Some(Left::Abandoned(_)));
+        debug_assert!(
+            !configuration.is_open() || homes.iter().all(is_used),
+            "I309: transactions run by locks on memory nodes in use"
+        );
+        self.homes.replace(homes);
     }
 
     fn have_left_the_lost(&self) -> bool {

@@ -44,8 +44,8 @@ fn an_audit_finds_a_lock_that_is_held() {
 const ROWS: u64 = 24;
 const LEASE: Duration = Duration::from_millis(500);
 
-/// Adds one to each of these rows, on some node that serves. Returns the number of transactions that have
-/// committed.
+/// Adds one to each of these rows, on some node that serves. Returns the number of transactions
+/// that have committed.
 fn increment_all(cluster: &Cluster, table: TableId, rows: Range<u64>) -> u64 {
     let increment = |row: u64| {
         let body = async move |txn: &mut Transaction| add_one(txn, table, row).await;

@@ -500,8 +500,8 @@ impl<S: LockSystem> Client<S> {
     }
 
     /// Whether a holder may rely on its lock: the node has not been expelled, the lock's memory
-    /// node not abandoned meanwhile, and the lease, if there is one, has not ended. What is posted later may
-    /// come too late all the same, unless locks are fenced.
+    /// node not abandoned meanwhile, and the lease, if there is one, has not ended. What is posted
+    /// later may come too late all the same, unless locks are fenced.
     pub fn is_valid(&self, hold: &Hold<S>) -> bool {
         let now = self.core.lane.executor().now();
         let is_lost = self.core.is_expelled.get() || hold.is_abandoned();

@@ -101,6 +101,31 @@ fn nothing_is_kept_above_a_lock_that_is_waited_for() {
     with_all(KeepsNothingAbove);
 }
 
+/// Regression: with ShiftLock and no masked atomics the first verb of an acquisition only tells what
+/// the word was; so each of many free locks was waited for, and all behind it were given up.
+#[derive(Clone, Copy)]
+struct TakesFreeOnesTogether;
+
+impl Test for TakesFreeOnesTogether {
+    async fn run<S: LockSystem>(self, place: Rc<Place<S>>) {
+        let locks = service(&place);
+        let all: Vec<_> = (0..OBJECTS).map(write).collect();
+        for number in 0..3 {
+            let mut held = attempt(number);
+            locks.acquire(&mut held, 0, &all, PATIENCE).await.expect("all are free");
+            locks.release(&mut held);
+            place.client.quiet().await;
+        }
+        let counts = place.client.counts();
+        assert_eq!((counts.ghosts, counts.acquired), (0, 3 * OBJECTS), "{counts:?}");
+    }
+}
+
+#[test]
+fn many_free_locks_are_taken_together() {
+    with_all(TakesFreeOnesTogether);
+}
+
 #[derive(Clone, Copy)]
 struct SharesObjects;
 

@@ -76,7 +76,7 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario.cluster.horizon_us = pick(&mut rng, &[10, 100, 1_000]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario.cluster.version_table_cache = pick(&mut rng, &[0, 8, 64, 1_000]);
-    // Not yet with locks on memory nodes.
+    // Those of locks on memory nodes are drawn apart.
     let draws_losses = scenario.cluster.locks == Locks::Lotus;
     if rng.random_bool(0.4) && draws_losses {
         lose_nodes(&mut rng, &mut scenario);
@@ -107,6 +107,15 @@ fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     if scenario.cluster.locks != Locks::Lotus {
         let drawn = scenario.cluster.locks;
         scenario.cluster.locks = pick(&mut rng, &[drawn, Locks::ShiftLock, Locks::Declock]);
+        if rng.random_bool(0.5) {
+            lose_nodes(&mut rng, scenario);
+        }
+        if rng.random_bool(0.3) {
+            lose_memory(&mut rng, scenario);
+        }
+        if rng.random_bool(0.4) {
+            return_memory(&mut rng, scenario);
+        }
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
     // Without a lease no question is asked.

@@ -300,7 +300,7 @@ const NAMED: &[Named] = &[
     Named {
         name: "declock-lost-answer",
         shows: "a request whose answer was lost is in the queue, or is not",
-        published_fail: true,
+        published_fail: false,
         published_only: false,
         kind: Kind::Declock,
         left: None,
