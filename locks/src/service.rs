@@ -203,25 +203,23 @@ impl<S: LockSystem> MemoryLocks<S> {
             match poll_now(&mut acquiring) {
                 Poll::Ready(Ok(hold)) => self.keep(held, hold),
                 now => {
-                    waiting = Some((acquiring, now));
+                    waiting = Some(Tried { acquiring, now });
                     break;
                 }
             }
         }
-        if let Some((acquiring, Poll::Pending)) = &waiting
-            && !acquiring.is_waiting()
-        {
+        if waiting.as_ref().is_some_and(Tried::is_open) {
             let more = (&mut rest).zip(&lacking[taken..]);
-            let more = more.map(|(one, lacking)| self.client.finish(one, &result, wait(lacking)));
-            let first = waiting.take().map(|(acquiring, _)| acquiring);
-            let mut tried = Vec::from_iter(first.into_iter().chain(more).map(Tried::of));
+            let more = more
+                .map(|(one, lacking)| Tried::of(self.client.finish(one, &result, wait(lacking))));
+            let mut tried = Vec::from_iter(waiting.take().into_iter().chain(more));
             decide(&mut tried).await;
             taken -= 1;
             waiting = self.sort_out(held, tried, &mut taken);
         }
         self.give_up(rest, &result);
         give_back(&self.spare.begun, begun);
-        if let Some((acquiring, now)) = waiting {
+        if let Some(Tried { acquiring, now }) = waiting {
             let hold = match now {
                 Poll::Ready(hold) => hold,
                 Poll::Pending => unless_abandoned(held, acquiring).await,
@@ -238,7 +236,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         held: &mut HeldLocks,
         tried: Vec<Tried<S>>,
         taken: &mut usize,
-    ) -> Option<(Acquiring<S>, Poll<Result<Hold<S>, NotHeld>>)> {
+    ) -> Option<Tried<S>> {
         let mut tried = tried.into_iter();
         let waiting = tried.find_map(|Tried { acquiring, now }| {
             *taken += 1;
@@ -247,7 +245,7 @@ impl<S: LockSystem> MemoryLocks<S> {
                     self.keep(held, hold);
                     None
                 }
-                now => Some((acquiring, now)),
+                now => Some(Tried { acquiring, now }),
             }
         });
         self.release_all(tried.filter_map(|Tried { now, .. }| match now {
@@ -340,20 +338,22 @@ impl<S: LockSystem> Tried<S> {
         let now = poll_now(&mut acquiring);
         Self { acquiring, now }
     }
+
+    /// Whether the answer of a verb decides if the lock has to be waited for.
+    fn is_open(&self) -> bool {
+        self.now.is_pending() && !self.acquiring.is_waiting()
+    }
 }
 
 /// Awaits the answers of verbs until it is known of each lock whether it has to be waited for: in
 /// some systems the first verb tells only what the word was (ShiftLock without masked atomics).
 async fn decide<S: LockSystem>(tried: &mut [Tried<S>]) {
-    for Tried { acquiring, now } in tried {
+    for one in tried {
         std::future::poll_fn(|task| {
-            if now.is_pending() && !acquiring.is_waiting() {
-                *now = Pin::new(&mut *acquiring).poll(task);
+            if one.is_open() {
+                one.now = Pin::new(&mut one.acquiring).poll(task);
             }
-            match now.is_pending() && !acquiring.is_waiting() {
-                true => Poll::Pending,
-                false => Poll::Ready(()),
-            }
+            if one.is_open() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
     }

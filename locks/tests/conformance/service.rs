@@ -101,8 +101,8 @@ fn nothing_is_kept_above_a_lock_that_is_waited_for() {
     with_all(KeepsNothingAbove);
 }
 
-/// Regression: with ShiftLock and no masked atomics the first verb of an acquisition only tells what
-/// the word was; so each of many free locks was waited for, and all behind it were given up.
+/// Regression: with ShiftLock and no masked atomics the first verb of an acquisition only tells
+/// what the word was; so each of many free locks was waited for, and all behind it were given up.
 #[derive(Clone, Copy)]
 struct TakesFreeOnesTogether;
 
