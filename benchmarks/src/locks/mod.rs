@@ -209,8 +209,8 @@ pub struct TimeSum {
 }
 
 impl TimeSum {
-    fn record(&mut self, time: Duration) {
-        *self += Self { count: 1, ns: time.as_nanos() as u64 };
+    fn record(&mut self, ns: u64) {
+        *self += Self { count: 1, ns };
     }
 
     /// The mean in nanoseconds; 0 of none.
