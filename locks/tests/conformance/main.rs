@@ -33,7 +33,7 @@ fn seeds() -> u64 {
 /// All systems with the options that matter.
 fn all(recovery: Recovery) -> Vec<Choice> {
     let kinds = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok());
-    let choices = kinds.map(|kind| Choice { recovery, entries: 64, ..usual(kind) });
+    let choices = kinds.map(|kind| Choice { recovery, ..usual(kind) });
     let backs_off = Choice { recovery, backs_off: true, ..Choice::of(Kind::Cas) };
     let swaps = Choice { recovery, release: Release::Swap, ..Choice::of(Kind::CasRw) };
     let options = [backs_off, Choice { backs_off: true, ..swaps }];
@@ -47,8 +47,9 @@ fn shifting(recovery: Recovery) -> [Choice; 1] {
 
 /// A system with its usual options: fenced, unless it is a baseline that is only had as published.
 fn usual(kind: Kind) -> Choice {
-    // A writer of `drtm` would try once in each round trip while a lease lasts.
-    Choice { backs_off: kind == Kind::Drtm, ..Choice::of(kind) }
+    // A writer of `drtm` would try once in each round trip while a lease lasts. Queues of `declock`
+    // count all clients of the suite.
+    Choice { backs_off: kind == Kind::Drtm, entries: 64, ..Choice::of(kind) }
 }
 
 /// All systems fenced, and the baselines.
