@@ -2,12 +2,16 @@
 //! words of a lock that belong to no use of it.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use lotus_fabric::exec::{Handle, TaskId};
 use lotus_fabric::ids::RemoteAddr;
 
 use super::{Client, ENTRIES};
-use crate::contract::{LockSystem, Peers, Verb};
+use crate::contract::{LockSystem, NotHeld, Peers, Verb};
+
+/// Time between two tries to reach a memory node.
+const SETTLING: Duration = Duration::from_micros(100);
 
 impl<S: LockSystem> Client<S> {
     /// The lane's executor.
@@ -44,6 +48,18 @@ impl<S: LockSystem> Client<S> {
     /// abandoned.
     pub(crate) fn is_wanted(&self, at: RemoteAddr) -> bool {
         self.core.is_told(at) || self.core.has_abandoned(at.node())
+    }
+
+    /// Returns when nothing that this lane has posted to the lock's memory node so far can land any
+    /// more: a READ behind it was answered, or the connection was made anew.
+    pub(crate) async fn settle(&self, at: RemoteAddr) {
+        loop {
+            match self.core.read_head(at).await {
+                Ok(_) | Err(NotHeld::Expelled) => return,
+                Err(_) if self.core.has_abandoned(at.node()) => return,
+                Err(_) => self.executor().sleep(SETTLING).await,
+            }
+        }
     }
 
     /// Whether a holder may rely on a lock there, as far as this lane knows.

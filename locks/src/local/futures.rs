@@ -173,7 +173,8 @@ impl<S: LockSystem> Drop for LocalAcquiring<S> {
     }
 }
 
-/// A lock that a client holds, with its node. It is released when this is dropped.
+/// A lock that a client holds, with its node. When this is dropped, it is released as soon as
+/// nothing that the lane has posted before can land any more.
 pub struct LocalHold<S: LockSystem> {
     /// `None` once it is being released.
     inner: Option<Rc<Inner<S>>>,
@@ -203,7 +204,7 @@ impl<S: LockSystem> LocalHold<S> {
 impl<S: LockSystem> Drop for LocalHold<S> {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
-            Inner::leave(&inner, self.at);
+            Inner::leave_later(&inner, self.at);
         }
     }
 }

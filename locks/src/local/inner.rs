@@ -184,6 +184,16 @@ impl<S: LockSystem> Inner<S> {
         }
     }
 
+    /// A holder was dropped, perhaps with verbs under way: its lock is left when those are over, as
+    /// the next holder may be on another connection.
+    pub(super) fn leave_later(this: &Rc<Self>, at: RemoteAddr) {
+        let inner = Rc::clone(this);
+        this.client.executor().spawn(async move {
+            inner.client.settle(at).await;
+            Self::leave(&inner, at);
+        });
+    }
+
     /// Gives a lock of the node up in the background.
     fn give_up(this: &Rc<Self>, hold: Hold<S>) {
         let at = hold.at();

@@ -15,7 +15,8 @@
 //!
 //! # Holders
 //! A client that releases a lock has to have the answers of its own verbs: the next holder may be
-//! on another lane, which follows nothing of this one.
+//! on another lane, which follows nothing of this one. A holder that is dropped has none, so its
+//! lane waits for them in its place.
 //!
 //! # Failures
 //! The clients of a node live and die with it. A request that ends, is dropped or panics leaves its

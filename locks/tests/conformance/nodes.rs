@@ -9,6 +9,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::NodeId;
+use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Service;
@@ -27,6 +28,7 @@ const END: Duration = Duration::from_millis(3);
 /// A lane of a node.
 struct Place {
     client: LocalClient<Declock>,
+    verbs: Lane,
     timer: Handle,
     node: u16,
     lane: u16,
@@ -72,7 +74,7 @@ fn on_nodes<F: Future<Output = ()> + 'static>(
     let world = World::new(Config::new(1, 3, Profile::named("cx3-56g").expect("built in")));
     let machines = SimMachines::new(world.expect("a valid world"));
     let fabric = machines.fabric();
-    fabric.register(lock().node(), lock().region(), 4096, Rights::ALL).expect("there is room");
+    fabric.register(lock().node(), lock().region(), 1 << 14, Rights::ALL).expect("there is room");
     let (roster, log) = (Roster::default(), Log::default());
     let (send, ended) = async_channel::unbounded();
     let (stop, stopped) = async_channel::bounded::<()>(1);
@@ -88,8 +90,9 @@ fn on_nodes<F: Future<Output = ()> + 'static>(
                 let identity = Identity { member, peers: Rc::new(roster), service: Service(0) };
                 let declock = Declock::new(Recovery::Fenced, 8);
                 let opened = Client::open(declock, executor, &*fabric, lane, identity);
-                let client = LocalClient::new(opened.expect("nobody has the lane").0, table);
-                let place = Rc::new(Place { client, timer, node, lane, log });
+                let (client, verbs) = opened.expect("nobody has the lane");
+                let client = LocalClient::new(client, table);
+                let place = Rc::new(Place { client, verbs, timer, node, lane, log });
                 Box::pin(async move {
                     life(Rc::clone(&place)).await;
                     send.send(()).await.expect("it is awaited");
@@ -230,4 +233,44 @@ fn clocks_are_set_together_whenever_nodes_begin() {
     let apart = zeros[1].since(zeros[0]);
     // The first one looks every 50 µs by then.
     assert!(apart < Duration::from_micros(60), "{apart:?}");
+}
+
+/// Regression: a holder that was dropped left its lock to another lane of its node while its own
+/// WRITE was under way, on another connection.
+#[test]
+fn what_a_dropped_holder_has_posted_lands_before_the_next_one_holds_the_lock() {
+    const BYTES: usize = 8 << 10;
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&found);
+    on_nodes(Policy::LocalPrefer, move |place| {
+        let noted = Arc::clone(&noted);
+        async move {
+            let (data, last) = (lock().plus(1024), lock().plus(1024 + BYTES as u64));
+            if place.node == 2 {
+                return;
+            }
+            place.timer.sleep(Duration::from_micros(20 * u64::from(place.lane))).await;
+            let asked = place.client.acquire(lock(), Mode::Exclusive, Limits::PATIENT);
+            let hold = asked.await.expect("no fault");
+            let mut batch = place.verbs.batch();
+            if place.lane == 0 {
+                // The other one waits by then.
+                place.timer.sleep(Duration::from_micros(50)).await;
+                for _ in 0..12 {
+                    let buffer = batch.stage(BYTES);
+                    batch.write(data, buffer);
+                }
+                batch.write_word(last, 7);
+                let posted = batch.post();
+                drop(hold);
+                posted.await.expect("no fault");
+            } else {
+                let word = batch.read(last, 8);
+                let done = batch.post().await.expect("no fault");
+                noted.lock().expect("no panic").push(done.words(word)[0]);
+                place.client.release(hold).await.expect("no fault");
+            }
+        }
+    });
+    assert_eq!(*found.lock().expect("no panic"), [7]);
 }

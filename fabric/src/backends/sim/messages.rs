@@ -33,7 +33,8 @@ impl State {
         let transmission = self.costs.transmission(bytes.len());
         let nic = &mut self.nodes[usize::from(from.node.0)].nic;
         let sent = nic.issue(self.now, service, transmission).max(self.cpu_time());
-        if self.is_cut(from.node, to.node) {
+        let is_down = !self.nodes[usize::from(from.node.0)].up;
+        if is_down || self.is_cut(from.node, to.node) {
             self.counts.messages_cut_off += 1;
             return self.trace_message(from, to, bytes.len(), "cut off");
         }

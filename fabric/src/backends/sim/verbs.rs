@@ -203,9 +203,13 @@ impl State {
         node.regions.apply(request, work).map(drop)
     }
 
-    /// The node that a lane reaches while no world runs.
+    /// The node that a lane reaches while no world runs. A lane of a node that has crashed reaches
+    /// none.
     fn reached_outside(&self, lane: u32, target: NodeId) -> Result<&SimNode, VerbError> {
         let lane = &self.lanes[lane as usize];
+        if !self.nodes[usize::from(lane.at.node.0)].up {
+            return Err(VerbError::Unreachable);
+        }
         let target = self.nodes.get(usize::from(target.0));
         let node = target.filter(|node| node.up).ok_or(VerbError::Unreachable)?;
         match node.fences[usize::from(lane.at.node.0)] > lane.epoch {

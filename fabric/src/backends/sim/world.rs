@@ -391,10 +391,11 @@ impl World {
                 gone.push(executor.take());
             }
         }
+        state.crash(node, memory);
         drop(state);
-        // Without the lock: the executors' lanes close themselves.
+        // Without the lock: the executors' lanes close themselves. What their tasks post when they
+        // are dropped comes from a node that is down.
         drop(gone);
-        self.fabric.state().crash(node, memory);
         Ok(())
     }
 
