@@ -223,7 +223,7 @@ fn unwritable_outputs_are_refused_before_the_run() {
     let sentence = refusal(&bench("kvs", &["--json", &file, "--history", &file]));
     assert!(sentence.contains("both name"), "{sentence}");
     assert_eq!(fs::read_to_string(&file).expect("readable"), "kept");
-    assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 1);
+    assert_eq!(fs::read_dir(dir.path("")).expect("readable").count(), 1);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_refused_run_touches_no_output() {
     refusal(&bench("smallbank", &["--fabric", "rdma", "--json", &old, "--history", &new]));
     refusal(&bench("smallbank", &["--cns", "0", "--json", &old, "--history", &new]));
     assert_eq!(fs::read_to_string(&old).expect("readable"), "kept");
-    assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 1);
+    assert_eq!(fs::read_dir(dir.path("")).expect("readable").count(), 1);
 }
 
 /// A line of a history that is sound by itself.
@@ -293,5 +293,5 @@ fn a_history_that_cannot_be_judged_says_why() {
     // Refusals after the outputs were checked touch them no more than earlier ones.
     refusal(&["check", &empty, "--json", &json]);
     assert_eq!(fs::read_to_string(&good).expect("readable"), LINE);
-    assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 2);
+    assert_eq!(fs::read_dir(dir.path("")).expect("readable").count(), 2);
 }

@@ -1,10 +1,11 @@
 //! Short benchmarks through the command, from flags to files.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::common::Scratch;
 
 const TINY_COMPANY: [&str; 7] =
     ["tpcc", "--warehouses", "3", "--customers-per-district", "20", "--items", "50"];
@@ -23,10 +24,6 @@ fn run(flags: &[&str]) -> String {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{flags:?}: {out}\n{err}");
     out.into_owned()
-}
-
-fn scratch(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 #[test]
@@ -60,8 +57,9 @@ fn every_choice_of_the_engine_passes_its_audit() {
 /// Lock systems alone, on each fabric that they run on.
 #[test]
 fn lock_systems_pass_their_audit() {
-    let json = scratch("locks.json");
-    let few = ["--count", "50", "--coroutines", "4", "--json", json.to_str().expect("UTF-8")];
+    let scratch = Scratch::new("locks");
+    let json = scratch.path("report.json");
+    let few = ["--count", "50", "--coroutines", "4", "--json", &json];
     let cases: &[&[&str]] = &[
         &["--lock", "cas", "--backoff"],
         &["--lock", "cas-rw", "--release-by-swap", "--read-ratio", "0.9"],
@@ -104,10 +102,10 @@ fn lock_systems_pass_their_audit() {
 
 /// Runs `lotus bench locks` in simulation, where a seed gives one result.
 fn simulated_locks(flags: &[&str]) -> (Value, String) {
-    let json = scratch("simulated-locks.json");
-    let path = json.to_str().expect("UTF-8");
+    let scratch = Scratch::new("locks");
+    let json = scratch.path("report.json");
     let short = ["--secs", "0.005", "--warmup", "0.001"];
-    let few = ["locks", "--fabric", "sim", "--count", "20", "--json", path];
+    let few = ["locks", "--fabric", "sim", "--count", "20", "--json", &json];
     let text = run(&[&few, &short[..], flags].concat());
     let report = fs::read(&json).expect("it was written");
     (serde_json::from_slice(&report).expect("JSON"), text)
@@ -115,12 +113,12 @@ fn simulated_locks(flags: &[&str]) -> (Value, String) {
 
 #[test]
 fn an_object_store_gets_and_sets_whole_objects() {
-    let json = scratch("objects.json");
-    let path = json.to_str().expect("UTF-8");
+    let scratch = Scratch::new("objects");
+    let json = scratch.path("report.json");
     for (trace, bytes, gets) in [("small", 416, 0.65), ("large", 9216, 0.89)] {
         let short = ["--fabric", "sim", "--secs", "0.01", "--warmup", "0.001"];
         let flags = ["objects", "--lock", "declock", "--objects", "50", "--trace", trace];
-        let text = run(&[&flags[..], &short, &["--json", path]].concat());
+        let text = run(&[&flags[..], &short, &["--json", &json]].concat());
         let written = fs::read(&json).expect("it was written");
         let report: Value = serde_json::from_slice(&written).expect("JSON");
         let number = |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{report}"));
@@ -199,8 +197,9 @@ fn load_on_shared_locks_reports_its_transfers() {
 /// Searches and updates of a tree under each kind of lock, on each fabric that it runs on.
 #[test]
 fn trees_pass_their_audit() {
-    let json = scratch("tree.json");
-    let few = ["--keys", "3000", "--coroutines", "4", "--json", json.to_str().expect("UTF-8")];
+    let scratch = Scratch::new("tree");
+    let json = scratch.path("report.json");
+    let few = ["--keys", "3000", "--coroutines", "4", "--json", &json];
     let cases: &[&[&str]] = &[
         &["--lock", "cas", "--loaded", "0"],
         &["--lock", "declock", "--update-ratio", "1"],
@@ -245,8 +244,9 @@ fn load_on_locks_tells_its_phases_as_other_benchmarks_do() {
 #[cfg(feature = "tcp")]
 #[test]
 fn a_cluster_over_sockets_passes_its_audit() {
-    let json = scratch("tcp.json");
-    let to_json = ["--fabric", "tcp", "--json", json.to_str().expect("UTF-8")];
+    let scratch = Scratch::new("tcp");
+    let json = scratch.path("report.json");
+    let to_json = ["--fabric", "tcp", "--json", &json];
     let cases: &[&[&str]] = &[
         &["smallbank", "--accounts", "500"],
         &["kvs", "--keys", "500", "--locks", "cas", "--timestamps", "oracle", "--threads", "2"],
@@ -273,12 +273,13 @@ fn without_an_audit_there_is_no_verdict() {
 
 /// Runs `lotus bench smallbank` with files for its results; returns the report, and the number of
 /// transactions that have committed by the history.
-fn bench_to_files(name: &str, flags: &[&str]) -> (Value, u64) {
-    let paths = ["json", "jsonl"].map(|extension| scratch(&format!("{name}.{extension}")));
-    let [json, history] = paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
-    let files = ["smallbank", "--accounts", "500", "--json", json, "--history", history];
+fn bench_to_files(flags: &[&str]) -> (Value, u64) {
+    let scratch = Scratch::new("smallbank");
+    let [json, history] = ["report.json", "history.jsonl"].map(|name| scratch.path(name));
+    let files = ["smallbank", "--accounts", "500", "--json", &json, "--history", &history];
     run(&[&files, flags].concat());
-    let [json, history] = paths.map(|path| fs::read_to_string(path).expect("it was written"));
+    let [json, history] =
+        [json, history].map(|path| fs::read_to_string(path).expect("it was written"));
     let ended_well = |line: &&str| {
         let line: Value = serde_json::from_str(line).expect("JSON");
         line["status"] == "ok"
@@ -290,7 +291,7 @@ fn bench_to_files(name: &str, flags: &[&str]) -> (Value, u64) {
 /// The amount of work on threads depends on the machine, and may be zero.
 #[test]
 fn results_go_to_their_files() {
-    let (report, committed) = bench_to_files("bench", &["--secs", "0.2", "--warmup", "0.05"]);
+    let (report, committed) = bench_to_files(&["--secs", "0.2", "--warmup", "0.05"]);
     assert_eq!(report["workload"], "smallbank");
     assert_eq!(report["fabric"], "local");
     assert_eq!(report["audit"]["passed"], true);
@@ -303,7 +304,7 @@ fn results_go_to_their_files() {
 fn results_are_those_of_transactions() {
     // Rows beside their cells are not cached.
     let flags = ["--fabric", "sim", "--secs", "0.01", "--warmup", "0.002", "--inline", "never"];
-    let (report, committed) = bench_to_files("sim", &flags);
+    let (report, committed) = bench_to_files(&flags);
     assert_eq!(report["fabric"], "sim");
     assert_eq!(report["audit"]["passed"], true);
     assert!(report["throughput_tps"].as_f64().expect("a number") > 0.0);

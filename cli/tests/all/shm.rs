@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::is_alive;
+use crate::common::{Scratch, is_alive};
 
 const SMALL_BANK: [&str; 3] = ["smallbank", "--accounts", "500"];
 const LOCKS: [&str; 5] = ["locks", "--count", "50", "--threads", "2"];
@@ -84,7 +84,8 @@ fn signal(name: &str, process: u32) {
 
 #[test]
 fn a_benchmark_passes_its_audit_and_its_memory_nodes_do_nothing() {
-    let json = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shm.json");
+    let scratch = Scratch::new("shm");
+    let json = scratch.path("report.json");
     let output = Command::new(env!("CARGO_BIN_EXE_lotus"))
         .arg("bench")
         .args(SMALL_BANK)

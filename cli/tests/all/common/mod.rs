@@ -3,10 +3,11 @@
 use std::fs;
 #[cfg(feature = "tcp")]
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 #[cfg(feature = "tcp")]
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
 
 /// Runs the command to its end.
 pub fn lotus(arguments: &[&str]) -> Output {
@@ -35,24 +36,20 @@ pub fn is_alive(process: u32) -> bool {
     })
 }
 
-/// A directory of this test's own, removed when it ends.
-pub struct Scratch(pub PathBuf);
+/// A directory for one run's files, removed when it is dropped. Tests run side by side: no two
+/// share a directory, whatever their names.
+pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a scratch directory");
-        Self(path)
+        let directory = tempfile::Builder::new()
+            .prefix(name)
+            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("cargo has made the directory around it");
+        Self(directory)
     }
 
     pub fn path(&self, name: &str) -> String {
-        self.0.join(name).into_os_string().into_string().expect("UTF-8")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join(name).into_os_string().into_string().expect("UTF-8")
     }
 }
