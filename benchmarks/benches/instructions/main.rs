@@ -23,6 +23,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, Options};
 use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::lanes::Clients;
 use lotus_benchmarks::locks::{self, Habits, LockLoad};
 use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
@@ -196,8 +197,15 @@ fn run(workload: &str, length: Length) -> Result<u64, Error> {
 /// that were held.
 fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
     let load = LockLoad {
-        choice: Choice::of(system.parse()?),
-        policy: None,
+        clients: Clients {
+            choice: Choice::of(system.parse()?),
+            policy: None,
+            cns: 1,
+            threads: 1,
+            coroutines: 1,
+            warmup: 0.0,
+            secs: NEVER_SECS,
+        },
         count: 1_000_000,
         zipf: 0.99,
         read_ratio: 0.5,
@@ -207,15 +215,10 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         patience: None,
         habits: Habits::default(),
         loses: None,
-        cns: 1,
-        threads: 1,
-        coroutines: 1,
-        warmup: 0.0,
-        secs: NEVER_SECS,
         audit: false,
     };
     let progress = Progress::new(1, |_| ()).ending_after(count);
-    let machines = Threads::new(load.nodes(), SEED);
+    let machines = Threads::new(load.clients.nodes(), SEED);
     Ok(locks::run(&machines, &load, &Arc::new(progress))?.tally.operations)
 }
 

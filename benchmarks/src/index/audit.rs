@@ -7,11 +7,10 @@ use super::inner::{InnerPage, ROOT};
 use super::leaf::Leaf;
 use super::page::{self, BYTES, Image, WORDS};
 use super::tree::Places;
+use crate::lanes::Findings;
 
 /// Pages that are read in one batch.
 const READ: u64 = 16;
-/// Findings that are told one by one.
-const MAX_FINDINGS: usize = 10;
 
 /// All pages, with the front of their spares, and the first words of all locks.
 pub(super) struct Parts {
@@ -52,22 +51,6 @@ impl Parts {
     }
 }
 
-/// What is wrong, of which the first is told.
-#[derive(Default)]
-struct Findings {
-    told: Vec<String>,
-    more: usize,
-}
-
-impl Findings {
-    fn add(&mut self, finding: String) {
-        match self.told.len() < MAX_FINDINGS {
-            true => self.told.push(finding),
-            false => self.more += 1,
-        }
-    }
-}
-
 /// Judges a tree: every key once and in order, within fences, with a value that it may have; each
 /// level one chain that the level above names; all locks free. Keys are those below `keys`.
 pub(super) fn judge(
@@ -80,17 +63,18 @@ pub(super) fn judge(
     for (number, words) in parts.locks.iter().enumerate() {
         if !is_free(*words) {
             let [head, claim] = words;
-            findings.add(format!("the lock of page {number} is not free: {head:#x}, {claim:#x}"));
+            findings
+                .add(|| format!("the lock of page {number} is not free: {head:#x}, {claim:#x}"));
         }
     }
     for (number, (image, spare)) in parts.pages.iter().enumerate() {
         if !page::is_whole(image) || *spare != 0 {
-            findings.add(format!("page {number} is in pieces"));
+            findings.add(|| format!("page {number} is in pieces"));
         }
     }
     let Some(root) = parts.pages.first().and_then(|(image, _)| InnerPage::read(image)) else {
-        findings.add("the root is no inner node".to_owned());
-        return (Shape::default(), findings.told);
+        findings.add(|| "the root is no inner node".to_owned());
+        return (Shape::default(), findings.told());
     };
     let mut shape = Shape { keys: 0, pages: 0, levels: root.level() + 1 };
     let mut level: Vec<(u64, u64)> = vec![(0, ROOT)];
@@ -105,11 +89,9 @@ pub(super) fn judge(
         }
     }
     if shape.pages != parts.pages.len() as u64 {
-        findings.add(format!("{} pages, of which {} are named", parts.pages.len(), shape.pages));
+        findings.add(|| format!("{} pages, of which {} are named", parts.pages.len(), shape.pages));
     }
-    let Findings { mut told, more } = findings;
-    told.extend((more > 0).then(|| format!("and {more} more")));
-    (shape, told)
+    (shape, findings.told())
 }
 
 /// Pages of a level, which the level above names by their low fences; each has to end where the
@@ -125,13 +107,13 @@ fn chain<'a>(
         let image = parts.pages.get(*number as usize).map(|(image, _)| image);
         let read = image.and_then(|image| Some((image, page::read_head(image)?.0)));
         let Some((image, head)) = read else {
-            findings.add(format!("page {number} is missing"));
+            findings.add(|| format!("page {number} is missing"));
             continue;
         };
         let next = named.get(at + 1);
         let ends = (head.high, head.sibling) == (next.map(|next| next.0), next.map(|next| next.1));
         if head.level != level || head.low != *low || !ends {
-            findings.add(format!("page {number} does not fit where it is named: {head:?}"));
+            findings.add(|| format!("page {number} does not fit where it is named: {head:?}"));
         }
         pages.push(image);
     }
@@ -150,22 +132,22 @@ fn judge_leaves(
         let mut entries: Vec<_> = leaf.entries().collect();
         entries.sort_unstable();
         if let Some((key, _)) = entries.iter().find(|(key, _)| !leaf.head().covers(*key)) {
-            findings.add(format!("key {key} is outside of its leaf: {:?}", leaf.head()));
+            findings.add(|| format!("key {key} is outside of its leaf: {:?}", leaf.head()));
         }
         all.extend(entries);
     }
     if let Some(pair) = all.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
-        findings.add(format!("key {} is there twice, or before {}", pair[1].0, pair[0].0));
+        findings.add(|| format!("key {} is there twice, or before {}", pair[1].0, pair[0].0));
     }
     let mut found = all.iter().peekable();
     for key in 0..keys {
         let value = found.next_if(|entry| entry.0 == key).map(|entry| entry.1);
         if !may_have(key, value) {
-            findings.add(format!("key {key} has {value:?}, which is not what was written last"));
+            findings.add(|| format!("key {key} has {value:?}, which is not what was written last"));
         }
     }
     if let Some((key, _)) = found.next().filter(|_| keys > 0) {
-        findings.add(format!("key {key} is out of place, or was never written"));
+        findings.add(|| format!("key {key} is out of place, or was never written"));
     }
     all.len() as u64
 }

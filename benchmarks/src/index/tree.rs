@@ -13,7 +13,7 @@
 //!
 //! # Updates
 //! They lock the leaf, READ it, WRITE an entry, and release the lock behind the WRITE, without
-//! waiting for its answer where the lock system [allows it](LockSystem::RELEASES_IN_ORDER). A full
+//! waiting for its answer where the lock system [allows it](Access::RELEASES_IN_ORDER). A full
 //! leaf is split: the new page is written, then the old one. Only then, with no lock held, is
 //! the new page added to the level above, in the same way. So each lane holds one lock at a time.
 //!
@@ -32,7 +32,8 @@ use std::time::Duration;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{Batch, Completed, Lane};
 use lotus_fabric::verbs::VerbError;
-use lotus_locks::{Client, Hold, Limits, LockSpace, LockSystem, Mode, NotHeld};
+use lotus_locks::local::Access;
+use lotus_locks::{Limits, LockSpace, Mode, NotHeld};
 
 use super::inner::{Added, InnerPage, ROOT, Toward};
 use super::leaf::{Leaf, Piece, Put};
@@ -141,22 +142,22 @@ struct Way {
 }
 
 /// A page under its lock, or one to its right that has the key.
-enum Locked<S: LockSystem> {
-    Here(Hold<S>, Box<Image>),
+enum Locked<A: Access> {
+    Here(A::Held, Box<Image>),
     Right(u64),
 }
 
 /// A lane's use of the tree.
-pub(super) struct Tree<S: LockSystem> {
+pub(super) struct Tree<A: Access> {
     lane: Lane,
-    client: Client<S>,
+    client: A,
     places: Places,
     inner: RefCell<HashMap<u64, Rc<InnerPage>>>,
     counts: Cell<TreeCounts>,
 }
 
-impl<S: LockSystem> Tree<S> {
-    pub(super) fn new(lane: Lane, client: Client<S>, places: Places) -> Self {
+impl<A: Access> Tree<A> {
+    pub(super) fn new(lane: Lane, client: A, places: Places) -> Self {
         Self { lane, client, places, inner: RefCell::default(), counts: Cell::default() }
     }
 
@@ -343,7 +344,7 @@ impl<S: LockSystem> Tree<S> {
         unreachable!("tries do not end")
     }
 
-    async fn lock(&self, number: u64) -> Result<Hold<S>, Failed> {
+    async fn lock(&self, number: u64) -> Result<A::Held, Failed> {
         loop {
             let lock = self.places.lock(number);
             match self.client.acquire(lock, Mode::Exclusive, Limits::PATIENT).await {
@@ -353,7 +354,7 @@ impl<S: LockSystem> Tree<S> {
         }
     }
 
-    async fn release(&self, hold: Hold<S>) -> Result<(), Failed> {
+    async fn release(&self, hold: A::Held) -> Result<(), Failed> {
         let released = self.client.release(hold).await;
         self.released(released)
     }
@@ -370,7 +371,7 @@ impl<S: LockSystem> Tree<S> {
     }
 
     /// Locks and reads a page, unless the key is to its right.
-    async fn lock_for(&self, number: u64, key: u64) -> Result<Locked<S>, Failed> {
+    async fn lock_for(&self, number: u64, key: u64) -> Result<Locked<A>, Failed> {
         let hold = self.lock(number).await?;
         let image = self.read_locked(number).await?;
         let (head, _) = page::read_head(&*image).ok_or(Failed::Lost(number))?;
@@ -425,8 +426,8 @@ impl<S: LockSystem> Tree<S> {
     }
 
     /// Posts the WRITEs of a holder, and releases the lock behind them.
-    async fn write_and_release(&self, batch: Batch, hold: Hold<S>) -> Result<(), Failed> {
-        if !S::RELEASES_IN_ORDER {
+    async fn write_and_release(&self, batch: Batch, hold: A::Held) -> Result<(), Failed> {
+        if !A::RELEASES_IN_ORDER {
             // A `hold` that is dropped is released: see `post`.
             self.post(batch).await?;
             return self.release(hold).await;

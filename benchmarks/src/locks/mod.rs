@@ -13,48 +13,30 @@
 mod lane;
 mod ledger;
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_channel::{Receiver, Sender};
-use hdrhistogram::Histogram;
-use lotus_fabric::counters::VerbCounters;
-use lotus_fabric::env::Nanos;
-use lotus_fabric::exec::Executor;
-use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
-use lotus_fabric::machines::{Machines, Program};
-use lotus_fabric::region::Rights;
+use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
-use lotus_fabric::transport::Fabric;
-use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
-use lotus_locks::systems::{Choice, Kind, Visitor};
-use lotus_locks::{Client, Counts, LockSpace, LockSystem, Member, NotHeld, Recovery, Roster};
+use lotus_locks::systems::{Kind, Visitor};
+use lotus_locks::{LockSpace, LockSystem, Recovery};
 
 use crate::contract::deployment::DeployError;
-use crate::drive::progress::{Phase, Progress};
+use crate::drive::progress::Progress;
+use crate::lanes::{
+    self, Clients, Latencies, MEMORY, REGION, Run, Used, latencies, offset_of_data, refused,
+};
 use crate::workloads::zipf::KeyChooser;
-use lane::Seat;
+use lane::Locking;
 use ledger::Ledger;
-
-/// The memory node.
-const MEMORY: NodeId = NodeId(0);
-const REGION: RegionId = RegionId(0);
-/// Bytes of a lock object, whichever the system.
-const OBJECT: u64 = 16;
-/// Counters by which nodes set their clocks, one for each epoch; more than a run has.
-const CLOCKS: u32 = 128;
-/// Longest latency that is told from longer ones, in nanoseconds.
-const MAX_LATENCY_NS: u64 = 60_000_000_000;
-/// Time from the start of the machines until clients begin, for lanes to start.
-pub const START: Duration = Duration::from_millis(20);
 
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct LockLoad {
-    /// The lock system.
-    pub choice: Choice,
-    /// The way in which the clients of a node share its locks, if they do.
-    pub policy: Option<Policy>,
+    /// The clients, and the lock system.
+    pub clients: Clients,
     /// Number of locks.
     pub count: u64,
     /// Skew of their popularity; 0 is uniform.
@@ -73,19 +55,9 @@ pub struct LockLoad {
     pub patience: Option<Duration>,
     /// What clients do beside taking a lock and releasing it.
     pub habits: Habits,
-    /// Time after [`START`] at which the last compute node is lost, and taken off the membership;
-    /// the machines have to end it then.
+    /// Time after [`lanes::START`] at which the last compute node is lost, and taken off the
+    /// membership; the machines have to end it then.
     pub loses: Option<Duration>,
-    /// Compute nodes.
-    pub cns: u16,
-    /// Lanes of each compute node.
-    pub threads: u16,
-    /// Clients of each lane.
-    pub coroutines: u16,
-    /// Time before requests count, in seconds.
-    pub warmup: f64,
-    /// Time in which they count, in seconds.
-    pub secs: f64,
     /// Whether the run is judged.
     pub audit: bool,
 }
@@ -113,70 +85,42 @@ pub struct LongReads {
 }
 
 impl LockLoad {
-    /// Number of nodes that the machines must have: the memory node, the compute nodes, and one
-    /// that audits.
-    pub const fn nodes(&self) -> u16 {
-        self.cns + 2
-    }
-
     /// Refuses options that make no sense together.
     ///
     /// # Errors
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
-        self.choice.kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
-        if let Some(policy) = self.policy {
-            policy.check(self.choice).map_err(|error| error.to_string())?;
-        }
-        // Those that ask the memory node.
-        let clients = match self.policy {
-            Some(_) => u32::from(self.cns),
-            None => u32::from(self.cns) * u32::from(self.threads) * u32::from(self.coroutines),
-        };
         let Habits { failing, long_reads, .. } = self.habits;
-        let kind = self.choice.kind;
+        let terms = if long_reads.share > 0.0 { u32::from(long_reads.terms.max(1)) } else { 1 };
+        self.clients.check(terms)?;
+        let Clients { choice, policy, cns, .. } = self.clients;
         if failing > 0.0 {
-            let goes_on = matches!(kind, Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock);
-            if !goes_on || self.choice.recovery != Recovery::Paper {
+            let goes_on = matches!(choice.kind, Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock);
+            if !goes_on || choice.recovery != Recovery::Paper {
                 let systems = "only dslr and shiftlock as published";
                 return Err(format!("{systems} go on after holders that fail"));
             }
-            if self.policy.is_some() {
+            if policy.is_some() {
                 return Err("holders that fail do so alone, and share no lock".to_owned());
             }
             if self.audit {
                 return Err("holders that fail keep locks, which no audit can pass".to_owned());
             }
         }
-        if self.loses.is_some() && (self.cns < 2 || self.audit) {
+        if self.loses.is_some() && (cns < 2 || self.audit) {
             return Err("a lost node keeps locks, which no audit can pass; others go on".to_owned());
         }
-        let terms = if long_reads.share > 0.0 { u32::from(long_reads.terms.max(1)) } else { 1 };
-        match self.choice.capacity() {
-            Some(most) if clients * terms > most => Err(format!(
-                "{clients} clients are more than a lock of {kind} can count: at most {}",
-                most / terms
-            )),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// The compute node that is lost, if one is.
     pub const fn lost_node(&self) -> Option<NodeId> {
         match self.loses {
-            Some(_) => Some(NodeId(self.cns)),
+            Some(_) => Some(NodeId(self.clients.cns)),
             None => None,
         }
     }
-
-    /// Bytes from one lock object, of so many bytes, to the next.
-    const fn stride(&self, object: u64) -> u64 {
-        object + self.object_bytes
-    }
 }
-
-/// Latencies in nanoseconds.
-pub type Latencies = Histogram<u64>;
 
 /// How unevenly a lock has treated requests, over the whole run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -219,7 +163,7 @@ impl TimeSum {
     }
 }
 
-impl std::ops::AddAssign for TimeSum {
+impl AddAssign for TimeSum {
     fn add_assign(&mut self, other: Self) {
         self.count += other.count;
         self.ns += other.ns;
@@ -252,64 +196,43 @@ pub struct LockTally {
     /// Time from the request to the most popular lock, in nanoseconds; empty if all are drawn as
     /// often.
     pub hottest_ns: Latencies,
-    /// Counts of the lock system in the time that counts.
-    pub counts: Counts,
-    /// Locks that clients had from their nodes, and from the memory node, in the time that counts.
-    pub transfers: Transfers,
-    /// Verbs and messages in the time that counts.
-    pub verbs: VerbCounters,
     /// Treatment of the requests; zeroes without an audit, which takes note of them.
     pub fairness: Fairness,
-    /// Reason why a client has ended before its time.
-    pub ended: Option<NotHeld>,
 }
 
 impl Default for LockTally {
     fn default() -> Self {
-        let histogram = || {
-            let made = Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3);
-            made.expect("the bounds are sound constants")
-        };
         Self {
             operations: 0,
             refused: 0,
             failed: 0,
-            acquire_ns: histogram(),
-            operation_ns: histogram(),
-            reader_ns: histogram(),
-            writer_ns: histogram(),
+            acquire_ns: latencies(),
+            operation_ns: latencies(),
+            reader_ns: latencies(),
+            writer_ns: latencies(),
             reader_acquire: TimeSum::default(),
             writer_acquire: TimeSum::default(),
             released: TimeSum::default(),
-            hottest_ns: histogram(),
-            counts: Counts::default(),
-            transfers: Transfers::default(),
-            verbs: VerbCounters::default(),
+            hottest_ns: latencies(),
             fairness: Fairness::default(),
-            ended: None,
         }
     }
 }
 
-impl std::ops::AddAssign for LockTally {
+impl AddAssign for LockTally {
     fn add_assign(&mut self, other: Self) {
         self.operations += other.operations;
         self.refused += other.refused;
         self.failed += other.failed;
-        let adds = "histograms of the same bounds add up";
-        self.acquire_ns.add(other.acquire_ns).expect(adds);
-        self.operation_ns.add(other.operation_ns).expect(adds);
-        self.reader_ns.add(other.reader_ns).expect(adds);
-        self.writer_ns.add(other.writer_ns).expect(adds);
+        lanes::add(&mut self.acquire_ns, &other.acquire_ns);
+        lanes::add(&mut self.operation_ns, &other.operation_ns);
+        lanes::add(&mut self.reader_ns, &other.reader_ns);
+        lanes::add(&mut self.writer_ns, &other.writer_ns);
         self.reader_acquire += other.reader_acquire;
         self.writer_acquire += other.writer_acquire;
         self.released += other.released;
-        self.hottest_ns.add(other.hottest_ns).expect(adds);
-        self.counts += other.counts;
-        self.transfers += other.transfers;
-        self.verbs += &other.verbs;
+        lanes::add(&mut self.hottest_ns, &other.hottest_ns);
         self.fairness = self.fairness.max(other.fairness);
-        self.ended = self.ended.or(other.ended);
     }
 }
 
@@ -326,9 +249,11 @@ pub fn distribution(latencies: &Latencies) -> Vec<(f64, u64)> {
 pub struct LockOutcome {
     /// What all lanes have done.
     pub tally: LockTally,
+    /// What they have used in the time that counts.
+    pub used: Used,
     /// What the audit has found, if there was one; empty if all is well.
     pub findings: Option<Vec<String>>,
-    /// Utilisation of NICs, links and cores, in simulation.
+    /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
     pub utilisation: Option<Report>,
 }
 
@@ -342,223 +267,50 @@ pub fn run<M: Machines>(
     load: &LockLoad,
     progress: &Arc<Progress>,
 ) -> Result<LockOutcome, DeployError> {
-    load.choice.visit(Run { machines, load, progress })
+    load.clients.choice.visit(Visit { machines, load, progress })
 }
 
-/// Offset of what a lock protects, behind the lock object.
-fn offset_of_data<S: LockSystem>(system: &S) -> u64 {
-    system.object_bytes().max(OBJECT)
-}
-
-struct Run<'a, M> {
+struct Visit<'a, M> {
     machines: &'a M,
     load: &'a LockLoad,
     progress: &'a Arc<Progress>,
 }
 
-fn refused(error: impl std::fmt::Display) -> DeployError {
-    DeployError::Refused(error.to_string())
-}
-
-impl<M: Machines> Visitor for Run<'_, M> {
+impl<M: Machines> Visitor for Visit<'_, M> {
     type Output = Result<LockOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
-        let threads = self.load.threads;
-        match self.load.policy {
-            None => self.run::<Client<S>, _>(make, || ()),
-            Some(policy) => {
-                let table = move || Arc::new(LocalTable::new(policy, threads));
-                self.run::<LocalClient<S>, _>(make, table)
-            }
-        }
-    }
-}
-
-/// Registers memory for lock objects of so many bytes and what they protect, and for the counters
-/// of clocks behind them.
-fn register<M: Machines>(
-    machines: &M,
-    load: &LockLoad,
-    object: u64,
-) -> Result<(LockSpace, Counters), DeployError> {
-    let base = RemoteAddr::new(MEMORY, REGION, 0);
-    let space = LockSpace::new(base, object, load.stride(object), load.count);
-    let space = space.map_err(refused)?;
-    let clocks = Counters { base: base.plus(space.bytes()), count: CLOCKS };
-    let bytes = (space.bytes() + clocks.bytes()).next_multiple_of(4096);
-    machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
-    Ok((space, clocks))
-}
-
-impl<M: Machines> Run<'_, M> {
-    /// Runs the load on clients of this kind; `table` makes what the lanes of a node share.
-    fn run<A, F>(self, make: F, table: impl Fn() -> A::Table) -> Result<LockOutcome, DeployError>
-    where
-        A: Access,
-        F: Fn() -> A::System + Send + Sync + 'static,
-    {
         let Self { machines, load, progress } = self;
-        let (space, clocks) = register(machines, load, offset_of_data(&make()))?;
-        let roster = Roster::default();
+        let object = offset_of_data(&make());
+        let stride = object + load.object_bytes;
+        let base = RemoteAddr::new(MEMORY, REGION, 0);
+        let space = LockSpace::new(base, object, stride, load.count).map_err(refused)?;
+        let clocks = lanes::register(machines, space.bytes())?;
         let chooser = KeyChooser::new(load.count, load.zipf);
         let ledger = load.audit.then(|| Ledger::new(load.count));
-        let begins = machines.outside().now().after(START);
-        let counts_from = begins.after(Duration::from_secs_f64(load.warmup));
-        let ends = counts_from.after(Duration::from_secs_f64(load.secs));
-        let (load, progress) = (load.clone(), Arc::clone(progress));
-        progress.set_span(begins.0, ends.0);
-        progress.enter(Phase::Running);
+        let run = Run::new(machines, load.clients.clone(), progress, clocks, Arc::new(make));
         let hottest = chooser.most_popular();
-        let times = Times { begins, counts_from, ends };
-        let shared = Arc::new(Shared {
-            load,
-            space,
-            clocks,
-            chooser,
-            hottest,
-            ledger,
-            progress,
-            times,
-            make,
-        });
-        let load = &shared.load;
-        let (sender, reports) = async_channel::unbounded();
-        let (stop, stopped) = async_channel::bounded::<()>(1);
-        // All are members before the first of them uses a lock.
-        let members: Option<Vec<Member>> =
-            (1..=load.cns).map(|node| roster.join(NodeId(node), load.threads)).collect();
-        let members = members.ok_or_else(|| refused("locks name fewer compute nodes"))?;
-        let mut cores = Vec::new();
-        for member in members {
-            let table = table();
-            for lane in 0..load.threads {
-                let (fabric, table) = (machines.fabric(), table.clone());
-                let open = open::<A, F>(fabric, member, lane, roster.clone(), table, &shared);
-                let program = clients(open, sender.clone(), stopped.clone());
-                let name = format!("locks-{}-{lane}", member.node.0);
-                let core = machines.start(member.node, &name, program).map_err(refused)?;
-                cores.push((member.node, core));
-            }
-        }
-        drop(sender);
-        let mut outcome = LockOutcome::default();
-        for _ in &cores {
-            let Some(tally) = machines.wait(&reports) else { break };
-            outcome.tally += tally;
-        }
-        outcome.utilisation = machines.utilisation().map(since_start);
-        drop(stop);
-        let ended = join_all(machines, cores, shared.load.lost_node());
-        if let Some(why) = shared.progress.failure() {
-            return Err(DeployError::Failed(why.clone()));
-        }
-        if !ended {
-            return Err(DeployError::Failed("a lane broke".to_owned()));
-        }
-        if let Some(why) = outcome.tally.ended {
-            return Err(DeployError::Failed(format!("a client has ended before its time: {why}")));
-        }
-        if load.audit {
-            shared.progress.enter(Phase::Auditing);
-            outcome.findings = Some(audit(machines, &roster, &shared)?);
-        }
-        Ok(outcome)
+        let load = load.clone();
+        let shared = Arc::new(Shared { load, space, chooser, hottest, ledger });
+        let done = run.run(machines, &shared, shared.load.lost_node())?;
+        let findings = match shared.load.audit {
+            true => Some(audit(machines, &run, &shared)?),
+            false => None,
+        };
+        let lanes::Done { tally, used, utilisation, .. } = done;
+        Ok(LockOutcome { tally, used, findings, utilisation })
     }
-}
-
-/// Waits for all cores; returns whether they have ended well, but for those of a lost node.
-fn join_all<M: Machines>(
-    machines: &M,
-    cores: Vec<(NodeId, M::Core)>,
-    lost: Option<NodeId>,
-) -> bool {
-    let joined = cores.into_iter().map(|(node, core)| machines.join(core) | (lost == Some(node)));
-    joined.fold(true, |all, one| all & one)
-}
-
-/// Utilisation since the clients have begun: before that, lanes were opened, and nothing was used.
-fn since_start(mut report: Report) -> Report {
-    let all = report.elapsed;
-    report.elapsed = all.saturating_sub(START);
-    let longer = all.as_secs_f64() / report.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-    report.resources.iter_mut().for_each(|entry| entry.busy = (entry.busy * longer).min(1.0));
-    report
-}
-
-/// Opens a lane on the core that will turn it; a failure to do so is that of the run.
-fn open<A, F>(
-    fabric: Arc<dyn Fabric>,
-    member: Member,
-    lane: u16,
-    roster: Roster,
-    table: A::Table,
-    shared: &Arc<Shared<F>>,
-) -> impl FnOnce(&mut Executor) -> Option<Seat<A, F>> + Send + use<A, F>
-where
-    A: Access,
-    F: Fn() -> A::System + Send + Sync + 'static,
-{
-    let shared = Arc::clone(shared);
-    move |executor| {
-        let progress = Arc::clone(&shared.progress);
-        let seat = Seat::open(executor, &*fabric, member, lane, roster, table, shared);
-        seat.map_err(|error| progress.fail(error.to_string())).ok()
-    }
-}
-
-/// The program of a lane: runs its clients, and sends what they have done.
-fn clients<A, F>(
-    open: impl FnOnce(&mut Executor) -> Option<Seat<A, F>> + Send + 'static,
-    sender: Sender<LockTally>,
-    stopped: Receiver<()>,
-) -> Program
-where
-    A: Access,
-    F: Fn() -> A::System + Send + Sync + 'static,
-{
-    Box::new(move |executor| {
-        let Some(seat) = open(executor) else { return Box::pin(async {}) };
-        Box::pin(async move {
-            let client = seat.client();
-            // Received by nobody if another lane broke.
-            let _ = sender.send(seat.run().await).await;
-            // The reports end with the last lane that runs.
-            drop(sender);
-            // Its answers to resets are needed until all have ended.
-            let _ = stopped.recv().await;
-            drop(client);
-        })
-    })
 }
 
 /// Looks at every lock when nothing runs.
-fn audit<M: Machines, F, S>(
+fn audit<M: Machines, S: LockSystem>(
     machines: &M,
-    roster: &Roster,
-    shared: &Arc<Shared<F>>,
-) -> Result<Vec<String>, DeployError>
-where
-    F: Fn() -> S + Send + Sync + 'static,
-    S: LockSystem,
-{
-    let node = NodeId(shared.load.cns + 1);
-    let member = roster.join(node, 1).ok_or_else(|| refused("locks name fewer nodes"))?;
-    let (sender, found) = async_channel::bounded(1);
-    let open = open::<Client<S>, F>(machines.fabric(), member, 0, roster.clone(), (), shared);
-    let program: Program = Box::new(move |executor| {
-        let Some(seat) = open(executor) else { return Box::pin(async {}) };
-        Box::pin(async move {
-            // It is awaited.
-            let _ = sender.send(seat.audit().await).await;
-        })
-    });
-    let core = machines.start(node, "audit", program).map_err(refused)?;
-    let found = machines.wait(&found);
-    machines.join(core);
-    let broke = || shared.progress.failure().map_or("the audit broke", String::as_str);
-    let found = found.unwrap_or_else(|| Err(broke().to_owned()));
-    let mut found = found.map_err(DeployError::Failed)?;
+    run: &Arc<Run<S>>,
+    shared: &Arc<Shared>,
+) -> Result<Vec<String>, DeployError> {
+    let noted = Arc::clone(shared);
+    let look = async move |seat| Locking::new(seat, noted).audit().await;
+    let mut found = run.audit(machines, look)?;
     let clashes = shared.ledger.as_ref().map_or(0, Ledger::clashes);
     if clashes > 0 {
         found.push(format!("{clashes} times two held a lock who must not"));
@@ -571,25 +323,13 @@ where
 }
 
 /// What all lanes share.
-struct Shared<F> {
+struct Shared {
     load: LockLoad,
     space: LockSpace,
-    clocks: Counters,
     chooser: KeyChooser,
     /// The most popular lock, if there is one.
     hottest: Option<u64>,
     ledger: Option<Ledger>,
-    progress: Arc<Progress>,
-    times: Times,
-    make: F,
-}
-
-/// When clients begin, when their requests begin to count, and when they end.
-#[derive(Clone, Copy)]
-struct Times {
-    begins: Nanos,
-    counts_from: Nanos,
-    ends: Nanos,
 }
 
 #[cfg(test)]

@@ -2,17 +2,27 @@
 
 use std::sync::Mutex;
 
+use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
-use lotus_locks::systems::Kind;
+use lotus_locks::systems::Choice;
 
 use super::*;
+use crate::drive::progress::Phase;
+use crate::lanes::START;
 
 fn short() -> LockLoad {
     LockLoad {
-        choice: Choice::of(Kind::Dslr),
-        policy: None,
+        clients: Clients {
+            choice: Choice::of(Kind::Dslr),
+            policy: None,
+            cns: 2,
+            threads: 2,
+            coroutines: 2,
+            warmup: 0.01,
+            secs: 0.05,
+        },
         count: 20,
         zipf: 0.99,
         read_ratio: 0.5,
@@ -22,28 +32,36 @@ fn short() -> LockLoad {
         patience: None,
         habits: Habits::default(),
         loses: None,
-        cns: 2,
-        threads: 2,
-        coroutines: 2,
-        warmup: 0.01,
-        secs: 0.05,
         audit: true,
     }
 }
 
+/// The same load of other clients.
+fn by(clients: Clients, load: LockLoad) -> LockLoad {
+    LockLoad { clients, ..load }
+}
+
+fn of(choice: Choice) -> Clients {
+    Clients { choice, ..short().clients }
+}
+
+fn within(warmup: f64, secs: f64) -> Clients {
+    Clients { warmup, secs, ..short().clients }
+}
+
 #[test]
 fn a_failure_outside_ends_the_run_long_before_its_time() {
-    let load = LockLoad { secs: 1e6, ..short() };
+    let load = by(within(0.01, 1e6), short());
     let progress = Arc::new(Progress::new(4, |_| ()));
     progress.fail("a memory node has ended".to_owned());
-    let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress);
+    let outcome = run(&Threads::new(load.clients.nodes(), 1), &load, &progress);
     let failed = DeployError::Failed("a memory node has ended".to_owned());
     assert_eq!(outcome.expect_err("it has failed"), failed);
 }
 
 #[test]
 fn lanes_that_cannot_be_opened_end_the_run_with_a_sentence() {
-    let (load, machines) = (LockLoad { secs: 1e6, ..short() }, Threads::new(4, 1));
+    let (load, machines) = (by(within(0.01, 1e6), short()), Threads::new(4, 1));
     let progress = Arc::new(Progress::new(4, |_| ()));
     let taken = Endpoint { node: NodeId(2), lane: LaneId(1) };
     let executor = Executor::new(machines.outside());
@@ -63,7 +81,8 @@ fn progress_counts_what_is_done_on_all_lanes() {
         let seen = Arc::clone(&phases);
         let enter = move |phase| seen.lock().expect("no panic").push(phase);
         let progress = Arc::new(Progress::new(4, enter));
-        let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress).expect("it runs");
+        let outcome =
+            run(&Threads::new(load.clients.nodes(), 1), &load, &progress).expect("it runs");
         // Those of the warm-up do not count in the outcome.
         assert!(progress.committed() >= outcome.tally.operations, "{outcome:?}");
         assert!(outcome.tally.operations > 0 && progress.fraction() > 0.0);
@@ -75,8 +94,8 @@ fn progress_counts_what_is_done_on_all_lanes() {
 
 #[test]
 fn readers_writers_and_releases_are_timed_and_utilisation_is_that_of_the_clients() {
-    let load = LockLoad { warmup: 0.0, secs: 0.001, cns: 1, coroutines: 1, ..short() };
-    let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
+    let load = by(Clients { cns: 1, coroutines: 1, ..within(0.0, 0.001) }, short());
+    let world = Config::new(1, load.clients.nodes(), Profile::named("cx3-56g").expect("built in"));
     let machines = SimMachines::new(World::new(world).expect("a valid world"));
     let progress = Arc::new(Progress::new(2, |_| ()));
     let LockOutcome { tally, utilisation, .. } = run(&machines, &load, &progress).expect("runs");
@@ -96,7 +115,8 @@ fn readers_writers_and_releases_are_timed_and_utilisation_is_that_of_the_clients
 fn the_others_go_on_without_a_compute_node_that_is_lost() {
     let choice = Choice { recovery: Recovery::Paper, ..Choice::of(Kind::Declock) };
     let loses = Some(Duration::from_millis(1));
-    let load = LockLoad { choice, loses, audit: false, warmup: 0.12, secs: 0.01, ..short() };
+    let clients = Clients { warmup: 0.12, secs: 0.01, ..of(choice) };
+    let load = LockLoad { clients, loses, audit: false, ..short() };
     assert_eq!(load.check(), Ok(()));
     assert!(LockLoad { audit: true, ..load.clone() }.check().is_err());
     let node = load.lost_node().expect("one is lost");
@@ -105,7 +125,7 @@ fn the_others_go_on_without_a_compute_node_that_is_lost() {
         fault: Fault::Crash { node, memory: MemoryFate::Lost },
     };
     let profile = Profile::named("cx3-56g").expect("built in");
-    let world = Config { schedule: vec![crash], ..Config::new(1, load.nodes(), profile) };
+    let world = Config { schedule: vec![crash], ..Config::new(1, load.clients.nodes(), profile) };
     let machines = SimMachines::new(World::new(world).expect("a valid world"));
     let progress = Arc::new(Progress::new(4, |_| ()));
     let tally = run(&machines, &load, &progress).expect("the others end").tally;
@@ -116,16 +136,17 @@ fn the_others_go_on_without_a_compute_node_that_is_lost() {
 #[test]
 fn releases_read_again_what_was_not_written_when_they_came() {
     let run = |kind| {
-        let load = LockLoad { choice: Choice::of(kind), count: 8, section: 0, ..short() };
-        let load = LockLoad { warmup: 0.0, secs: 0.005, read_ratio: 0.0, zipf: 0.0, ..load };
-        let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
+        let clients = Clients { warmup: 0.0, secs: 0.005, ..of(Choice::of(kind)) };
+        let load = LockLoad { count: 8, section: 0, read_ratio: 0.0, zipf: 0.0, ..short() };
+        let load = by(clients, load);
+        let world =
+            Config::new(1, load.clients.nodes(), Profile::named("cx3-56g").expect("built in"));
         let machines = SimMachines::new(World::new(world).expect("a valid world"));
-        run(&machines, &load, &Arc::new(Progress::new(4, |_| ()))).expect("it runs").tally
+        run(&machines, &load, &Arc::new(Progress::new(4, |_| ()))).expect("it runs").used.counts
     };
     let [queue, tickets] = [Kind::Declock, Kind::Dslr].map(run);
-    assert!(queue.counts.refetches > 0, "{:?}", queue.counts);
-    assert!(queue.counts.refetches < queue.counts.acquired, "{:?}", queue.counts);
-    assert_eq!(tickets.counts.refetches, 0);
+    assert!(queue.refetches > 0 && queue.refetches < queue.acquired, "{queue:?}");
+    assert_eq!(tickets.refetches, 0);
 }
 
 #[test]
@@ -146,15 +167,17 @@ fn a_distribution_rises_to_the_slowest() {
 #[test]
 fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
     let run = |load: LockLoad| {
-        let world = Config::new(1, load.nodes(), Profile::named("cx3-56g").expect("built in"));
+        let world =
+            Config::new(1, load.clients.nodes(), Profile::named("cx3-56g").expect("built in"));
         let machines = SimMachines::new(World::new(world).expect("a valid world"));
         let progress = Arc::new(Progress::new(4, |_| ()));
         run(&machines, &load, &progress).expect("it runs").tally
     };
-    let short = LockLoad { warmup: 0.0005, secs: 0.002, coroutines: 4, ..short() };
+    let clients = Clients { coroutines: 4, ..within(0.0005, 0.002) };
+    let short = by(clients.clone(), short());
     let one = LockLoad { count: 1, read_ratio: 0.2, ..short.clone() };
-    let (queue, retries) =
-        (run(one.clone()), run(LockLoad { choice: Choice::of(Kind::Cas), ..one.clone() }));
+    let retrying = Clients { choice: Choice::of(Kind::Cas), ..clients };
+    let (queue, retries) = (run(one.clone()), run(by(retrying, one.clone())));
     // There is one lock, so it is the hottest.
     assert_eq!(queue.hottest_ns, queue.acquire_ns);
     assert!(queue.fairness.longest_run > 2, "{:?}", queue.fairness);

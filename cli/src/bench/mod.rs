@@ -4,12 +4,13 @@
 //! * `deploy`: the cluster that a benchmark runs on; `memory_nodes`: memory nodes as processes of
 //!   their own, and `lotus host`;
 //! * `drive`: load on a cluster that runs already;
-//! * `locks`: load on a lock system alone; `objects`: an object store on one;
-//!   `tree`: a tree under one.
+//! * `locks`: load on a lock system alone; `objects`: an object store on one; `tree`: a tree under
+//!   one; `clients`: what these three share.
 //!
 //! Everything that can be refused is refused before the run, output paths included, so that a
 //! typing error does not cost a run.
 
+pub mod clients;
 mod deploy;
 #[cfg(feature = "tcp")]
 mod drive;

@@ -9,10 +9,8 @@ use lotus_benchmarks::report::grouped;
 use serde_json::json;
 
 use super::Failure;
-use super::locks::{
-    Table, clients, details, details_as_json, extend, latency, on_machines, plain, quantiles, rate,
-    refuse, verdict,
-};
+use super::clients::{Table, extend, latency, on_machines, quantiles, rate, verdict};
+use super::locks::{details, details_as_json, plain, refuse};
 use crate::args::ObjectsArgs;
 use crate::show::outputs::Outputs;
 use crate::show::{Verdict, screen};
@@ -30,7 +28,7 @@ pub fn run(args: &ObjectsArgs) -> Result<Verdict, Failure> {
         screen::write_json(output, &as_json(args, &load, &outcome))?;
     }
     screen::show(&text(args, &load, &outcome), &[&outputs.json])?;
-    Ok(verdict(&outcome))
+    Ok(verdict(outcome.findings.as_ref()))
 }
 
 fn load(args: &ObjectsArgs) -> LockLoad {
@@ -46,13 +44,13 @@ fn load(args: &ObjectsArgs) -> LockLoad {
 fn text(args: &ObjectsArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
     let mut text = Table::default();
     let (objects, bytes) = (grouped(load.count), grouped(load.object_bytes));
-    let (kind, fabric) = (load.choice.kind, args.run.fabric.name());
+    let (kind, fabric) = (load.clients.choice.kind, args.run.fabric.name());
     text.line("objects", format!("{objects} of {bytes} bytes, {kind} on {fabric}"));
-    text.line("clients", clients(&args.run));
-    text.line("operations a second", grouped(rate(outcome.tally.operations, load.secs)));
+    text.line("clients", load.clients.count());
+    text.line("operations a second", rate(outcome.tally.operations, args.run.secs));
     let LockTally { reader_ns, writer_ns, .. } = &outcome.tally;
     for (name, latencies) in [("get", reader_ns), ("set", writer_ns)] {
-        text.line(&format!("{name}s a second"), grouped(rate(latencies.len(), load.secs)));
+        text.line(&format!("{name}s a second"), rate(latencies.len(), args.run.secs));
         text.line(&format!("{name}, µs"), quantiles(latencies));
     }
     details(&mut text, load, outcome);

@@ -1,25 +1,41 @@
 //! `lotus bench tree`: searches and updates of a tree on memory nodes, under the locks of a lock
 //! system (DecLock, Fig. 17).
 
-use lotus_benchmarks::config::Fabric;
+use std::sync::Arc;
+
 use lotus_benchmarks::deployment::DeployError;
-use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::index::{self, TreeCounts, TreeLoad, TreeOutcome};
-use lotus_benchmarks::locks::LockLoad;
+use lotus_benchmarks::lanes::Clients;
+use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
-use lotus_benchmarks::utilisation::NodeLoad;
-use lotus_fabric::machines::Threads;
+use lotus_fabric::machines::Machines;
 use serde_json::json;
 
-use super::locks::{
-    MEMORY_NODES, Table, busiest, check_fabric, clients, latency, per, plain, quantiles, rate,
-    simulated,
+use super::Failure;
+use super::clients::{
+    self, Load, Table, check_fabric, clients, extend, latency, nodes, on_machines, per, quantiles,
+    rate, verdict, who,
 };
-use super::{Failure, deploy};
-use crate::args::{LockRunArgs, TreeArgs};
+use crate::args::TreeArgs;
 use crate::show::outputs::Outputs;
-use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
+
+impl Load for TreeLoad {
+    type Outcome = TreeOutcome;
+    const DONE: &str = "done";
+
+    fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    fn run<M: Machines>(
+        &self,
+        machines: &M,
+        progress: &Arc<Progress>,
+    ) -> Result<TreeOutcome, DeployError> {
+        index::run(machines, self, progress)
+    }
+}
 
 /// Runs the load and shows what came of it.
 ///
@@ -27,70 +43,50 @@ use crate::show::{Verdict, screen};
 /// [`Failure`] if there is no result.
 pub fn run(args: &TreeArgs) -> Result<Verdict, Failure> {
     let (load, run) = (load(args), &args.run);
-    let checked = load.check().and_then(|()| check_fabric(run, "trees"));
-    checked.and_then(|()| check_habits(args)).map_err(Failure::Arguments)?;
+    check(args)?;
     let outputs = Outputs::check(run.json.as_deref(), None)?;
     let outcome = on_machines(run, &load)?;
     if let Some(output) = &outputs.json {
         screen::write_json(output, &as_json(args, &load, &outcome))?;
     }
     screen::show(&text(args, &load, &outcome), &[&outputs.json])?;
-    let is_sound = outcome.findings.as_ref().is_none_or(Vec::is_empty);
-    Ok(if is_sound { Verdict::Sound } else { Verdict::Unsound })
+    Ok(verdict(outcome.findings.as_ref()))
 }
 
-/// Refuses what loads on locks alone can do.
-fn check_habits(args: &TreeArgs) -> Result<(), String> {
-    let why = match (args.system.policy, args.run.lose_ms) {
-        (Some(_), _) => "the clients of a tree share no locks: leave out --policy",
-        (_, Some(_)) => "a tree loses no compute node: leave out --lose-ms",
-        (None, None) => return Ok(()),
-    };
-    Err(why.to_owned())
-}
-
-fn load(args: &TreeArgs) -> TreeLoad {
-    let LockLoad { choice, cns, threads, coroutines, warmup, secs, audit, .. } =
-        plain(&args.system, &args.run);
-    let TreeArgs { keys, loaded, zipf, update_ratio, .. } = *args;
-    TreeLoad {
-        choice,
-        keys,
-        loaded,
-        zipf,
-        update_ratio,
-        cns,
-        threads,
-        coroutines,
-        warmup,
-        secs,
-        audit,
+/// Refuses flags that make no sense together.
+///
+/// # Errors
+/// [`Failure::Arguments`] with a sentence that says which.
+pub fn check(args: &TreeArgs) -> Result<(), Failure> {
+    let checked = load(args).check().and_then(|()| check_fabric(&args.run, "trees"));
+    checked.map_err(Failure::Arguments)?;
+    match args.run.lose_ms {
+        None => Ok(()),
+        Some(_) => {
+            let why = "a tree loses no compute node: leave out --lose-ms";
+            Err(Failure::Arguments(why.to_owned()))
+        }
     }
 }
 
-fn on_machines(args: &LockRunArgs, load: &TreeLoad) -> Result<TreeOutcome, BenchError> {
-    let watch = Watch::start(args.cns * args.threads, "done");
-    let (nodes, progress) = (load.nodes(), &watch.progress);
-    let outcome = match args.fabric {
-        Fabric::Local => index::run(&Threads::new(nodes, args.seed), load, progress),
-        Fabric::Shm => {
-            return deploy::on_processes(nodes, 1, args.seed, progress, |machines, _| {
-                Ok(index::run(&machines, load, progress)?)
-            });
-        }
-        Fabric::Sim => index::run(&simulated(args, nodes, Vec::new())?, load, progress),
-        #[cfg(feature = "tcp")]
-        Fabric::Tcp => index::run(&deploy::tcp_machines(nodes, args.seed)?, load, progress),
-        other => Err(DeployError::Refused(crate::args::common::lacks(other))),
-    };
-    Ok(outcome?)
+/// Runs the load, with flags that [`check`] accepts.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn measure(args: &TreeArgs) -> Result<TreeOutcome, Failure> {
+    Ok(on_machines(&args.run, &load(args))?)
+}
+
+fn load(args: &TreeArgs) -> TreeLoad {
+    let TreeArgs { keys, loaded, zipf, update_ratio, .. } = *args;
+    let (clients, audit) = (clients(&args.system, &args.run), !args.run.no_audit);
+    TreeLoad { clients, keys, loaded, zipf, update_ratio, audit }
 }
 
 fn text(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> String {
     let (tally, mut text) = (&outcome.tally, Table::default());
-    let (kind, fabric) = (load.choice.kind, args.run.fabric.name());
-    text.line("lock", format!("{kind} on {fabric}, {} clients", clients(&args.run)));
-    text.line("operations a second", grouped(rate(tally.operations, load.secs)));
+    text.line("lock", who(&load.clients, &args.run));
+    text.line("operations a second", rate(tally.operations, args.run.secs));
     text.line("operation, µs", quantiles(&tally.operation_ns));
     for (name, latencies) in [("search, µs", &tally.search_ns), ("update, µs", &tally.update_ns)]
     {
@@ -98,21 +94,8 @@ fn text(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> String {
             text.line(name, quantiles(latencies));
         }
     }
-    let verbs = &tally.verbs;
-    let of = |count| per(count, tally.operations);
-    text.line(
-        "an operation",
-        format!(
-            "{:.2} READ, {:.2} WRITE, {:.2} CAS, {:.2} FAA, {:.3} messages",
-            of(verbs.reads),
-            of(verbs.writes),
-            of(verbs.compare_and_swaps),
-            of(verbs.fetch_and_adds),
-            of(verbs.messages)
-        ),
-    );
-    let counts = &tally.counts;
-    text.line("retries", format!("{:.3} an acquisition", per(counts.retries, counts.acquired)));
+    text.used(&load.clients, &outcome.used, tally.operations);
+    let counts = &outcome.used.counts;
     let waited = 100.0 * per(counts.waited, counts.acquired);
     text.line("waited", format!("{waited:.1} %, {} locks lost", grouped(tally.tree.lost)));
     text.line("resets", counts.resets);
@@ -125,70 +108,28 @@ fn text(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> String {
         let (keys, pages) = (grouped(shape.keys), grouped(shape.pages));
         text.line("tree", format!("{keys} keys, {pages} pages, {} levels", shape.levels));
     }
-    if let Some(report) = &outcome.utilisation {
-        text.line("busiest", busiest(report));
-        let memory = nodes(outcome).into_iter().filter(NodeLoad::is_memory);
-        memory.for_each(|node| text.line("served", node));
-    }
-    match &outcome.findings {
-        None => text.line("audit", "not made"),
-        Some(findings) if findings.is_empty() => {
-            let searches = "searches found what was there";
-            let tree = "each key once, with its last value; all locks free";
-            text.line("audit", format!("passed: {searches}; {tree}"));
-        }
-        Some(findings) => {
-            findings.iter().for_each(|finding| text.line("AUDIT FAILED", finding));
-        }
-    }
+    let passed =
+        "searches found what was there; each key once, with its last value; all locks free";
+    text.end(outcome.utilisation.as_ref(), outcome.findings.as_ref(), passed);
     text.0
 }
 
-/// What each node's NIC did for others, warm-up included; nothing unless that was simulated.
-fn nodes(outcome: &TreeOutcome) -> Vec<NodeLoad> {
-    outcome.utilisation.iter().flat_map(|used| NodeLoad::all(used, MEMORY_NODES)).collect()
-}
-
 fn as_json(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> serde_json::Value {
-    let TreeOutcome { tally, findings, shape, .. } = outcome;
-    let (verbs, counts, tree) = (&tally.verbs, &tally.counts, &tally.tree);
-    let of = |count| per(count, tally.operations);
+    let TreeOutcome { tally, used, findings, shape, utilisation } = outcome;
+    let tree = &tally.tree;
     let shape = shape
         .map(|shape| json!({ "keys": shape.keys, "pages": shape.pages, "levels": shape.levels }));
-    json!({
-        "lock": load.choice.kind.name(),
-        "fabric": args.run.fabric.name(),
-        "as_published": args.system.as_published,
+    let mut json = clients::as_json(&args.system, &args.run, &load.clients, tally.operations, used);
+    let own = json!({
         "keys": load.keys,
         "loaded": load.loaded,
         "zipf": load.zipf,
         "update_ratio": load.update_ratio,
-        "clients": clients(&args.run),
-        "secs": load.secs,
-        "operations": tally.operations,
-        "operations_per_s": tally.operations as f64 / load.secs,
         "operation": latency(&tally.operation_ns),
         "searches": tally.search_ns.len(),
         "search": latency(&tally.search_ns),
         "updates": tally.update_ns.len(),
         "update": latency(&tally.update_ns),
-        "reads": verbs.reads,
-        "writes": verbs.writes,
-        "compare_and_swaps": verbs.compare_and_swaps,
-        "fetch_and_adds": verbs.fetch_and_adds,
-        "messages": verbs.messages,
-        "per_operation": {
-            "read": of(verbs.reads),
-            "write": of(verbs.writes),
-            "compare_and_swap": of(verbs.compare_and_swaps),
-            "fetch_and_add": of(verbs.fetch_and_adds),
-            "messages": of(verbs.messages),
-        },
-        "acquired": counts.acquired,
-        "retries": counts.retries,
-        "retries_per_acquisition": per(counts.retries, counts.acquired),
-        "waited": counts.waited,
-        "resets": counts.resets,
         "torn_reads": tree.torn,
         "inner_reads": tree.inner_reads,
         "hops": tree.hops,
@@ -196,7 +137,9 @@ fn as_json(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> serde_jso
         "mended": tree.mended,
         "locks_lost": tree.lost,
         "tree": shape,
-        "nodes": nodes(outcome),
+        "nodes": nodes(utilisation.as_ref()),
         "audit": findings,
-    })
+    });
+    extend(&mut json, own);
+    json
 }

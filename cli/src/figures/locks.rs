@@ -1,9 +1,9 @@
-//! Experiments with lock systems alone, each a file in `cli/figures/locks`.
+//! Experiments with lock systems, without transactions, each a file in `cli/figures/locks`.
 //!
-//! An experiment sweeps one flag of `lotus bench locks`, for some series, on the simulated testbed
-//! of its paper. What is published is values of its measures, multiples of one point over another,
-//! or only an order, which the file's remarks tell. They also say what bounds the points that
-//! differ: each names its busiest resource.
+//! An experiment sweeps one flag of `lotus bench locks` or `tree`, for some series, on the
+//! simulated testbed of its paper. What is published is values of its measures, multiples of one
+//! point over another, or only an order, which the file's remarks tell. They also say what bounds
+//! the points that differ: each names its busiest resource.
 //!
 //! `measures`: the quantities.
 
@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::plot::{Line, Plot};
 use super::{Failure, announce};
-use crate::args::LocksArgs;
-use crate::bench::locks;
-use measures::Measure;
+use crate::args::{LocksArgs, TreeArgs};
+use crate::bench::{self, locks, tree};
+use measures::{Measure, Seen};
 
 macro_rules! files {
     ($($name:literal)*) => {
@@ -42,11 +42,14 @@ files! {
     "declock-length"
     "declock-reads"
     "declock-locks"
+    "declock-policies"
     "declock-refetch"
     "declock-capacity"
     "declock-reset"
     "declock-failures"
     "declock-far"
+    "declock-store"
+    "declock-tree"
     "dslr-backoff"
     "dslr-lease"
     "dslr-multi-slot"
@@ -64,6 +67,9 @@ pub(super) struct LockFigure {
     pub(super) source: String,
     /// What is published if it is not a number, and why results differ from it.
     remarks: String,
+    /// What its points run.
+    #[serde(default)]
+    bench: Bench,
     /// Flags that all points share: the paper's testbed and load.
     testbed: String,
     /// What the points differ in, with its unit.
@@ -81,6 +87,15 @@ pub(super) struct LockFigure {
     /// What is published of two points, one as a multiple of the other.
     #[serde(default)]
     ratios: Vec<Ratio>,
+}
+
+/// A benchmark without transactions.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Bench {
+    #[default]
+    Locks,
+    Tree,
 }
 
 fn usual() -> Vec<Measure> {
@@ -147,14 +162,61 @@ pub(super) struct LockMeasured {
 #[command(no_binary_name = true, args_override_self = true)]
 struct LockLine {
     #[command(flatten)]
-    locks: LocksArgs,
+    args: LocksArgs,
+}
+
+/// The same of `lotus bench tree`.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, args_override_self = true)]
+struct TreeLine {
+    #[command(flatten)]
+    args: TreeArgs,
+}
+
+/// A point, as its benchmark takes it.
+#[derive(Debug)]
+enum BenchLine {
+    Locks(LocksArgs),
+    Tree(TreeArgs),
+}
+
+impl BenchLine {
+    /// # Errors
+    /// See [`locks::check`] and [`tree::check`].
+    #[cfg(test)]
+    fn check(&self) -> Result<(), bench::Failure> {
+        match self {
+            Self::Locks(args) => locks::check(args),
+            Self::Tree(args) => tree::check(args),
+        }
+    }
+
+    /// # Errors
+    /// See [`locks::measure`] and [`tree::measure`].
+    fn measure(&self) -> Result<Seen, bench::Failure> {
+        match self {
+            Self::Locks(args) => locks::measure(args).map(Seen::from),
+            Self::Tree(args) => tree::measure(args).map(Seen::from),
+        }
+    }
+
+    /// Time in which requests count, in seconds.
+    const fn secs(&self) -> f64 {
+        match self {
+            Self::Locks(args) => args.run.secs,
+            Self::Tree(args) => args.run.secs,
+        }
+    }
 }
 
 impl LockSeries {
-    fn line(&self, figure: &LockFigure, point: &LockPoint) -> Result<LocksArgs, clap::Error> {
+    fn line(&self, figure: &LockFigure, point: &LockPoint) -> Result<BenchLine, clap::Error> {
         let words = ["--fabric sim", &figure.testbed, &self.flags, &point.flags];
         let words = words.into_iter().flat_map(|words| words.split_whitespace());
-        LockLine::try_parse_from(words).map(|line| line.locks)
+        match figure.bench {
+            Bench::Locks => LockLine::try_parse_from(words).map(|line| BenchLine::Locks(line.args)),
+            Bench::Tree => TreeLine::try_parse_from(words).map(|line| BenchLine::Tree(line.args)),
+        }
     }
 
     fn has(&self, point: &LockPoint) -> bool {
@@ -185,17 +247,17 @@ impl LockFigure {
         for (series, point) in self.all() {
             let label = format!("{}, {}", series.name, point.label);
             announce(figure, &label, measured.len(), points);
-            let args = series.line(self, point).expect("the files are sound");
-            let outcome = locks::measure(&args).map_err(|error| Failure::Bench { label, error })?;
-            let value = |measure: &Measure| (*measure, measure.of(&args, &outcome));
+            let line = series.line(self, point).expect("the files are sound");
+            let seen = line.measure().map_err(|error| Failure::Bench { label, error })?;
+            let value = |measure: &Measure| Some((*measure, measure.of(line.secs(), &seen)?));
             measured.push(LockMeasured {
                 figure,
                 series: series.name.clone(),
                 label: point.label.clone(),
-                measured: self.measures.iter().map(value).collect(),
+                measured: self.measures.iter().filter_map(value).collect(),
                 published: self.published_of(series, point),
-                busiest: outcome.utilisation.as_ref().map_or_else(String::new, locks::busiest),
-                audited: outcome.findings.as_ref().map(Vec::is_empty),
+                busiest: seen.busiest(),
+                audited: seen.audited(),
             });
         }
         Ok(measured)
@@ -340,7 +402,7 @@ mod tests {
             for (series, point) in figure.all() {
                 let args = series.line(&figure, point);
                 let args = args.unwrap_or_else(|e| panic!("{name}, {}: {e}", point.label));
-                locks::check(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
+                args.check().unwrap_or_else(|e| panic!("{name}: {e}"));
             }
         }
     }
@@ -348,16 +410,20 @@ mod tests {
     /// The first point of each series, with few clients and locks, for a short time.
     #[test]
     fn short_versions_of_all_experiments_measure_the_same_again() {
-        const SHORT: &str = " --cns 2 --threads 2 --coroutines 1 --count 1000 --secs 0.0005 \
-                             --warmup 0.0002";
+        const SHORT: &str = " --cns 2 --threads 2 --coroutines 1 --secs 0.0005 --warmup 0.0002";
         for (name, file) in FILES {
             let mut figure = LockFigure::parse(file);
             figure.points.truncate(1);
             figure.points[0].flags += SHORT;
+            figure.points[0].flags += match figure.bench {
+                Bench::Locks => " --count 1000",
+                Bench::Tree => " --keys 1000",
+            };
             let [first, again] = [(); 2].map(|()| figure.measure(name).expect("it runs"));
             for (one, other) in first.iter().zip(&again) {
                 assert_eq!(one.measured, other.measured, "{name}, {}", one.series);
                 assert!(one.measured.values().all(|value| value.is_finite()), "{one:?}");
+                assert_eq!(one.measured.len(), figure.measures.len(), "{name}: {one:?}");
                 assert!(one.measured[&figure.drawn] >= 0.0 && one.is_sound(), "{one:?}");
             }
             assert!(!first.is_empty() && figure.show(&first).contains(&figure.title));

@@ -58,6 +58,7 @@ files! {
     "moves"
     "hotspot"
     "log-and-visible"
+    "engine-locks"
 }
 
 /// Columns of each point. Verbs are per committed transaction.

@@ -152,7 +152,7 @@ fn nonsense_about_trees_is_named_in_one_sentence() {
         (&["--loaded", "1.5"], "--loaded"),
         (&["--update-ratio", "-1"], "--update-ratio"),
         (&["--fabric", "rdma"], "trees run on local, shm, tcp and sim, not on rdma"),
-        (&["--policy", "local-prefer"], "the clients of a tree share no locks"),
+        (&["--lock", "cas", "--policy", "ts-pf"], "cas"),
         (&["--fabric", "sim", "--lose-ms", "1"], "a tree loses no compute node"),
         (&["--profile", "cx3-56g"], "only the simulated fabric has a profile"),
         (

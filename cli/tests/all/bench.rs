@@ -205,6 +205,8 @@ fn trees_pass_their_audit() {
         &["--lock", "declock", "--update-ratio", "1"],
         &["--lock", "shiftlock", "--zipf", "0"],
         &["--lock", "declock", "--fabric", "shm", "--threads", "2"],
+        &["--lock", "declock", "--policy", "ts-pf", "--threads", "2"],
+        &["--lock", "cas", "--policy", "local-bound:4", "--fabric", "sim"],
         &["--lock", "cas", "--backoff", "--fabric", "sim", "--update-ratio", "0.05"],
         &["--lock", "declock", "--as-published", "--fabric", "sim"],
         #[cfg(feature = "tcp")]
@@ -222,6 +224,8 @@ fn trees_pass_their_audit() {
         assert_eq!(report["searches"].as_u64() > Some(0), searches_too, "{report}");
         assert_eq!(text.contains("search, µs"), searches_too, "{text}");
         assert_eq!(text.contains("served                memory node 0: "), flags.contains(&"sim"));
+        let shares = flags.contains(&"--policy");
+        assert_eq!(report["local_transfers"].as_u64() > Some(0), shares, "{report}");
     }
     let text = bench(&["tree", "--keys", "100", "--no-audit"]);
     assert!(text.contains("audit                 not made"), "{text}");

@@ -40,6 +40,7 @@ const FLOORS: [(&str, &[&str]); 7] = [
             "reports",
             "index",
             "locks",
+            "lanes",
             "drive",
             "engines",
             "workloads",

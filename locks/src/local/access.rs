@@ -22,6 +22,9 @@ pub trait Access: Clone + 'static {
     type Table: Clone + Send + 'static;
     /// A lock that is held.
     type Held: Held;
+    /// Whether a holder may release a lock behind its verbs, before they are answered: see
+    /// [`LockSystem::RELEASES_IN_ORDER`].
+    const RELEASES_IN_ORDER: bool;
     /// An acquisition under way.
     type Acquiring: Future<Output = Result<Self::Held, NotHeld>>;
     /// A release under way.
@@ -73,6 +76,7 @@ pub trait Held {
 }
 
 impl<S: LockSystem> Access for Client<S> {
+    const RELEASES_IN_ORDER: bool = S::RELEASES_IN_ORDER;
     type System = S;
     type Table = ();
     type Held = Hold<S>;
@@ -125,6 +129,9 @@ impl<S: LockSystem> Held for Hold<S> {
 }
 
 impl<S: LockSystem> Access for LocalClient<S> {
+    // The next holder may be another lane of the node, whose verbs follow those of this one only
+    // if these were answered.
+    const RELEASES_IN_ORDER: bool = false;
     type System = S;
     type Table = Arc<LocalTable>;
     type Held = LocalHold<S>;

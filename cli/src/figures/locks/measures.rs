@@ -1,18 +1,73 @@
 //! What an experiment with locks measures of each point: its columns, and what they show.
 
-use lotus_benchmarks::locks::{Latencies, LockOutcome, LockTally};
+use lotus_benchmarks::index::TreeOutcome;
+use lotus_benchmarks::lanes::{Latencies, Used};
+use lotus_benchmarks::locks::{LockOutcome, LockTally};
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
+use lotus_fabric::sim::Report;
 use serde::{Deserialize, Serialize};
 
-use crate::args::LocksArgs;
-use crate::bench::locks;
+use crate::bench::clients;
+
+/// Results of a point, whichever benchmark it ran.
+pub(super) struct Seen {
+    /// Operations that ended in the time that counts.
+    operations: u64,
+    /// Time of each.
+    operation_ns: Latencies,
+    used: Used,
+    utilisation: Option<Report>,
+    findings: Option<Vec<String>>,
+    /// What loads on locks alone have noted.
+    locks: Option<LockTally>,
+}
+
+impl From<LockOutcome> for Seen {
+    fn from(outcome: LockOutcome) -> Self {
+        let LockOutcome { tally, used, findings, utilisation } = outcome;
+        Self {
+            operations: tally.operations,
+            operation_ns: tally.operation_ns.clone(),
+            used,
+            utilisation,
+            findings,
+            locks: Some(tally),
+        }
+    }
+}
+
+impl From<TreeOutcome> for Seen {
+    fn from(outcome: TreeOutcome) -> Self {
+        let TreeOutcome { tally, used, findings, utilisation, .. } = outcome;
+        Self {
+            operations: tally.operations,
+            operation_ns: tally.operation_ns,
+            used,
+            utilisation,
+            findings,
+            locks: None,
+        }
+    }
+}
+
+impl Seen {
+    /// The busiest resource, and its share; empty if that is not known.
+    pub(super) fn busiest(&self) -> String {
+        self.utilisation.as_ref().map_or_else(String::new, clients::busiest)
+    }
+
+    /// Whether the audit passed, if there was one.
+    pub(super) fn audited(&self) -> Option<bool> {
+        self.findings.as_ref().map(Vec::is_empty)
+    }
+}
 
 /// A quantity of a point. Its name stands in files and results.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Measure {
-    /// Locks taken and released, a second.
+    /// Locks taken and released, or searches and updates of a tree, a second.
     Operations,
     /// Share of requests that were given up, lost to another, or failed.
     GivenUp,
@@ -22,6 +77,9 @@ pub(super) enum Measure {
     AcquireMean,
     AcquireP50,
     AcquireP99,
+    /// The same of the most popular lock.
+    HottestP50,
+    HottestP99,
     /// The same of readers alone, and of writers: means.
     Readers,
     Writers,
@@ -40,6 +98,8 @@ pub(super) enum Measure {
     Retries,
     /// READs that a release repeats.
     Refetches,
+    /// Share of the locks that clients had from others of their node.
+    Local,
     /// Resets of a million acquisitions, and the mean time of one in microseconds.
     Resets,
     ResetMean,
@@ -75,6 +135,8 @@ impl Measure {
             Self::AcquireMean => "acquire us",
             Self::AcquireP50 => "acquire p50 us",
             Self::AcquireP99 => "acquire p99 us",
+            Self::HottestP50 => "hottest p50 us",
+            Self::HottestP99 => "hottest p99 us",
             Self::Readers => "readers' acquire us",
             Self::Writers => "writers' acquire us",
             Self::Release => "release us",
@@ -87,6 +149,7 @@ impl Measure {
             Self::AcquireVerbs => "acquire verbs",
             Self::Retries => "retries",
             Self::Refetches => "refetches",
+            Self::Local => "within nodes %",
             Self::Resets => "resets of 10^6",
             Self::ResetMean => "reset us",
             Self::Run => "writers in a row",
@@ -96,7 +159,7 @@ impl Measure {
     const fn form(self) -> Form {
         match self {
             Self::Operations | Self::Run => Form::Count,
-            Self::GivenUp | Self::Nic => Form::Percent,
+            Self::GivenUp | Self::Nic | Self::Local => Form::Percent,
             Self::Refetches => Form::Decimals(4),
             Self::Atomics
             | Self::Reads
@@ -128,41 +191,46 @@ impl Measure {
         }
     }
 
-    /// The value of a run.
-    pub(super) fn of(self, args: &LocksArgs, outcome: &LockOutcome) -> f64 {
-        let tally = &outcome.tally;
-        let LockTally { verbs, counts, operations, .. } = tally;
+    /// The value of a point that was counted for so many seconds; `None` if its benchmark does not
+    /// measure it.
+    pub(super) fn of(self, secs: f64, seen: &Seen) -> Option<f64> {
+        let Used { verbs, counts, transfers } = &seen.used;
+        let operations = seen.operations;
         let each = |count: u64, of: u64| count as f64 / of.max(1) as f64;
         let quantile = |of: &Latencies, at| of.value_at_quantile(at) as f64 / 1000.0;
-        let (acquire, operation) = (&tally.acquire_ns, &tally.operation_ns);
-        match self {
-            Self::Operations => *operations as f64 / args.run.secs,
+        let acquire_ns = || seen.locks.as_ref().map(|tally| &tally.acquire_ns);
+        Some(match self {
+            Self::Operations => operations as f64 / secs,
             Self::GivenUp => {
+                let tally = seen.locks.as_ref()?;
                 let lost = tally.refused + tally.failed;
                 each(lost, lost + operations)
             }
             Self::Nic => {
-                let memory = locks::nodes(outcome).into_iter().find(NodeLoad::is_memory);
-                memory.map_or(0.0, |node| node.inbound_busy)
+                let mut nodes = clients::nodes(seen.utilisation.as_ref()).into_iter();
+                nodes.find(NodeLoad::is_memory).map_or(0.0, |node| node.inbound_busy)
             }
-            Self::AcquireMean => acquire.mean() / 1000.0,
-            Self::AcquireP50 => quantile(acquire, 0.5),
-            Self::AcquireP99 => quantile(acquire, 0.99),
-            Self::Readers => tally.reader_acquire.mean_ns() / 1000.0,
-            Self::Writers => tally.writer_acquire.mean_ns() / 1000.0,
-            Self::Release => tally.released.mean_ns() / 1000.0,
-            Self::OperationP50 => quantile(operation, 0.5),
-            Self::OperationP99 => quantile(operation, 0.99),
-            Self::Atomics => each(verbs.compare_and_swaps + verbs.fetch_and_adds, *operations),
-            Self::Reads => each(verbs.reads, *operations),
-            Self::Writes => each(verbs.writes, *operations),
-            Self::Messages => each(verbs.messages, *operations),
+            Self::AcquireMean => acquire_ns()?.mean() / 1000.0,
+            Self::AcquireP50 => quantile(acquire_ns()?, 0.5),
+            Self::AcquireP99 => quantile(acquire_ns()?, 0.99),
+            Self::HottestP50 => quantile(&seen.locks.as_ref()?.hottest_ns, 0.5),
+            Self::HottestP99 => quantile(&seen.locks.as_ref()?.hottest_ns, 0.99),
+            Self::Readers => seen.locks.as_ref()?.reader_acquire.mean_ns() / 1000.0,
+            Self::Writers => seen.locks.as_ref()?.writer_acquire.mean_ns() / 1000.0,
+            Self::Release => seen.locks.as_ref()?.released.mean_ns() / 1000.0,
+            Self::OperationP50 => quantile(&seen.operation_ns, 0.5),
+            Self::OperationP99 => quantile(&seen.operation_ns, 0.99),
+            Self::Atomics => each(verbs.compare_and_swaps + verbs.fetch_and_adds, operations),
+            Self::Reads => each(verbs.reads, operations),
+            Self::Writes => each(verbs.writes, operations),
+            Self::Messages => each(verbs.messages, operations),
             Self::AcquireVerbs => 1.0 + each(counts.retries, counts.acquired),
             Self::Retries => each(counts.retries, counts.acquired),
             Self::Refetches => each(counts.refetches, counts.acquired),
+            Self::Local => each(transfers.local, transfers.local + transfers.remote),
             Self::Resets => 1e6 * each(counts.resets, counts.acquired),
             Self::ResetMean => each(counts.reset_ns, counts.resets) / 1000.0,
-            Self::Run => tally.fairness.longest_run as f64,
-        }
+            Self::Run => seen.locks.as_ref()?.fairness.longest_run as f64,
+        })
     }
 }

@@ -1,0 +1,228 @@
+//! What each lane of a run does: its clients do the same again and again, and are counted.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Display;
+use std::ops::AddAssign;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::env::{Nanos, SmallRng};
+use lotus_fabric::exec::{Executor, Handle};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::rpc::Service;
+use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_locks::local::Access;
+use lotus_locks::{Client, Identity, Member};
+
+use super::{Done, Run, Times, Used};
+
+/// Service by which lanes tell one another of locks.
+const SERVICE: Service = Service(0);
+/// Time after which a lane looks again whether the run has failed.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Time from one moment to a later one, in nanoseconds.
+pub(crate) fn nanos(from: Nanos, to: Nanos) -> u64 {
+    to.0.saturating_sub(from.0)
+}
+
+/// What all clients of a run do.
+pub(crate) trait Load: Clone + Send + 'static {
+    /// What one lane, or all of them, have done.
+    type Tally: Default + AddAssign + Send + 'static;
+    /// A lane's part.
+    type Work<A: Access>: Work<Access = A, Tally = Self::Tally>;
+
+    /// The part of a lane.
+    fn work<A: Access>(&self, seat: Seat<A>) -> Self::Work<A>;
+}
+
+/// A moment of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mark {
+    /// Clients begin.
+    Begin,
+    /// Requests count from now on.
+    From,
+    /// The last request that counts has begun.
+    To,
+    /// All clients have ended.
+    End,
+}
+
+/// What the clients of one lane do.
+pub(crate) trait Work: 'static {
+    type Access: Access;
+    type Tally;
+    /// Reason why a client ends before its time.
+    type Failed: Display;
+
+    /// The lane.
+    fn seat(&self) -> &Seat<Self::Access>;
+
+    /// Does one thing, and tallies it if it counts.
+    fn operate(
+        &self,
+        rng: &mut SmallRng,
+        tally: &RefCell<Self::Tally>,
+    ) -> impl Future<Output = Result<(), Self::Failed>>;
+
+    /// Called at each mark, in their order.
+    fn mark(self: &Rc<Self>, mark: Mark, tally: &mut Self::Tally);
+}
+
+/// A lane.
+pub(crate) struct Seat<A: Access> {
+    lane: Lane,
+    client: A,
+    run: Arc<Run<A::System>>,
+    /// Number of the lane among all that have clients.
+    index: usize,
+}
+
+impl<A: Access> Seat<A> {
+    /// Opens a lane, on the core that will turn it.
+    pub(super) fn open(
+        run: Arc<Run<A::System>>,
+        executor: &mut Executor,
+        fabric: &dyn Fabric,
+        member: Member,
+        lane: u16,
+        table: A::Table,
+    ) -> Result<Self, FabricError> {
+        let index = usize::from(member.node.0 - 1) * usize::from(run.clients.threads);
+        let index = index + usize::from(lane);
+        let identity = Identity { member, peers: Rc::new(run.roster.clone()), service: SERVICE };
+        let (client, lane) = Client::open((run.make)(), executor, fabric, lane, identity)?;
+        let client = A::of(client, table);
+        client.keep_time(run.clocks);
+        Ok(Self { lane, client, run, index })
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    pub(crate) fn client(&self) -> &A {
+        &self.client
+    }
+
+    pub(crate) fn executor(&self) -> &Handle {
+        self.lane.executor()
+    }
+
+    pub(crate) fn run(&self) -> &Run<A::System> {
+        &self.run
+    }
+
+    pub(crate) fn times(&self) -> &Times {
+        &self.run.times
+    }
+
+    /// Whether it is the first lane of all.
+    pub(crate) fn is_first(&self) -> bool {
+        self.index == 0
+    }
+
+    /// Counts something that was done, for those who watch.
+    pub(crate) fn tick(&self, now: Nanos) {
+        self.run.progress.tick(self.index, now.0, true);
+    }
+
+    /// Whether something outside of the run has made it worthless. Then nothing is waited for: a
+    /// client may ask for ever what is never answered.
+    fn has_failed(&self) -> bool {
+        self.run.progress.failure().is_some()
+    }
+
+    /// Whether the lane begins nothing more: see [`Self::has_failed`] and
+    /// [`Progress::ending_after`].
+    ///
+    /// [`Progress::ending_after`]: crate::drive::progress::Progress::ending_after
+    fn is_over(&self) -> bool {
+        self.has_failed() || self.run.progress.is_complete(self.index)
+    }
+
+    /// Waits for a time, or until the run is over.
+    async fn wait_until(&self, time: Nanos) {
+        let executor = self.executor();
+        while executor.now() < time && !self.is_over() {
+            executor.sleep_until(time.min(executor.now().after(LOOK))).await;
+        }
+    }
+
+    /// What the lane has used so far.
+    fn used(&self) -> Used {
+        let counts = self.client.client().counts();
+        Used { counts, transfers: self.client.transfers(), verbs: self.lane.counters() }
+    }
+
+    /// Randomness of one client.
+    fn rng(&self, number: u16) -> SmallRng {
+        let at = self.lane.at();
+        let stream = [at.node.0, at.lane.0, number].into_iter();
+        self.executor().env().rng(stream.fold(0, |stream, part| stream << 16 | u64::from(part)))
+    }
+}
+
+/// Runs the clients of a lane until the time is over, or the run has failed.
+pub(super) async fn run<W: Work>(work: W) -> Done<W::Tally>
+where
+    W::Tally: Default,
+{
+    let work = Rc::new(work);
+    let executor = work.seat().executor().clone();
+    let Times { begins, counts_from, ends } = *work.seat().times();
+    let clients = work.seat().run.clients.coroutines;
+    let ended = Rc::new(RefCell::new(None));
+    let tally = Rc::new(RefCell::new(W::Tally::default()));
+    let (running, is_quiet) = (Rc::new(Cell::new(clients)), Rc::new(Cell::new(false)));
+    work.seat().wait_until(begins).await;
+    work.mark(Mark::Begin, &mut tally.borrow_mut());
+    for number in 0..clients {
+        let (work, tally, ended) = (Rc::clone(&work), Rc::clone(&tally), Rc::clone(&ended));
+        let (running, is_quiet) = (Rc::clone(&running), Rc::clone(&is_quiet));
+        executor.spawn(async move {
+            if let Err(why) = run_client(&*work, number, &tally).await {
+                *ended.borrow_mut() = Some(why.to_string());
+            }
+            running.set(running.get() - 1);
+            if running.get() == 0 {
+                // The last one sees to it that the lane has nothing outstanding.
+                work.seat().client.client().quiet().await;
+                is_quiet.set(true);
+            }
+        });
+    }
+    work.seat().wait_until(counts_from).await;
+    let before = work.seat().used();
+    work.mark(Mark::From, &mut tally.borrow_mut());
+    work.seat().wait_until(ends).await;
+    let after = work.seat().used();
+    work.mark(Mark::To, &mut tally.borrow_mut());
+    while !is_quiet.get() && !work.seat().has_failed() {
+        executor.sleep(Duration::from_micros(20)).await;
+    }
+    work.mark(Mark::End, &mut tally.borrow_mut());
+    let used = Used {
+        counts: after.counts - before.counts,
+        transfers: after.transfers - before.transfers,
+        verbs: after.verbs - &before.verbs,
+    };
+    Done { tally: tally.take(), used, ended: ended.take(), utilisation: None }
+}
+
+/// Runs one client until the time is over.
+async fn run_client<W: Work>(
+    work: &W,
+    number: u16,
+    tally: &RefCell<W::Tally>,
+) -> Result<(), W::Failed> {
+    let seat = work.seat();
+    let mut rng = seat.rng(number);
+    while seat.executor().now() < seat.times().ends && !seat.is_over() {
+        work.operate(&mut rng, tally).await?;
+    }
+    Ok(())
+}

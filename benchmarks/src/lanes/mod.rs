@@ -1,0 +1,399 @@
+//! Clients of one lock system: they start together on the lanes of all compute nodes, are counted
+//! for a time, and end. Then one more node looks at what they have left.
+//!
+//! What clients do is a [`Load`], of which each lane has its [`Work`]: `locks` and `index` have one
+//! each. A lane that has ended answers when locks are reset until all have ended.
+//!
+//! `lane`: what each lane does; `findings`: what an audit finds.
+
+mod findings;
+mod lane;
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_channel::{Receiver, Sender};
+use hdrhistogram::Histogram;
+use lotus_fabric::counters::VerbCounters;
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
+use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::region::Rights;
+use lotus_fabric::sim::Report;
+use lotus_fabric::transport::Fabric;
+use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
+use lotus_locks::systems::Choice;
+use lotus_locks::{Client, Counts, LockSystem, Member, Roster};
+
+use crate::contract::deployment::DeployError;
+use crate::drive::progress::{Phase, Progress};
+pub(crate) use findings::Findings;
+pub(crate) use lane::{Load, Mark, Seat, Work, nanos};
+
+/// The memory node.
+pub(crate) const MEMORY: NodeId = NodeId(0);
+pub(crate) const REGION: RegionId = RegionId(0);
+/// Least bytes of a lock object, whichever the system.
+const OBJECT: u64 = 16;
+/// Counters by which nodes set their clocks, one for each epoch; more than a run has.
+const CLOCKS: u32 = 128;
+/// Longest latency that is told from longer ones, in nanoseconds.
+const MAX_LATENCY_NS: u64 = 60_000_000_000;
+/// Time from the start of the machines, loaded if there is something to load, until clients begin:
+/// for lanes to start.
+pub const START: Duration = Duration::from_millis(20);
+
+/// Clients of a lock system, and the time for which they are counted.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// The lock system.
+    pub choice: Choice,
+    /// The way in which the clients of a node share its locks, if they do.
+    pub policy: Option<Policy>,
+    /// Compute nodes.
+    pub cns: u16,
+    /// Lanes of each compute node.
+    pub threads: u16,
+    /// Clients of each lane.
+    pub coroutines: u16,
+    /// Time before requests count, in seconds.
+    pub warmup: f64,
+    /// Time in which they count, in seconds.
+    pub secs: f64,
+}
+
+impl Clients {
+    /// Number of nodes that the machines must have: the memory node, the compute nodes, and one
+    /// that loads and audits.
+    pub const fn nodes(&self) -> u16 {
+        self.cns + 2
+    }
+
+    /// Number of clients.
+    pub const fn count(&self) -> u32 {
+        self.cns as u32 * self.threads as u32 * self.coroutines as u32
+    }
+
+    /// The node that loads and audits.
+    pub(crate) const fn outsider(&self) -> NodeId {
+        NodeId(self.cns + 1)
+    }
+
+    /// Refuses options that make no sense together, and more clients than a lock can count if each
+    /// asks for so many lease terms.
+    pub(crate) fn check(&self, terms: u32) -> Result<(), String> {
+        let kind = self.choice.kind;
+        kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
+        if let Some(policy) = self.policy {
+            policy.check(self.choice).map_err(|error| error.to_string())?;
+        }
+        // Those that ask the memory node.
+        let clients = self.policy.map_or(self.count(), |_| u32::from(self.cns));
+        match self.choice.capacity() {
+            Some(most) if clients * terms > most => Err(format!(
+                "{clients} clients are more than a lock of {kind} can count: at most {}",
+                most / terms
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Latencies in nanoseconds.
+pub type Latencies = Histogram<u64>;
+
+/// No latency yet. Those that are made here can be added up.
+pub(crate) fn latencies() -> Latencies {
+    Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3).expect("the bounds are sound constants")
+}
+
+/// Adds latencies to others.
+pub(crate) fn add(to: &mut Latencies, from: &Latencies) {
+    to.add(from).expect("histograms of the same bounds add up");
+}
+
+/// What lanes have used of the lock system and the fabric in the time that counts.
+#[derive(Clone, Debug, Default)]
+pub struct Used {
+    /// Counts of the lock system.
+    pub counts: Counts,
+    /// Locks that clients had from their nodes, and from the memory node.
+    pub transfers: Transfers,
+    /// Verbs and messages.
+    pub verbs: VerbCounters,
+}
+
+impl AddAssign for Used {
+    fn add_assign(&mut self, other: Self) {
+        self.counts += other.counts;
+        self.transfers += other.transfers;
+        self.verbs += &other.verbs;
+    }
+}
+
+/// What the lanes of a run have done.
+#[derive(Debug, Default)]
+pub(crate) struct Done<T> {
+    pub(crate) tally: T,
+    pub(crate) used: Used,
+    /// Reason why a client has ended before its time.
+    ended: Option<String>,
+    /// Utilisation of NICs, links and cores since clients have begun, in simulation.
+    pub(crate) utilisation: Option<Report>,
+}
+
+impl<T> Done<T> {
+    /// Reason why a client has ended before its time.
+    #[cfg(test)]
+    pub(crate) fn ended(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+}
+
+impl<T: AddAssign> AddAssign for Done<T> {
+    fn add_assign(&mut self, other: Self) {
+        self.tally += other.tally;
+        self.used += other.used;
+        self.ended = self.ended.take().or(other.ended);
+    }
+}
+
+/// When clients begin, when their requests begin to count, and when they end.
+#[derive(Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) begins: Nanos,
+    pub(crate) counts_from: Nanos,
+    pub(crate) ends: Nanos,
+}
+
+/// Makes a lock system, on each lane.
+pub(crate) type Make<S> = Arc<dyn Fn() -> S + Send + Sync>;
+
+/// Offset of what a lock protects, behind the lock object.
+pub(crate) fn offset_of_data<S: LockSystem>(system: &S) -> u64 {
+    system.object_bytes().max(OBJECT)
+}
+
+pub(crate) fn refused(error: impl std::fmt::Display) -> DeployError {
+    DeployError::Refused(error.to_string())
+}
+
+/// Registers so many bytes of the memory node, and the counters of clocks behind them.
+pub(crate) fn register<M: Machines>(machines: &M, bytes: u64) -> Result<Counters, DeployError> {
+    let clocks = Counters { base: RemoteAddr::new(MEMORY, REGION, bytes), count: CLOCKS };
+    let bytes = (bytes + clocks.bytes()).next_multiple_of(4096);
+    machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
+    Ok(clocks)
+}
+
+/// A run of clients: what all lanes know, and those that start them.
+pub(crate) struct Run<S> {
+    clients: Clients,
+    times: Times,
+    progress: Arc<Progress>,
+    roster: Roster,
+    clocks: Counters,
+    make: Make<S>,
+    /// Utilisation before the clients have begun.
+    before: Option<Report>,
+}
+
+/// Lanes that run.
+pub(crate) struct Running<C, T> {
+    cores: Vec<(NodeId, C)>,
+    pub(crate) reports: Receiver<Done<T>>,
+    /// Lanes end when it is dropped.
+    stop: Sender<()>,
+}
+
+impl<S: LockSystem> Run<S> {
+    /// A run whose clients begin in a moment, on memory that is [registered](register) and loaded.
+    pub(crate) fn new<M: Machines>(
+        machines: &M,
+        clients: Clients,
+        progress: &Arc<Progress>,
+        clocks: Counters,
+        make: Make<S>,
+    ) -> Arc<Self> {
+        let begins = machines.outside().now().after(START);
+        let counts_from = begins.after(Duration::from_secs_f64(clients.warmup));
+        let ends = counts_from.after(Duration::from_secs_f64(clients.secs));
+        progress.set_span(begins.0, ends.0);
+        progress.enter(Phase::Running);
+        let (times, progress) = (Times { begins, counts_from, ends }, Arc::clone(progress));
+        let (roster, before) = (Roster::default(), machines.utilisation());
+        Arc::new(Self { clients, times, progress, roster, clocks, make, before })
+    }
+
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Starts all lanes.
+    pub(crate) fn start<M: Machines, L: Load>(
+        self: &Arc<Self>,
+        machines: &M,
+        load: &L,
+    ) -> Result<Running<M::Core, L::Tally>, DeployError> {
+        match self.clients.policy {
+            None => self.start_lanes::<M, L, Client<S>>(machines, load, || ()),
+            Some(policy) => {
+                let table = || Arc::new(LocalTable::new(policy, self.clients.threads));
+                self.start_lanes::<M, L, LocalClient<S>>(machines, load, table)
+            }
+        }
+    }
+
+    /// Starts all lanes with clients of this kind; `table` makes what the lanes of a node share.
+    fn start_lanes<M, L, A>(
+        self: &Arc<Self>,
+        machines: &M,
+        load: &L,
+        table: impl Fn() -> A::Table,
+    ) -> Result<Running<M::Core, L::Tally>, DeployError>
+    where
+        M: Machines,
+        L: Load,
+        A: Access<System = S>,
+    {
+        let Clients { cns, threads, .. } = self.clients;
+        let (sender, reports) = async_channel::unbounded();
+        let (stop, stopped) = async_channel::bounded::<()>(1);
+        // All are members before the first of them uses a lock.
+        let members: Option<Vec<Member>> =
+            (1..=cns).map(|node| self.roster.join(NodeId(node), threads)).collect();
+        let members = members.ok_or_else(|| refused("locks name fewer compute nodes"))?;
+        let mut cores = Vec::new();
+        for member in members {
+            let table = table();
+            for lane in 0..threads {
+                let open = self.open::<A>(machines.fabric(), member, lane, table.clone());
+                let program = program(open, load.clone(), sender.clone(), stopped.clone());
+                let name = format!("locks-{}-{lane}", member.node.0);
+                let core = machines.start(member.node, &name, program).map_err(refused)?;
+                cores.push((member.node, core));
+            }
+        }
+        Ok(Running { cores, reports, stop })
+    }
+
+    /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
+    pub(crate) fn open<A: Access<System = S>>(
+        self: &Arc<Self>,
+        fabric: Arc<dyn Fabric>,
+        member: Member,
+        lane: u16,
+        table: A::Table,
+    ) -> impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + use<S, A> {
+        let run = Arc::clone(self);
+        move |executor| {
+            let seat = Seat::open(Arc::clone(&run), executor, &*fabric, member, lane, table);
+            seat.map_err(|error| run.progress.fail(error.to_string())).ok()
+        }
+    }
+
+    /// Runs all lanes until their time is over. The cores of a node that is `lost` meanwhile end
+    /// as they may.
+    ///
+    /// # Errors
+    /// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+    pub(crate) fn run<M: Machines, L: Load>(
+        self: &Arc<Self>,
+        machines: &M,
+        load: &L,
+        lost: Option<NodeId>,
+    ) -> Result<Done<L::Tally>, DeployError> {
+        let Running { cores, reports, stop } = self.start(machines, load)?;
+        let mut done = Done::default();
+        for _ in &cores {
+            let Some(report) = machines.wait(&reports) else { break };
+            done += report;
+        }
+        done.utilisation = machines.utilisation().map(|report| since(report, self.before.as_ref()));
+        drop(stop);
+        let joined =
+            cores.into_iter().map(|(node, core)| machines.join(core) | (lost == Some(node)));
+        let ended_well = joined.fold(true, |all, one| all & one);
+        if let Some(why) = self.progress.failure() {
+            return Err(DeployError::Failed(why.clone()));
+        }
+        if !ended_well {
+            return Err(DeployError::Failed("a lane broke".to_owned()));
+        }
+        match done.ended.take() {
+            None => Ok(done),
+            Some(why) => {
+                Err(DeployError::Failed(format!("a client has ended before its time: {why}")))
+            }
+        }
+    }
+
+    /// Looks at what the clients have left, on a lane of the node beside them.
+    ///
+    /// # Errors
+    /// [`DeployError`] if the machines refuse, or with the sentence of `look`.
+    pub(crate) fn audit<M, R, F>(self: &Arc<Self>, machines: &M, look: F) -> Result<R, DeployError>
+    where
+        M: Machines,
+        R: 'static + Send,
+        F: AsyncFnOnce(Seat<Client<S>>) -> Result<R, String> + Send + 'static,
+    {
+        self.progress.enter(Phase::Auditing);
+        let node = self.clients.outsider();
+        let member = self.roster.join(node, 1);
+        let member = member.ok_or_else(|| refused("locks name fewer nodes"))?;
+        let (sender, found) = async_channel::bounded(1);
+        let open = self.open::<Client<S>>(machines.fabric(), member, 0, ());
+        let program: Program = Box::new(move |executor| {
+            let Some(seat) = open(executor) else { return Box::pin(async {}) };
+            Box::pin(async move {
+                // It is awaited.
+                let _ = sender.send(look(seat).await).await;
+            })
+        });
+        let core = machines.start(node, "audit", program).map_err(refused)?;
+        let found = machines.wait(&found);
+        machines.join(core);
+        let broke = || self.progress.failure().map_or("the audit broke", String::as_str);
+        found.unwrap_or_else(|| Err(broke().to_owned())).map_err(DeployError::Failed)
+    }
+}
+
+/// Utilisation since the clients have begun: after what was used before, and the time in which
+/// lanes were opened.
+fn since(mut report: Report, before: Option<&Report>) -> Report {
+    let all = report.elapsed.as_secs_f64();
+    let earlier = before.map_or(Duration::ZERO, |before| before.elapsed);
+    report.elapsed = report.elapsed.saturating_sub(earlier + START);
+    let elapsed = report.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    for entry in &mut report.resources {
+        let used = before.map_or(0.0, |before| before.busy(entry.resource));
+        let used = entry.busy * all - used * earlier.as_secs_f64();
+        entry.busy = (used / elapsed).clamp(0.0, 1.0);
+    }
+    report
+}
+
+/// The program of a lane: runs its clients, and sends what they have done.
+fn program<A: Access, L: Load>(
+    open: impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + 'static,
+    load: L,
+    sender: Sender<Done<L::Tally>>,
+    stopped: Receiver<()>,
+) -> Program {
+    Box::new(move |executor| {
+        let Some(seat) = open(executor) else { return Box::pin(async {}) };
+        Box::pin(async move {
+            let client = seat.client().clone();
+            // Not received if another lane broke.
+            let _ = sender.send(lane::run(load.work(seat)).await).await;
+            // The reports end with the last lane that runs.
+            drop(sender);
+            // Its answers to resets are needed until all have ended.
+            let _ = stopped.recv().await;
+            drop(client);
+        })
+    })
+}

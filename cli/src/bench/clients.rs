@@ -1,0 +1,300 @@
+//! What benchmarks of lock systems share: their machines and clients, and what of their results is
+//! the same for all.
+
+use std::fmt::{Display, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_benchmarks::config::Fabric;
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::harness::BenchError;
+use lotus_benchmarks::lanes::{Clients, Latencies, Used};
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::report::grouped;
+use lotus_benchmarks::utilisation::NodeLoad;
+use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::shm::MAX_LANES;
+use lotus_fabric::sim::{Config, Interleaving, Report, Scheduled, SimMachines, World};
+use lotus_locks::Recovery;
+use lotus_locks::local::Transfers;
+use lotus_locks::systems::{Choice, Declock, DslrTimes, Release};
+use lotus_locks::word::DeclockFields;
+use serde_json::json;
+
+use super::deploy;
+use crate::args::{LockRunArgs, SystemArgs};
+use crate::show::Verdict;
+use crate::show::watch::Watch;
+
+/// The node numbered 0 has the locks.
+const MEMORY_NODES: usize = 1;
+
+/// A benchmark of a lock system.
+pub(super) trait Load {
+    type Outcome;
+    /// What its clients do, as the progress bar says it.
+    const DONE: &str;
+
+    fn clients(&self) -> &Clients;
+
+    /// Faults that simulated machines meet.
+    fn schedule(&self) -> Vec<Scheduled> {
+        Vec::new()
+    }
+
+    /// # Errors
+    /// See [`lotus_benchmarks::locks::run`].
+    fn run<M: Machines>(
+        &self,
+        machines: &M,
+        progress: &Arc<Progress>,
+    ) -> Result<Self::Outcome, DeployError>;
+}
+
+/// Runs a load on the machines that the flags name.
+///
+/// # Errors
+/// [`BenchError`] if there is no result.
+pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Outcome, BenchError> {
+    let watch = Watch::start(args.cns * args.threads, L::DONE);
+    let (nodes, progress) = (load.clients().nodes(), &watch.progress);
+    let outcome = match args.fabric {
+        Fabric::Local => load.run(&Threads::new(nodes, args.seed), progress),
+        Fabric::Shm => {
+            return deploy::on_processes(nodes, 1, args.seed, progress, |machines, _| {
+                Ok(load.run(&machines, progress)?)
+            });
+        }
+        Fabric::Sim => load.run(&simulated(args, nodes, load.schedule())?, progress),
+        #[cfg(feature = "tcp")]
+        Fabric::Tcp => load.run(&deploy::tcp_machines(nodes, args.seed)?, progress),
+        other => Err(DeployError::Refused(crate::args::common::lacks(other))),
+    };
+    Ok(outcome?)
+}
+
+/// Refuses a fabric that cannot be had, or not for as many lanes; `what` is to run on it.
+pub(super) fn check_fabric(args: &LockRunArgs, what: &str) -> Result<(), String> {
+    if (args.profile.is_some() || args.cn_cn_ns.is_some()) && args.fabric != Fabric::Sim {
+        return Err("only the simulated fabric has a profile".to_owned());
+    }
+    if args.lose_ms.is_some() && args.fabric != Fabric::Sim {
+        return Err("only simulated nodes are lost".to_owned());
+    }
+    let lanes = args.cns * args.threads;
+    match args.fabric {
+        Fabric::Shm if lanes > MAX_LANES => Err(format!(
+            "{lanes} lanes are more than one process can have on shm: at most {MAX_LANES}"
+        )),
+        Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
+        Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
+        _ => Ok(()),
+    }
+}
+
+/// Simulated machines, which meet these faults.
+fn simulated(
+    args: &LockRunArgs,
+    nodes: u16,
+    schedule: Vec<Scheduled>,
+) -> Result<SimMachines, DeployError> {
+    let mut profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
+    if let Some(ns) = args.cn_cn_ns {
+        profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
+    }
+    let interleaving = Interleaving::PerBatch;
+    let config = Config { interleaving, schedule, ..Config::new(args.seed, nodes, profile) };
+    let world = World::new(config).map_err(|error| deploy::refused(&error))?;
+    Ok(SimMachines::new(world))
+}
+
+/// The clients that the flags name. Where they do not say how long a queue of `declock` is, it has
+/// room for all.
+pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
+    let times = DslrTimes {
+        poll: Duration::from_micros(system.poll_us),
+        term: Duration::from_micros(system.lease_us),
+        again_most: Duration::from_micros(system.again_us),
+    };
+    let each_node = if system.policy.is_some() { 1 } else { run.threads * run.coroutines };
+    let requests = (run.cns * each_node).next_power_of_two() as u32;
+    let room = requests.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
+    Clients {
+        choice: Choice {
+            kind: system.lock,
+            recovery: if system.as_published { Recovery::Paper } else { Recovery::Fenced },
+            backs_off: system.backoff,
+            release: if system.release_by_swap { Release::Swap } else { Release::Add },
+            times,
+            threshold: system.threshold,
+            entries: system.queue_entries.unwrap_or(room),
+        },
+        policy: system.policy,
+        cns: run.cns as u16,
+        threads: run.threads as u16,
+        coroutines: run.coroutines as u16,
+        warmup: run.warmup.unwrap_or((run.secs / 10.0).min(1.0)),
+        secs: run.secs,
+    }
+}
+
+/// The lock system and its clients for a person.
+pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
+    format!("{} on {}, {} clients", clients.choice.kind, run.fabric.name(), clients.count())
+}
+
+/// What an audit has found.
+pub(super) fn verdict(findings: Option<&Vec<String>>) -> Verdict {
+    if findings.is_none_or(Vec::is_empty) { Verdict::Sound } else { Verdict::Unsound }
+}
+
+pub(super) fn rate(count: u64, secs: f64) -> String {
+    grouped((count as f64 / secs) as u64)
+}
+
+pub(super) fn per(count: u64, operations: u64) -> f64 {
+    count as f64 / operations.max(1) as f64
+}
+
+pub(super) fn micros(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+/// Mean and quantiles of latencies for a person, in microseconds.
+pub(super) fn quantiles(histogram: &Latencies) -> String {
+    let at = |quantile| micros(histogram.value_at_quantile(quantile));
+    let mean = histogram.mean() / 1000.0;
+    format!("{mean:.1} mean, {:.1} p50, {:.1} p99, {:.1} p99.9", at(0.5), at(0.99), at(0.999))
+}
+
+/// Mean and quantiles of latencies, in microseconds.
+pub(super) fn latency(histogram: &Latencies) -> serde_json::Value {
+    let at = |quantile| micros(histogram.value_at_quantile(quantile));
+    json!({
+        "mean_us": histogram.mean() / 1000.0,
+        "p50_us": at(0.5),
+        "p99_us": at(0.99),
+        "p999_us": at(0.999),
+    })
+}
+
+/// A result for a person: lines with a name and a value.
+#[derive(Default)]
+pub(super) struct Table(pub(super) String);
+
+impl Table {
+    pub(super) fn line(&mut self, name: &str, value: impl Display) {
+        _ = writeln!(self.0, "{name:<22}{value}");
+    }
+
+    /// What the operations have used.
+    pub(super) fn used(&mut self, clients: &Clients, used: &Used, operations: u64) {
+        let (verbs, of) = (&used.verbs, |count| per(count, operations));
+        self.line(
+            "an operation",
+            format!(
+                "{:.2} READ, {:.2} WRITE, {:.2} CAS, {:.2} FAA, {:.3} messages",
+                of(verbs.reads),
+                of(verbs.writes),
+                of(verbs.compare_and_swaps),
+                of(verbs.fetch_and_adds),
+                of(verbs.messages)
+            ),
+        );
+        if let Some(policy) = clients.policy {
+            let Transfers { local, remote } = used.transfers;
+            let (here, there) = (grouped(local), grouped(remote));
+            let value = format!("{policy}: {here} within nodes, {there} from the memory node");
+            self.line("transfers", value);
+        }
+        let retries = per(used.counts.retries, used.counts.acquired);
+        self.line("retries", format!("{retries:.3} an acquisition"));
+    }
+
+    /// What the machines did, and what the audit has found; `passed` says what it has looked at.
+    pub(super) fn end(
+        &mut self,
+        utilisation: Option<&Report>,
+        findings: Option<&Vec<String>>,
+        passed: &str,
+    ) {
+        if let Some(report) = utilisation {
+            self.line("busiest", busiest(report));
+            let memory = nodes(utilisation).into_iter().filter(NodeLoad::is_memory);
+            memory.for_each(|node| self.line("served", node));
+        }
+        match findings {
+            None => self.line("audit", "not made"),
+            Some(findings) if findings.is_empty() => {
+                self.line("audit", format!("passed: {passed}"))
+            }
+            Some(findings) => {
+                findings.iter().for_each(|finding| self.line("AUDIT FAILED", finding));
+            }
+        }
+    }
+}
+
+/// What every benchmark of a lock system reports.
+pub(super) fn as_json(
+    system: &SystemArgs,
+    run: &LockRunArgs,
+    clients: &Clients,
+    operations: u64,
+    used: &Used,
+) -> serde_json::Value {
+    let (verbs, counts) = (&used.verbs, &used.counts);
+    let of = |count| per(count, operations);
+    json!({
+        "lock": clients.choice.kind.name(),
+        "fabric": run.fabric.name(),
+        "as_published": system.as_published,
+        "clients": clients.count(),
+        "secs": clients.secs,
+        "operations": operations,
+        "operations_per_s": operations as f64 / clients.secs,
+        "reads": verbs.reads,
+        "writes": verbs.writes,
+        "compare_and_swaps": verbs.compare_and_swaps,
+        "fetch_and_adds": verbs.fetch_and_adds,
+        "messages": verbs.messages,
+        "per_operation": {
+            "read": of(verbs.reads),
+            "write": of(verbs.writes),
+            "compare_and_swap": of(verbs.compare_and_swaps),
+            "fetch_and_add": of(verbs.fetch_and_adds),
+            "messages": of(verbs.messages),
+        },
+        "policy": clients.policy.map(|policy| policy.to_string()),
+        "local_transfers": used.transfers.local,
+        "remote_transfers": used.transfers.remote,
+        "acquired": counts.acquired,
+        "retries": counts.retries,
+        "retries_per_acquisition": per(counts.retries, counts.acquired),
+        "waited": counts.waited,
+        "refetches": counts.refetches,
+        "resets": counts.resets,
+        "reset_us": micros(counts.reset_ns) / counts.resets.max(1) as f64,
+        "ghosts": counts.ghosts,
+    })
+}
+
+/// Adds the fields of one JSON object to another one.
+pub(super) fn extend(json: &mut serde_json::Value, with: serde_json::Value) {
+    if let (Some(json), serde_json::Value::Object(with)) = (json.as_object_mut(), with) {
+        json.extend(with);
+    }
+}
+
+/// What each node's NIC did for others; nothing unless that was simulated.
+pub fn nodes(utilisation: Option<&Report>) -> Vec<NodeLoad> {
+    utilisation.into_iter().flat_map(|used| NodeLoad::all(used, MEMORY_NODES)).collect()
+}
+
+/// The resource that bounds a simulated run, and its share.
+pub fn busiest(report: &Report) -> String {
+    report.bound().map_or_else(
+        || "nothing".to_owned(),
+        |found| format!("{:?}: {:.0} %", found.resource, 100.0 * found.busy),
+    )
+}
