@@ -136,7 +136,8 @@ impl LockLoad {
         let Habits { failing, long_reads, .. } = self.habits;
         let kind = self.choice.kind;
         if failing > 0.0 {
-            let goes_on = matches!(kind, Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock);
+            let goes_on =
+                matches!(kind, Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock | Kind::ShiftLockWide);
             if !goes_on || self.choice.recovery != Recovery::Paper {
                 let systems = "only dslr and shiftlock as published";
                 return Err(format!("{systems} go on after holders that fail"));
@@ -169,9 +170,10 @@ impl LockLoad {
         }
     }
 
-    /// Bytes from one lock object, of so many bytes, to the next.
-    const fn stride(&self, object: u64) -> u64 {
-        object + self.object_bytes
+    /// Bytes from one lock object, of so many bytes, to the next, which is on a multiple of
+    /// `alignment`.
+    const fn stride(&self, object: u64, alignment: u64) -> u64 {
+        (object + self.object_bytes).next_multiple_of(alignment)
     }
 }
 
@@ -375,15 +377,15 @@ impl<M: Machines> Visitor for Run<'_, M> {
     }
 }
 
-/// Registers memory for lock objects of so many bytes and what they protect, and for the counters
-/// of clocks behind them.
+/// Registers memory for lock objects of so many bytes, so aligned, and what they protect, and for
+/// the counters of clocks behind them.
 fn register<M: Machines>(
     machines: &M,
     load: &LockLoad,
-    object: u64,
+    (object, alignment): (u64, u64),
 ) -> Result<(LockSpace, Counters), DeployError> {
     let base = RemoteAddr::new(MEMORY, REGION, 0);
-    let space = LockSpace::new(base, object, load.stride(object), load.count);
+    let space = LockSpace::new(base, object, load.stride(object, alignment), load.count);
     let space = space.map_err(refused)?;
     let clocks = Counters { base: base.plus(space.bytes()), count: CLOCKS };
     let bytes = (space.bytes() + clocks.bytes()).next_multiple_of(4096);
@@ -399,7 +401,8 @@ impl<M: Machines> Run<'_, M> {
         F: Fn() -> A::System + Send + Sync + 'static,
     {
         let Self { machines, load, progress } = self;
-        let (space, clocks) = register(machines, load, offset_of_data(&make()))?;
+        let place = (offset_of_data(&make()), A::System::ALIGNMENT);
+        let (space, clocks) = register(machines, load, place)?;
         let roster = Roster::default();
         let chooser = KeyChooser::new(load.count, load.zipf);
         let ledger = load.audit.then(|| Ledger::new(load.count));

@@ -14,10 +14,11 @@ use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{
-    Config, Fault, Interleaving, MemoryFate, Scheduled, SimMachines, When, World,
+    Config, Fault, Interleaving, MemoryFate, Profile, Scheduled, SimMachines, When, World,
 };
+use lotus_fabric::verbs::Capabilities;
 use lotus_locks::local::Transfers;
-use lotus_locks::systems::{Choice, Declock, DslrTimes, Release};
+use lotus_locks::systems::{Choice, Declock, DslrTimes, Kind, Release};
 use lotus_locks::word::DeclockFields;
 use lotus_locks::{Counts, Recovery};
 use serde_json::json;
@@ -79,7 +80,8 @@ pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub(super) fn refuse(run: &LockRunArgs, load: &LockLoad) -> Result<(), Failure> {
-    load.check().and_then(|()| check_fabric(run, "locks alone")).map_err(Failure::Arguments)
+    let checked = load.check().and_then(|()| check_fabric(run, "locks alone", load.choice.kind));
+    checked.map_err(Failure::Arguments)
 }
 
 fn load(args: &LocksArgs) -> LockLoad {
@@ -147,8 +149,9 @@ pub(super) fn clients(run: &LockRunArgs) -> usize {
     run.cns * run.threads * run.coroutines
 }
 
-/// Refuses a fabric that cannot be had, or not for as many lanes; `what` is to run on it.
-pub(super) fn check_fabric(args: &LockRunArgs, what: &str) -> Result<(), String> {
+/// Refuses a fabric that cannot be had, or not for as many lanes, or that lacks what a lock system
+/// needs; `what` is to run on it.
+pub(super) fn check_fabric(args: &LockRunArgs, what: &str, kind: Kind) -> Result<(), String> {
     if (args.profile.is_some() || args.cn_cn_ns.is_some()) && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
     }
@@ -162,8 +165,23 @@ pub(super) fn check_fabric(args: &LockRunArgs, what: &str) -> Result<(), String>
         )),
         Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
         Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
-        _ => Ok(()),
+        Fabric::Sim if kind.needs_wide_atomics() => {
+            let profile = profile(args).map_err(|error| error.to_string())?;
+            fits(kind, profile.has_wide_atomics())
+        }
+        _ => fits(kind, false),
     }
+}
+
+/// Refuses a lock system for which there are no atomics on 16 bytes.
+fn fits(kind: Kind, wide_atomics: bool) -> Result<(), String> {
+    let fabric = Capabilities { wide_atomics, ..Capabilities::default() };
+    kind.fits(&fabric).map_err(|error| error.to_string())
+}
+
+/// Profile of the simulated cards.
+fn profile(args: &LockRunArgs) -> Result<Profile, DeployError> {
+    deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))
 }
 
 pub(super) fn on_machines(args: &LockRunArgs, load: &LockLoad) -> Result<LockOutcome, BenchError> {
@@ -197,7 +215,7 @@ pub(super) fn simulated(
     nodes: u16,
     schedule: Vec<Scheduled>,
 ) -> Result<SimMachines, DeployError> {
-    let mut profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
+    let mut profile = profile(args)?;
     if let Some(ns) = args.cn_cn_ns {
         profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
     }

@@ -27,7 +27,7 @@ use crate::show::{Verdict, screen};
 /// [`Failure`] if there is no result.
 pub fn run(args: &TreeArgs) -> Result<Verdict, Failure> {
     let (load, run) = (load(args), &args.run);
-    let checked = load.check().and_then(|()| check_fabric(run, "trees"));
+    let checked = load.check().and_then(|()| check_fabric(run, "trees", load.choice.kind));
     checked.and_then(|()| check_habits(args)).map_err(Failure::Arguments)?;
     let outputs = Outputs::check(run.json.as_deref(), None)?;
     let outcome = on_machines(run, &load)?;
