@@ -46,6 +46,7 @@ pub use client::{
 pub use contract::{
     Backoff, Counts, Event, Keeping, LockSpace, LockSystem, Member, NotHeld, Notice, Pacing, Peer,
     Peers, PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
+    WideVerb,
 };
 pub use service::{MemoryLocks, ObjectOf};
 pub use word::Mode;

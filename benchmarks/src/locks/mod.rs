@@ -95,7 +95,10 @@ impl LockLoad {
         self.clients.check(terms)?;
         let Clients { choice, policy, cns, .. } = self.clients;
         if failing > 0.0 {
-            let goes_on = matches!(choice.kind, Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock);
+            let goes_on = matches!(
+                choice.kind,
+                Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock | Kind::ShiftLockWide
+            );
             if !goes_on || choice.recovery != Recovery::Paper {
                 let systems = "only dslr and shiftlock as published";
                 return Err(format!("{systems} go on after holders that fail"));
@@ -282,7 +285,7 @@ impl<M: Machines> Visitor for Visit<'_, M> {
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
         let Self { machines, load, progress } = self;
         let object = offset_of_data(&make());
-        let stride = object + load.object_bytes;
+        let stride = (object + load.object_bytes).next_multiple_of(S::ALIGNMENT);
         let base = RemoteAddr::new(MEMORY, REGION, 0);
         let space = LockSpace::new(base, object, stride, load.count).map_err(refused)?;
         let clocks = lanes::register(machines, space.bytes())?;

@@ -15,7 +15,8 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 /// A lock system, and its options.
 #[derive(Clone, Debug, Args)]
 pub struct SystemArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, shiftlock-wide,
+    /// declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,
@@ -42,7 +43,7 @@ pub struct SystemArgs {
     /// dslr and dslr+: bound of the random back-off while counters are set back, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub again_us: u64,
-    /// shiftlock: writers that hold a lock one after another before readers have it.
+    /// shiftlock, shiftlock-wide: writers that hold a lock one after another before readers have it.
     #[arg(long, value_name = "N", default_value_t = ShiftLock::THRESHOLD)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
     pub threshold: u16,
@@ -126,8 +127,8 @@ pub struct LocksArgs {
     /// Time between a release and a client's next request, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub think_us: u64,
-    /// Share of holders that fail, and release nothing; dslr, dslr+ and shiftlock as published go
-    /// on.
+    /// Share of holders that fail, and release nothing; dslr, dslr+, shiftlock and shiftlock-wide
+    /// as published go on.
     #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = ratio)]
     pub failing: f64,
     /// Share of requests that read for long.

@@ -14,10 +14,11 @@ use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::shm::MAX_LANES;
-use lotus_fabric::sim::{Config, Interleaving, Report, Scheduled, SimMachines, World};
+use lotus_fabric::sim::{Config, Interleaving, Profile, Report, Scheduled, SimMachines, World};
+use lotus_fabric::verbs::Capabilities;
 use lotus_locks::Recovery;
 use lotus_locks::local::Transfers;
-use lotus_locks::systems::{Choice, Declock, DslrTimes, Release};
+use lotus_locks::systems::{Choice, Declock, DslrTimes, Kind, Release};
 use lotus_locks::word::DeclockFields;
 use serde_json::json;
 
@@ -73,8 +74,9 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
     Ok(outcome?)
 }
 
-/// Refuses a fabric that cannot be had, or not for as many lanes; `what` is to run on it.
-pub(super) fn check_fabric(args: &LockRunArgs, what: &str) -> Result<(), String> {
+/// Refuses a fabric that cannot be had, or not for as many lanes, or that lacks what a lock system
+/// needs; `what` is to run on it.
+pub(super) fn check_fabric(args: &LockRunArgs, what: &str, kind: Kind) -> Result<(), String> {
     if (args.profile.is_some() || args.cn_cn_ns.is_some()) && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
     }
@@ -88,8 +90,23 @@ pub(super) fn check_fabric(args: &LockRunArgs, what: &str) -> Result<(), String>
         )),
         Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
         Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
-        _ => Ok(()),
+        Fabric::Sim if kind.needs_wide_atomics() => {
+            let profile = profile(args).map_err(|error| error.to_string())?;
+            fits(kind, profile.has_wide_atomics())
+        }
+        _ => fits(kind, false),
     }
+}
+
+/// Refuses a lock system for which there are no atomics on 16 bytes.
+fn fits(kind: Kind, wide_atomics: bool) -> Result<(), String> {
+    let fabric = Capabilities { wide_atomics, ..Capabilities::default() };
+    kind.fits(&fabric).map_err(|error| error.to_string())
+}
+
+/// Profile of the simulated cards.
+fn profile(args: &LockRunArgs) -> Result<Profile, DeployError> {
+    deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))
 }
 
 /// Simulated machines, which meet these faults.
@@ -98,7 +115,7 @@ fn simulated(
     nodes: u16,
     schedule: Vec<Scheduled>,
 ) -> Result<SimMachines, DeployError> {
-    let mut profile = deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))?;
+    let mut profile = profile(args)?;
     if let Some(ns) = args.cn_cn_ns {
         profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
     }

@@ -90,7 +90,9 @@ pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub(super) fn refuse(run: &LockRunArgs, load: &LockLoad) -> Result<(), Failure> {
-    load.check().and_then(|()| check_fabric(run, "locks alone")).map_err(Failure::Arguments)
+    let kind = load.clients.choice.kind;
+    let checked = load.check().and_then(|()| check_fabric(run, "locks alone", kind));
+    checked.map_err(Failure::Arguments)
 }
 
 fn load(args: &LocksArgs) -> LockLoad {

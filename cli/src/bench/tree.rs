@@ -58,7 +58,8 @@ pub fn run(args: &TreeArgs) -> Result<Verdict, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub fn check(args: &TreeArgs) -> Result<(), Failure> {
-    let checked = load(args).check().and_then(|()| check_fabric(&args.run, "trees"));
+    let (load, kind) = (load(args), args.system.lock);
+    let checked = load.check().and_then(|()| check_fabric(&args.run, "trees", kind));
     checked.map_err(Failure::Arguments)?;
     match args.run.lose_ms {
         None => Ok(()),

@@ -104,11 +104,24 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["--lock", "spin"],
-            "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, declock",
+            "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, \
+             shiftlock-wide, declock",
         ),
         (&["--lock", "dslr-u", "--as-published"], "no dslr-u as published"),
         (&["--lock", "rma-rw"], "there is rma-rw as published only: it tolerates no failure"),
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
+        (
+            &["--lock", "shiftlock-wide"],
+            "there is shiftlock-wide as published only: its lock has no room for the mark of a reset",
+        ),
+        (
+            &["--lock", "shiftlock-wide", "--as-published"],
+            "shiftlock-wide needs atomics on 16 bytes, which only the simulated fabric has",
+        ),
+        (
+            &["--lock", "shiftlock-wide", "--as-published", "--fabric", "sim"],
+            "where its profile has extended.wide",
+        ),
         (&["--policy", "ts"], "there is no policy \"ts\"; there are remote-prefer, local-prefer"),
         (&["--policy", "local-bound:0"], "local-bound:K with K from 1 on"),
         (

@@ -78,6 +78,7 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "drtm", "--as-published", "--fabric", "sim"],
         &["--lock", "shiftlock", "--threshold", "2"],
         &["--lock", "shiftlock", "--cns", "2", "--fabric", "sim"],
+        &["--lock", "shiftlock-wide", "--as-published", "--fabric", "sim", "--profile", "cx5-100g"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
     ];

@@ -2,7 +2,7 @@
 //!
 //! In the paper, the keeper is the lock server. A memory node runs no code, so it is a compute
 //! node: the member that comes first by a hash of memory node, epoch and member. The era is in the
-//! word beside the head, and is raised by an atomic: the lock is freed once in an era also while
+//! word behind the lock, and is raised by an atomic: the lock is freed once in an era also while
 //! members do not agree on its keeper.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, LaneId, RemoteAddr};
 use lotus_fabric::rpc::{Patience, Responder};
+use lotus_fabric::wide::{WIDE_BYTES, WideSwap, value_of};
 
 use super::wire::{self, Message};
 use super::{Core, GivenUp};
@@ -59,21 +60,28 @@ impl Watches {
 
 impl<S: LockSystem> Core<S> {
     /// Looks at the lock of a waiter, and asks its keeper to free it if it is time. Returns the
-    /// head.
+    /// words of the lock.
     pub(super) async fn watch(
         self: &Rc<Self>,
         slot: u16,
         at: RemoteAddr,
         keeping: Keeping,
-    ) -> Result<u64, NotHeld> {
-        // The era first: if the head is that of a later one, it has changed.
-        let era = self.read_head(at.plus(8)).await?;
-        let head = self.read_head(at).await?;
-        let (seen, now) = (((keeping.count)(head), era), self.lane.executor().now());
+    ) -> Result<[u64; 2], NotHeld> {
+        // The era first: if the lock is that of a later one, it has changed.
+        let era = self.read_head(Self::era(at)).await?;
+        let first = self.read_head(at).await?;
+        let second = if S::WIDE { self.read_head(at.plus(8)).await? } else { 0 };
+        let words = [first, second];
+        let (seen, now) = (((keeping.count)(words), era), self.lane.executor().now());
         if self.watches.borrow_mut().look(slot, seen, now, keeping) {
             self.ask_keeper(at, era).await;
         }
-        Ok(head)
+        Ok(words)
+    }
+
+    /// The word of the era, behind the lock.
+    fn era(at: RemoteAddr) -> RemoteAddr {
+        at.plus(if S::WIDE { WIDE_BYTES as u64 } else { 8 })
     }
 
     /// Has the keeper of a lock free it, if `era` is the present one.
@@ -111,16 +119,43 @@ impl<S: LockSystem> Core<S> {
     async fn free_in(&self, at: RemoteAddr, era: u32, keeping: Keeping) -> Result<bool, GivenUp> {
         let era = u64::from(era);
         let raise = Verb::Swap { expected: era, new: era + 1 };
-        if self.verb(at.plus(8), raise).await? != Some(era) {
+        if self.verb(Self::era(at), raise).await? != Some(era) {
             return Ok(false);
         }
         loop {
-            let found = self.read(at).await?;
-            let swap = Verb::Swap { expected: found, new: (keeping.freed)(found) };
-            if self.verb(at, swap).await? == Some(found) {
+            let first = self.read(at).await?;
+            let second = if S::WIDE { self.read(at.plus(8)).await? } else { 0 };
+            let found = [first, second];
+            if self.replace(at, found, (keeping.freed)(found)).await? {
                 self.counts.borrow_mut().resets += 1;
                 return Ok(true);
             }
+        }
+    }
+
+    /// Replaces the words of a lock, if they are as expected. Returns whether they were.
+    async fn replace(
+        &self,
+        at: RemoteAddr,
+        expected: [u64; 2],
+        new: [u64; 2],
+    ) -> Result<bool, GivenUp> {
+        if !S::WIDE {
+            let swap = Verb::Swap { expected: expected[0], new: new[0] };
+            return Ok(self.verb(at, swap).await? == Some(expected[0]));
+        }
+        let swap = WideSwap {
+            compare: value_of(expected),
+            compare_mask: u128::MAX,
+            swap: value_of(new),
+            swap_mask: u128::MAX,
+        };
+        let used = self.connections.current(at.node());
+        let mut batch = self.lane.batch();
+        let found = batch.wide_compare_and_swap(at, swap);
+        match batch.post().await {
+            Ok(done) => Ok(done.words(found) == expected),
+            Err(_) => self.settle(at.node(), used).await.map(|()| false),
         }
     }
 }
@@ -133,8 +168,8 @@ mod tests {
         look: Duration::from_millis(5),
         patience: Duration::from_millis(30),
         again: Duration::from_millis(10),
-        count: |head| head,
-        freed: |head| head,
+        count: |[first, _]| first,
+        freed: |words| words,
     };
 
     #[test]

@@ -187,7 +187,7 @@ fn add_verb<S: LockSystem>(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> B
             };
             batch.masked_compare_and_swap(word, swap)
         }
-        Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) => {
+        Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) | Verb::Wide => {
             unreachable!("{verb:?} is on more than a word")
         }
     }
@@ -309,10 +309,13 @@ impl<S: LockSystem> Client<S> {
     /// The uses of `system`'s locks by the lane of `rpc`.
     ///
     /// # Panics
-    /// If the lane's number is beyond [`Waiter::LANES`].
+    /// If the lane's number is beyond [`Waiter::LANES`], or the system's locks are of 16 bytes and
+    /// the fabric has no atomics on as many ([`Kind::fits`](crate::systems::Kind::fits)).
     pub fn new(mut system: S, rpc: Rpc, identity: Identity) -> Self {
         let lane = rpc.lane().clone();
         assert!(lane.at().lane.0 < Waiter::LANES, "a node has fewer lanes that use locks");
+        let is_wide = lane.capabilities().wide_atomics;
+        assert!(is_wide || !S::WIDE, "locks of 16 bytes need atomics on as many");
         system.fit(&lane.capabilities());
         let Identity { member, peers, service } = identity;
         let stream = u64::from(lane.at().node.0) << 16 | u64::from(lane.at().lane.0);

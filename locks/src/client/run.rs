@@ -12,6 +12,7 @@ mod listening;
 mod queues;
 mod resets;
 mod sharing;
+mod wide;
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -59,8 +60,8 @@ pub(super) struct Run<S: LockSystem> {
     has_waited: bool,
     /// Time of the next question whether a node was lost; zero until the use waits.
     next_look: Nanos,
-    /// What the last verb of a lock with entries answers, and what they were: see
-    /// [`View::entries`]. Beside `doing`, which all systems copy.
+    /// What the last verb of a lock with entries answers, and what they were, or the second word of
+    /// a lock of 16 bytes: see [`View::entries`]. Beside `doing`, which all systems copy.
     answer: Answer,
     entries: Vec<u64>,
 }
@@ -403,7 +404,7 @@ impl<S: LockSystem> Run<S> {
             rng: &mut luck.rng,
             backoff: &mut luck.backoff,
             is_settled: &|life| core.peers.is_settled(life),
-            entries: if S::QUEUES { &self.entries } else { &[] },
+            entries: if S::QUEUES || S::WIDE { &self.entries } else { &[] },
         };
         core.system.step(&mut self.state, event, &mut view)
     }
@@ -411,6 +412,9 @@ impl<S: LockSystem> Run<S> {
     #[inline(always)]
     fn add(&mut self, core: &Core<S>, batch: &mut Batch, verb: Verb) -> Buffer {
         self.posts(core);
+        if S::WIDE {
+            return self.add_wide(core, batch, verb);
+        }
         if S::QUEUES {
             if verb.is_on_entries() {
                 return self.add_on_entries(core, batch, verb);
@@ -425,7 +429,8 @@ impl<S: LockSystem> Run<S> {
     /// What a verb has found, whose answer is in this buffer.
     #[inline(always)]
     fn found(&mut self, done: &Completed, buffer: Buffer) -> Event {
-        match S::QUEUES {
+        match S::QUEUES || S::WIDE {
+            true if S::WIDE => self.read_both(done.words(buffer)),
             true => self.read(done, buffer),
             false => Event::Found(done.words(buffer)[0]),
         }

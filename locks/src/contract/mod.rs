@@ -7,6 +7,7 @@ mod peers;
 mod space;
 mod system;
 mod waiter;
+mod wide;
 
 pub use backoff::{Backoff, Pacing};
 pub use keeping::Keeping;
@@ -17,3 +18,4 @@ pub use system::{
     Counts, Event, LockSystem, NotHeld, Promises, Recovery, Request, Step, Verb, View,
 };
 pub use waiter::Waiter;
+pub use wide::WideVerb;

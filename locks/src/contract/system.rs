@@ -11,7 +11,7 @@ use std::time::Duration;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::verbs::Capabilities;
 
-use super::{Backoff, Keeping, Notice, Waiter};
+use super::{Backoff, Keeping, Notice, Waiter, WideVerb};
 use crate::word::{Claimant, Head, Mode};
 
 /// Treatment of holders that are late or lost.
@@ -107,6 +107,9 @@ pub enum Verb {
     ReadAll,
     /// Fetch-and-add on the head, and READ of all entries behind it, in one round trip.
     AddAndRead(u64),
+    /// The verb on both words of the lock that [`LockSystem::wide`] says, which has more operands
+    /// than a step has room for. Only where the fabric has wide atomics.
+    Wide,
 }
 
 impl Verb {
@@ -187,7 +190,8 @@ pub struct View<'a> {
     pub backoff: &'a mut Backoff,
     /// See [`super::Peers::is_settled`].
     pub is_settled: &'a dyn Fn(Claimant) -> bool,
-    /// The entries, as the use's last verb that reads them has found them; none before.
+    /// The entries, as the use's last verb that reads them has found them; none before. Of a lock
+    /// of 16 bytes, its second word, as the last verb has found it.
     pub entries: &'a [u64],
 }
 
@@ -291,6 +295,13 @@ pub trait LockSystem: 'static {
     /// Whether verbs may be on the second word of the lock object, which then has counters; it is
     /// no claim, so the locks are never reset.
     const TWO_WORDS: bool = false;
+    /// Whether the lock is two words, at an address that is a multiple of sixteen, which
+    /// [`Verb::Read`] and [`Verb::Wide`] find together, and nothing else does: in
+    /// [`Event::Found`] is the first one, in [`View::entries`] the second. Such locks are had where
+    /// the fabric has wide atomics, and are not reset.
+    const WIDE: bool = false;
+    /// Bytes of which the address of a lock object has to be a multiple.
+    const ALIGNMENT: u64 = if Self::WIDE { 16 } else { 8 };
     /// Whether locks as published are freed by a keeper; see [`Self::keeping`].
     const KEEPS: bool = false;
 
@@ -349,8 +360,9 @@ pub trait LockSystem: 'static {
         None
     }
 
-    /// Whether the keeper has freed the lock of this head since the use is in its word.
-    fn was_freed(&self, _of: &Self::Use, _head: u64) -> bool {
+    /// Whether the keeper has freed the lock of these words since the use is in them; the second
+    /// is 0 unless the lock has it.
+    fn was_freed(&self, _of: &Self::Use, _words: [u64; 2]) -> bool {
         false
     }
 
@@ -378,6 +390,11 @@ pub trait LockSystem: 'static {
     /// Whether the verb of the last step is on the second word ([`Self::TWO_WORDS`]).
     fn is_second(&self, _of: &Self::Use) -> bool {
         false
+    }
+
+    /// The verb of the last step, if it is [`Verb::Wide`].
+    fn wide(&self, of: &Self::Use) -> WideVerb {
+        unreachable!("{of:?} has no verb on two words")
     }
 
     /// What the notice of the last [`Step::Tell`] says beside its names, in a form of the system's

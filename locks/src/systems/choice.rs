@@ -3,7 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Cas, CasRw, Declock, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw, ShiftLock};
+use lotus_fabric::verbs::Capabilities;
+
+use super::{
+    Cas, CasRw, Declock, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw, ShiftLock,
+    ShiftLockWide,
+};
 use crate::contract::{LockSystem, Pacing, Recovery};
 use crate::word::DeclockFields;
 
@@ -28,13 +33,15 @@ pub enum Kind {
     Drtm,
     /// [`ShiftLock`].
     ShiftLock,
+    /// [`ShiftLockWide`].
+    ShiftLockWide,
     /// [`Declock`].
     Declock,
 }
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Cas,
         Self::CasRw,
         Self::Dslr,
@@ -44,6 +51,7 @@ impl Kind {
         Self::RmaRw,
         Self::Drtm,
         Self::ShiftLock,
+        Self::ShiftLockWide,
         Self::Declock,
     ];
 
@@ -59,6 +67,7 @@ impl Kind {
             Self::RmaRw => "rma-rw",
             Self::Drtm => "drtm",
             Self::ShiftLock => "shiftlock",
+            Self::ShiftLockWide => "shiftlock-wide",
             Self::Declock => "declock",
         }
     }
@@ -70,7 +79,26 @@ impl Kind {
 
     /// Whether uses of a lock tell one another of themselves ([`LockSystem::TELLS`]).
     pub const fn tells(self) -> bool {
-        matches!(self, Self::Mcs | Self::RmaRw | Self::ShiftLock | Self::Declock)
+        matches!(
+            self,
+            Self::Mcs | Self::RmaRw | Self::ShiftLock | Self::ShiftLockWide | Self::Declock
+        )
+    }
+
+    /// Whether it does not work without atomics on 16 bytes ([`LockSystem::WIDE`]).
+    pub const fn needs_wide_atomics(self) -> bool {
+        matches!(self, Self::ShiftLockWide)
+    }
+
+    /// Whether the system works on a fabric that can do this.
+    ///
+    /// # Errors
+    /// [`Unoffered::TooWide`].
+    pub const fn fits(self, fabric: &Capabilities) -> Result<(), Unoffered> {
+        match self.needs_wide_atomics() && !fabric.wide_atomics {
+            true => Err(Unoffered::TooWide(self)),
+            false => Ok(()),
+        }
     }
 
     /// Whether the system can be had with this treatment of holders that are late or lost.
@@ -81,6 +109,7 @@ impl Kind {
         match (self, recovery) {
             (Self::DslrU, Recovery::Paper) => Err(Unoffered::Unpublished(self)),
             (Self::RmaRw | Self::Drtm, Recovery::Fenced) => Err(Unoffered::Unfenced(self)),
+            (Self::ShiftLockWide, Recovery::Fenced) => Err(Unoffered::Markless(self)),
             _ => Ok(()),
         }
     }
@@ -96,11 +125,11 @@ impl fmt::Display for Kind {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, \
-     drtm, shiftlock, declock"
+     drtm, shiftlock, shiftlock-wide, declock"
 )]
 pub struct UnknownKind(String);
 
-/// A treatment of holders that are late or lost with which a system cannot be had.
+/// What a system cannot be had with: a treatment of holders that are late or lost, or a fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unoffered {
     /// Its paper does not say what becomes of them.
@@ -109,6 +138,15 @@ pub enum Unoffered {
     /// It is a baseline, which tolerates no failure.
     #[error("there is {0} as published only: it tolerates no failure")]
     Unfenced(Kind),
+    /// Its locks have no room for the mark of a reset.
+    #[error("there is {0} as published only: its lock has no room for the mark of a reset")]
+    Markless(Kind),
+    /// The fabric has no atomics on 16 bytes.
+    #[error(
+        "{0} needs atomics on 16 bytes, which only the simulated fabric has, where its profile has \
+         extended.wide"
+    )]
+    TooWide(Kind),
 }
 
 impl FromStr for Kind {
@@ -134,7 +172,8 @@ pub struct Choice {
     pub release: Release,
     /// Times of the systems of DSLR.
     pub times: DslrTimes,
-    /// Number of writers of `shiftlock` that hold a lock one after another before readers have it.
+    /// Number of writers of `shiftlock` and `shiftlock-wide` that hold a lock one after another
+    /// before readers have it.
     pub threshold: u16,
     /// Entries of the queues of `declock`; see [`DeclockFields::fits`](crate::word::DeclockFields).
     pub entries: u32,
@@ -186,6 +225,7 @@ impl Choice {
             Kind::RmaRw => visitor.visit(RmaRw::published),
             Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
             Kind::ShiftLock => visitor.visit(move || ShiftLock::new(recovery, threshold)),
+            Kind::ShiftLockWide => visitor.visit(move || ShiftLockWide::published(threshold)),
             Kind::Declock => visitor.visit(move || Declock::new(recovery, entries)),
         }
     }
@@ -203,6 +243,7 @@ impl Choice {
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
             Kind::ShiftLock => Some(ShiftLock::CAPACITY),
+            Kind::ShiftLockWide => Some(ShiftLockWide::CAPACITY),
             Kind::Declock => Some(DeclockFields::new(self.entries).most_requests()),
         }
     }
@@ -231,7 +272,7 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(Choice::of(kind).visit(Name), kind.name());
         }
-        let baselines = [Kind::RmaRw, Kind::Drtm];
+        let baselines = [Kind::RmaRw, Kind::Drtm, Kind::ShiftLockWide];
         for (recovery, expected) in
             [(Recovery::Fenced, &baselines[..]), (Recovery::Paper, &[Kind::DslrU])]
         {
@@ -239,6 +280,11 @@ mod tests {
             let unoffered: Vec<_> = unoffered.collect();
             assert_eq!(unoffered, expected, "{recovery:?}");
             assert!(unoffered.iter().all(|kind| Choice::of(*kind).recovery != recovery));
+        }
+        for (wide_atomics, expected) in [(true, &[][..]), (false, &[Kind::ShiftLockWide])] {
+            let fabric = Capabilities { wide_atomics, ..Capabilities::default() };
+            let unfit = Kind::ALL.into_iter().filter(|kind| kind.fits(&fabric).is_err());
+            assert_eq!(unfit.collect::<Vec<_>>(), expected);
         }
         let error = "spin".parse::<Kind>().unwrap_err().to_string();
         assert!(Kind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");

@@ -20,4 +20,4 @@ pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};
 pub use mcs::{Mcs, McsUse};
 pub use rma_rw::{RmaRw, RmaRwUse};
-pub use shiftlock::{ShiftLock, ShiftUse};
+pub use shiftlock::{ShiftLock, ShiftLockWide, ShiftUse, Shifts};

@@ -1,5 +1,6 @@
 //! `shiftlock`: a queue of writers that hand the lock on, beside a count of readers (ShiftLock §3).
-//! The word is [`ShiftWord`], half as long as the published one.
+//! The lock is a [`ShiftWord`], half as long as the published one; or, in [`ShiftLockWide`], a
+//! [`WideShiftWord`], which is that one.
 //!
 //! *Readers* count themselves. Without a writer they have the lock; otherwise they read the word
 //! from time to time until its epoch is another. To release it, they count themselves out, and
@@ -47,7 +48,14 @@
 //!
 //! Without masked atomics, a writer swaps the whole word, and tries again as long as others come
 //! between; the last writer in the queue does so for as long as readers come.
+//!
+//! # Of 16 bytes
+//! Each of these verbs is one masked atomic on both words, and there is no doing without. The lock
+//! has no room for the mark of a reset, so it is had as published only.
 
+mod layout;
+
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use lotus_fabric::verbs::Capabilities;
@@ -55,9 +63,10 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::contract::{
     Event, Keeping, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step,
-    Verb, View, Waiter,
+    Verb, View, Waiter, WideVerb,
 };
-use crate::word::{Head, Mode, ShiftWord};
+use crate::word::{Head, Mode, ShiftWord, WideShiftWord};
+use layout::{Deed, Layout};
 
 /// Time between two looks at the word: the unit of the back-off of ShiftLock §2.3.
 const LOOK: Duration = Duration::from_nanos(1862);
@@ -65,60 +74,61 @@ const LOOK: Duration = Duration::from_nanos(1862);
 /// Longest time for which a holder has the lock, as published (ShiftLock §3.6).
 const LEASE: Duration = Duration::from_millis(10);
 
-/// Three leases, and what clocks drift apart meanwhile: one part in ten thousand.
-const KEEPING: Keeping = Keeping {
-    look: Duration::from_millis(5),
-    patience: Duration::from_micros(3 * (10_000 + 1)),
-    again: LEASE,
-    count: |head| ShiftWord::of(head).releases() as u64,
-    freed: |head| ShiftWord::of(head).freed().word(),
-};
+/// Most writers that hold a lock one after another: hand-overs have twelve bits for their number.
+const MAX_THRESHOLD: u16 = 4095;
 
-/// The system. See the module's documentation.
+/// The system in words of eight bytes. See the module's documentation.
+pub type ShiftLock = Shifts<ShiftWord>;
+
+/// The system in 16 bytes, as published. See the module's documentation.
+pub type ShiftLockWide = Shifts<WideShiftWord>;
+
+/// The system, on locks of this layout.
 #[derive(Clone, Copy, Debug)]
-pub struct ShiftLock {
+pub struct Shifts<W> {
     recovery: Recovery,
     /// Number of writers that hold the lock one after another before the readers have it.
     threshold: u16,
     /// Whether the fabric has masked atomics.
     has_masks: bool,
+    layout: PhantomData<W>,
 }
 
 /// State of a use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ShiftUse {
+pub struct ShiftUse<W = ShiftWord> {
     me: Peer,
     is_reader: bool,
-    at: At,
+    at: At<W>,
     /// The word that it has found when it counted itself, or made itself the tail.
-    entry: ShiftWord,
+    entry: W,
     /// A writer's: count of releases and epoch while it holds the lock. Before that, they are those
     /// that it has found or was told of; afterwards, those that it tells.
-    now: ShiftWord,
+    now: W,
     /// Number of writers that have held the lock since the readers, before it.
     writers: u16,
     successor: Option<Peer>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum At {
+enum At<W> {
     /// A reader counts itself, or is about to.
     Joining,
     /// A reader waits for the next epoch; the word that it has found last.
-    Waiting(ShiftWord),
+    Waiting(W),
     /// A reader takes back its count from this word.
-    Withdrawing(ShiftWord),
+    Withdrawing(W),
     /// A reader releases the lock.
     Leaving,
     /// A writer makes itself the tail, or is about to; the word that a swap expects, without masks.
-    Asking(Option<ShiftWord>),
+    Asking(Option<W>),
     /// It has told the one before it, or is about to, and waits to be told.
     Behind,
     /// It waits for the readers: for a count of releases that it knows.
     Draining,
     Held,
     /// It takes its name out of the word; the word that a swap expects, without masks.
-    Closing(Option<ShiftWord>),
+    Closing(Option<W>),
     /// Another has come after it; it is not known yet which one.
     Followed,
     /// It counts its release; whether it gives the lock to the readers.
@@ -139,40 +149,73 @@ impl ShiftLock {
     /// The system, with this treatment of lost holders. The readers have the lock after `threshold`
     /// writers in a row: after one if that is zero, and after 4,095 at the latest.
     pub const fn new(recovery: Recovery, threshold: u16) -> Self {
-        // Hand-overs say the number of writers where the word has that of the readers.
-        let most = ShiftWord::MAX_READERS as u16;
-        let threshold = if threshold > most { most } else { threshold };
-        Self { recovery, threshold, has_masks: false }
+        Self::of(recovery, threshold)
+    }
+}
+
+impl ShiftLockWide {
+    /// Largest number of requests for one lock that may be outstanding together: as many readers
+    /// have room in the lock.
+    pub const CAPACITY: u32 = WideShiftWord::MAX_READERS;
+
+    /// The system, as published (ShiftLock §3.7). The threshold is that of [`ShiftLock::new`].
+    pub const fn published(threshold: u16) -> Self {
+        Self::of(Recovery::Paper, threshold)
+    }
+}
+
+impl<W> Shifts<W> {
+    const fn of(recovery: Recovery, threshold: u16) -> Self {
+        let threshold = if threshold > MAX_THRESHOLD { MAX_THRESHOLD } else { threshold };
+        Self { recovery, threshold, has_masks: false, layout: PhantomData }
+    }
+}
+
+impl<W: Layout> Shifts<W> {
+    /// What a use does to the lock where it is.
+    #[inline(always)]
+    fn deed(of: &ShiftUse<W>) -> Deed<W> {
+        match of.at {
+            At::Joining => Deed::Join,
+            At::Waiting(_) | At::Draining => Deed::Read,
+            At::Withdrawing(seen) => Deed::Withdraw(seen),
+            At::Leaving => Deed::Leave,
+            At::Asking(seen) => Deed::Enqueue(of.me.who, seen.unwrap_or_default()),
+            At::Closing(Some(seen)) => Deed::Close(seen),
+            At::Closing(None) => Deed::Close(of.now.with_tail(of.me.who.raw()).with_readers(0)),
+            At::Counting(true) => Deed::Count(Some(of.now.is_odd())),
+            At::Counting(false) | At::Telling(true) => Deed::Count(None),
+            at @ (At::Behind | At::Held | At::Followed | At::Telling(false)) => {
+                unreachable!("nothing is done to the lock at {at:?}")
+            }
+        }
+    }
+
+    /// Posts the verb of a use that has come so far.
+    #[inline(always)]
+    fn post(&self, of: &ShiftUse<W>) -> Step {
+        Step::Post(W::verb(Self::deed(of), self.has_masks))
     }
 
     /// Counts a reader, or makes a writer the tail of the word that was `seen` last.
     #[inline]
-    fn ask(&self, of: &mut ShiftUse, seen: ShiftWord) -> Step {
-        if of.is_reader {
-            of.at = At::Joining;
-            return Step::Post(Verb::Add(ShiftWord::READER));
-        }
-        let new = |word: ShiftWord| word.with_tail(of.me.who.raw()).word();
-        if self.has_masks {
-            of.at = At::Asking(None);
-            return Step::Post(Verb::Exchange {
-                mask: ShiftWord::TAIL,
-                new: new(ShiftWord::of(0)),
-            });
-        }
-        of.at = At::Asking(Some(seen));
-        Step::Post(Verb::Swap { expected: seen.word(), new: new(seen) })
+    fn ask(&self, of: &mut ShiftUse<W>, seen: W) -> Step {
+        of.at = match of.is_reader {
+            true => At::Joining,
+            false => At::Asking((!self.has_masks).then_some(seen)),
+        };
+        self.post(of)
     }
 
     /// What a reader has found that counts itself.
     #[inline]
-    fn joined(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
+    fn joined(&self, of: &mut ShiftUse<W>, found: W) -> Step {
         if found.is_resetting() {
             return Step::Barred;
         }
         let readers = found.readers();
         // As published, it may be one less than none.
-        let has_room = readers < ShiftWord::MAX_READERS || self.recovery == Recovery::Paper;
+        let has_room = readers < W::MAX_READERS || self.recovery == Recovery::Paper;
         assert!(has_room, "{readers} readers: there is no room for another");
         of.entry = found;
         if found.tail() == 0 {
@@ -184,12 +227,12 @@ impl ShiftLock {
     }
 
     /// Whether the keeper has freed the lock, as published, since a use has found it.
-    fn has_leapt(&self, of: &ShiftUse, found: ShiftWord) -> bool {
+    fn has_leapt(&self, of: &ShiftUse<W>, found: W) -> bool {
         self.recovery == Recovery::Paper && found.has_leapt(of.entry)
     }
 
     /// What a reader sees that waits.
-    fn looked(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
+    fn looked(&self, of: &mut ShiftUse<W>, found: W) -> Step {
         // Before the epoch, which says nothing then.
         if found.is_resetting() || self.has_leapt(of, found) {
             return Step::Barred;
@@ -203,24 +246,23 @@ impl ShiftLock {
     }
 
     /// A reader gives up, and has seen this word last.
-    fn withdraw(of: &mut ShiftUse, seen: ShiftWord) -> Step {
+    fn withdraw(&self, of: &mut ShiftUse<W>, seen: W) -> Step {
         if seen.is_odd() != of.entry.is_odd() {
-            return Self::leave_readers(of);
+            return self.leave_readers(of);
         }
         of.at = At::Withdrawing(seen);
-        let new = seen.word().wrapping_sub(ShiftWord::READER);
-        Step::Post(Verb::Swap { expected: seen.word(), new })
+        self.post(of)
     }
 
     #[inline]
-    const fn leave_readers(of: &mut ShiftUse) -> Step {
+    fn leave_readers(&self, of: &mut ShiftUse<W>) -> Step {
         of.at = At::Leaving;
-        Step::Post(Verb::Add(ShiftWord::RELEASE.wrapping_sub(ShiftWord::READER)))
+        self.post(of)
     }
 
     /// What it has found that makes a writer the tail.
     #[inline]
-    fn asked(&self, of: &mut ShiftUse, expected: Option<ShiftWord>, found: ShiftWord) -> Step {
+    fn asked(&self, of: &mut ShiftUse<W>, expected: Option<W>, found: W) -> Step {
         if found.is_resetting() {
             return Step::Barred;
         }
@@ -247,7 +289,7 @@ impl ShiftLock {
     }
 
     /// What a writer sees that waits for readers.
-    fn drained(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
+    fn drained(&self, of: &mut ShiftUse<W>, found: W) -> Step {
         if found.is_resetting() || self.has_leapt(of, found) {
             return Step::Barred;
         }
@@ -259,9 +301,9 @@ impl ShiftLock {
     }
 
     #[inline]
-    fn leave(&self, of: &mut ShiftUse) -> Step {
+    fn leave(&self, of: &mut ShiftUse<W>) -> Step {
         if of.is_reader {
-            return Self::leave_readers(of);
+            return self.leave_readers(of);
         }
         match of.successor {
             Some(successor) => self.pass_on(of, successor),
@@ -272,19 +314,14 @@ impl ShiftLock {
     /// Takes a writer's name out of the word, which was `seen` last, and gives the lock to the
     /// readers.
     #[inline]
-    fn close(&self, of: &mut ShiftUse, seen: ShiftWord) -> Step {
-        let (expected, new) = (seen.word(), seen.closed().word());
-        if self.has_masks {
-            of.at = At::Closing(None);
-            return Step::Post(Verb::SwapPart { expected, new });
-        }
-        of.at = At::Closing(Some(seen));
-        Step::Post(Verb::Swap { expected, new })
+    fn close(&self, of: &mut ShiftUse<W>, seen: W) -> Step {
+        of.at = At::Closing((!self.has_masks).then_some(seen));
+        self.post(of)
     }
 
     /// What it has found that takes its name out.
     #[inline]
-    fn closed(&self, of: &mut ShiftUse, expected: Option<ShiftWord>, found: ShiftWord) -> Step {
+    fn closed(&self, of: &mut ShiftUse<W>, expected: Option<W>, found: W) -> Step {
         let is_tail = found.tail() == of.me.who.raw();
         let is_out = is_tail && expected.is_none_or(|expected| expected == found);
         if is_out || found.is_resetting() {
@@ -301,7 +338,7 @@ impl ShiftLock {
     }
 
     /// Counts a writer's release, before the lock is its successor's.
-    fn pass_on(&self, of: &mut ShiftUse, successor: Peer) -> Step {
+    fn pass_on(&self, of: &mut ShiftUse<W>, successor: Peer) -> Step {
         let changes = of.writers.saturating_add(1) >= self.threshold;
         let is_early = self.recovery == Recovery::Paper || broken(Rule::CountsPrecedeHandovers);
         if is_early && !changes {
@@ -310,16 +347,11 @@ impl ShiftLock {
             return Step::Tell(Notice::new(Said::Handover, successor));
         }
         of.at = At::Counting(changes);
-        let epoch = match (changes, of.now.is_odd()) {
-            (false, _) => 0,
-            (true, false) => ShiftWord::EPOCH,
-            (true, true) => ShiftWord::EPOCH.wrapping_neg(),
-        };
-        Step::Post(Verb::Add(ShiftWord::RELEASE.wrapping_add(epoch)))
+        self.post(of)
     }
 
     /// What it has found that counts a writer's release.
-    fn counted(of: &mut ShiftUse, changes: bool, found: ShiftWord) -> Step {
+    fn counted(of: &mut ShiftUse<W>, changes: bool, found: W) -> Step {
         if found.is_resetting() {
             return Step::Gone(Ok(()));
         }
@@ -334,10 +366,10 @@ impl ShiftLock {
     }
 
     /// What a use does when its verb had no answer.
-    fn lost(&self, of: &ShiftUse) -> Step {
+    fn lost(&self, of: &ShiftUse<W>) -> Step {
         match (of.at, self.recovery) {
             // A READ changes nothing, so there is nothing to doubt.
-            (At::Waiting(_) | At::Draining, _) => Step::Post(Verb::Read),
+            (At::Waiting(_) | At::Draining, _) => self.post(of),
             (_, Recovery::Fenced) => Step::Doubt,
             (_, Recovery::Paper) => Step::Gone(Err(NotHeld::Unavailable)),
         }
@@ -345,7 +377,7 @@ impl ShiftLock {
 
     /// What the verb of a use has found.
     #[inline]
-    fn found(&self, of: &mut ShiftUse, found: ShiftWord) -> Step {
+    fn found(&self, of: &mut ShiftUse<W>, found: W) -> Step {
         match of.at {
             At::Joining => self.joined(of, found),
             At::Waiting(_) => self.looked(of, found),
@@ -353,7 +385,7 @@ impl ShiftLock {
             At::Withdrawing(_) if found.is_resetting() || self.has_leapt(of, found) => {
                 Step::Gone(Ok(()))
             }
-            At::Withdrawing(_) => Self::withdraw(of, found),
+            At::Withdrawing(_) => self.withdraw(of, found),
             At::Leaving | At::Telling(true) => Step::Gone(Ok(())),
             At::Asking(expected) => self.asked(of, expected, found),
             At::Draining => self.drained(of, found),
@@ -366,22 +398,23 @@ impl ShiftLock {
     }
 }
 
-impl LockSystem for ShiftLock {
-    type Use = ShiftUse;
+impl<W: Layout> LockSystem for Shifts<W> {
+    type Use = ShiftUse<W>;
 
     const TELLS: bool = true;
 
     const KEEPS: bool = true;
 
-    const COMPARED: u64 = ShiftWord::TAIL;
+    const WIDE: bool = W::IS_WIDE;
 
-    const REPLACED: u64 = ShiftWord::CLOSED;
+    const COMPARED: u64 = W::COMPARED;
 
-    const LATER: Option<fn(u64, u64) -> bool> =
-        Some(|one, other| !ShiftWord::of(other).is_since(ShiftWord::of(one)));
+    const REPLACED: u64 = W::REPLACED;
+
+    const LATER: Option<fn(u64, u64) -> bool> = Some(W::is_later);
 
     fn name(&self) -> &'static str {
-        "shiftlock"
+        W::NAME
     }
 
     fn promises(&self) -> Promises {
@@ -390,70 +423,71 @@ impl LockSystem for ShiftLock {
     }
 
     fn keeping(&self) -> Option<Keeping> {
-        (self.recovery == Recovery::Paper).then_some(KEEPING)
+        (self.recovery == Recovery::Paper).then(keeping::<W>)
     }
 
-    fn was_freed(&self, of: &ShiftUse, head: u64) -> bool {
+    fn was_freed(&self, of: &ShiftUse<W>, [first, second]: [u64; 2]) -> bool {
         let is_counted = !matches!(of.at, At::Joining | At::Asking(_));
-        is_counted && self.has_leapt(of, ShiftWord::of(head))
+        is_counted && self.has_leapt(of, W::found(first, &[second]))
     }
 
     /// As published, there is an era beside the word.
     fn object_bytes(&self) -> u64 {
-        16
+        W::OBJECT_BYTES
     }
 
-    fn can_leave(&self, of: &ShiftUse) -> bool {
+    fn wide(&self, of: &ShiftUse<W>) -> WideVerb {
+        W::wide(Self::deed(of))
+    }
+
+    fn can_leave(&self, of: &ShiftUse<W>) -> bool {
         matches!(of.at, At::Joining | At::Waiting(_) | At::Asking(_))
     }
 
     fn head(&self) -> Option<Head> {
-        (self.recovery == Recovery::Fenced).then_some(ShiftWord::HEAD)
+        if self.recovery == Recovery::Fenced { W::HEAD } else { None }
     }
 
     fn is_free(&self, head: u64) -> bool {
-        ShiftWord::of(head).is_free()
+        W::found(head, &[]).is_free()
     }
 
     fn may_have_writer(&self, head: u64) -> bool {
-        ShiftWord::of(head).tail() != 0
+        W::found(head, &[]).tail() != 0
     }
 
     fn fit(&mut self, fabric: &Capabilities) {
-        self.has_masks = fabric.masked_atomics;
+        self.has_masks = fabric.masked_atomics || W::IS_WIDE;
     }
 
     #[inline]
-    fn start(&self, request: Request) -> ShiftUse {
+    fn start(&self, request: Request) -> ShiftUse<W> {
         let is_reader = request.mode == Mode::Shared;
         ShiftUse {
             me: Peer { who: request.who, number: 0 },
             is_reader,
             at: if is_reader { At::Joining } else { At::Asking(None) },
-            entry: ShiftWord::of(0),
-            now: ShiftWord::of(0),
+            entry: W::default(),
+            now: W::default(),
             writers: 0,
             successor: None,
         }
     }
 
     #[inline]
-    fn renumber(&self, of: &mut ShiftUse, number: u64) {
+    fn renumber(&self, of: &mut ShiftUse<W>, number: u64) {
         of.me.number = number;
     }
 
-    /// Count of releases and epoch as in the word; in the place of the readers, the number of
-    /// writers in a row.
-    fn says(&self, of: &ShiftUse) -> u64 {
-        let word = ShiftWord::free(of.now.releases()).in_epoch(of.now.is_odd());
-        word.with_readers(u32::from(of.writers)).word()
+    /// Count of releases, epoch, and number of writers in a row.
+    fn says(&self, of: &ShiftUse<W>) -> u64 {
+        of.now.says(of.writers)
     }
 
-    fn take_note(&self, of: &mut ShiftUse, notice: Notice, says: u64) -> bool {
-        let says = ShiftWord::of(says);
+    fn take_note(&self, of: &mut ShiftUse<W>, notice: Notice, says: u64) -> bool {
         match notice.said() {
             Said::Successor => {
-                let is_known = self.recovery == Recovery::Paper || says.is_since(of.entry);
+                let is_known = self.recovery == Recovery::Paper || of.entry.is_said_since(says);
                 is_known && !of.is_reader
             }
             // As published, it may be meant for a former use of the name, whatever this one does.
@@ -463,13 +497,13 @@ impl LockSystem for ShiftLock {
                 false
             }
             Said::Handover | Said::ModeChanged => {
-                (of.now, of.writers) = (says, says.readers() as u16);
+                (of.now, of.writers) = of.entry.told(says);
                 true
             }
         }
     }
 
-    fn hear(&self, of: &mut ShiftUse, notice: Notice) -> Step {
+    fn hear(&self, of: &mut ShiftUse<W>, notice: Notice) -> Step {
         match (of.at, notice.said()) {
             (At::Behind, Said::Handover) => {
                 of.at = At::Held;
@@ -492,20 +526,20 @@ impl LockSystem for ShiftLock {
     }
 
     #[inline]
-    fn step(&self, of: &mut ShiftUse, event: Event, _: &mut View<'_>) -> Step {
+    fn step(&self, of: &mut ShiftUse<W>, event: Event, view: &mut View<'_>) -> Step {
         match (of.at, event) {
-            (_, Event::Found(found)) => self.found(of, ShiftWord::of(found)),
+            (_, Event::Found(found)) => self.found(of, W::found(found, view.entries)),
             (_, Event::Begin) => {
                 (of.successor, of.writers) = (None, 0);
-                self.ask(of, ShiftWord::of(0))
+                self.ask(of, W::default())
             }
             (At::Asking(seen), Event::Paused) => self.ask(of, seen.unwrap_or_default()),
-            (At::Waiting(_) | At::Draining, Event::Paused) => Step::Post(Verb::Read),
+            (At::Waiting(_) | At::Draining, Event::Paused) => self.post(of),
             (At::Behind, Event::Told) => Step::Listen,
             (At::Telling(false), Event::Told) => Step::Gone(Ok(())),
-            (At::Telling(true), Event::Told) => Step::Post(Verb::Add(ShiftWord::RELEASE)),
+            (At::Telling(true), Event::Told) => self.post(of),
             (At::Held, Event::Leave) => self.leave(of),
-            (At::Waiting(seen), Event::Leave) => Self::withdraw(of, seen),
+            (At::Waiting(seen), Event::Leave) => self.withdraw(of, seen),
             // Nothing of it is in the word.
             (At::Joining | At::Asking(_), Event::Leave) => Step::Gone(Ok(())),
             (_, Event::Lost) => self.lost(of),
@@ -514,5 +548,18 @@ impl LockSystem for ShiftLock {
     }
 }
 
+/// Three leases, and what clocks drift apart meanwhile: one part in ten thousand.
+fn keeping<W: Layout>() -> Keeping {
+    Keeping {
+        look: Duration::from_millis(5),
+        patience: Duration::from_micros(3 * (10_000 + 1)),
+        again: LEASE,
+        count: |[first, second]| W::found(first, &[second]).releases(),
+        freed: |[first, second]| W::found(first, &[second]).freed().words(),
+    }
+}
+
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wide_tests;

@@ -369,7 +369,8 @@ pub(super) async fn prepare<A: Access>(seat: &Seat<A>) {
         while !written {
             let mut batch = seat.lane.batch();
             let object = seat.space.object(lock);
-            let word = if A::System::TWO_WORDS { object.plus(8) } else { object };
+            let is_second = A::System::TWO_WORDS || A::System::WIDE;
+            let word = if is_second { object.plus(8) } else { object };
             batch.write_word(word, seat.settings.first_word);
             written = batch.post().await.is_ok();
             if !written {

@@ -275,6 +275,7 @@ pub fn nearly_used_up(choice: Choice) -> Option<u64> {
         }
         // The count of releases.
         Kind::ShiftLock => return Some(ShiftWord::free((1 << 26) - 3).word()),
+        Kind::ShiftLockWide => return Some(u64::MAX - 2),
         Kind::DslrU => {
             let count = UpdateTickets::LIMIT - 3;
             let (n_x, n_s, n_u) = (count, count, count);

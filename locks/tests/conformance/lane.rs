@@ -52,7 +52,7 @@ impl<S: LockSystem> Place<S> {
     }
 }
 
-/// Runs `life` on a lane, to its end.
+/// Runs `life` on a lane, to its end. Only locks of 16 bytes have cards with masked atomics.
 pub fn on_lane<S, F, T>(
     make: impl Fn() -> S + Send + 'static,
     life: impl FnOnce(Rc<Place<S>>) -> F + Send + 'static,
@@ -62,7 +62,7 @@ where
     F: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    on_lane_of("cx3-56g", make, life)
+    on_lane_of(if S::WIDE { "ideal" } else { "cx3-56g" }, make, life)
 }
 
 /// The same with the simulated cards of this profile.

@@ -199,7 +199,8 @@ impl World {
             | Verb::SwapPart { .. }
             | Verb::Write { .. }
             | Verb::ReadAll
-            | Verb::AddAndRead(_) => unreachable!("tickets are added"),
+            | Verb::AddAndRead(_)
+            | Verb::Wide => unreachable!("tickets are added"),
         };
         let (mode, count) = self.request(state, index);
         let client = &mut state.clients[index];

@@ -218,7 +218,8 @@ impl World {
             | Verb::SwapPart { .. }
             | Verb::Write { .. }
             | Verb::ReadAll
-            | Verb::AddAndRead(_) => unreachable!("tickets are added"),
+            | Verb::AddAndRead(_)
+            | Verb::Wide => unreachable!("tickets are added"),
             Verb::Swap { expected, new } => {
                 if self.broken == Some(Rule::DrainsWaitForTheirTurn) {
                     state.head = new;

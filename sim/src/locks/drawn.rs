@@ -51,7 +51,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
         Err(_) => without_faults(choice, settings),
     };
     let settings = Settings { policy: policy(seed, choice), ..settings };
-    let is_masked = choice.kind.likes_masks() && rng.random();
+    let is_masked = choice.kind.needs_wide_atomics() || choice.kind.likes_masks() && rng.random();
     let profile = if is_masked { MASKED } else { PROFILE };
     LockScenario { choice, settings, faults, profile }.with(recovery)
 }
@@ -131,6 +131,7 @@ pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
             RmaRwCounts::new(count, count).word()
         }
         Kind::ShiftLock => ShiftWord::free((1 << 26) - left).word(),
+        Kind::ShiftLockWide => u64::MAX - u64::from(left - 1),
         Kind::Dslr | Kind::DslrPlus => {
             let fields = match choice.recovery {
                 Recovery::Paper => TicketFields::PAPER,

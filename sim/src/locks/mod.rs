@@ -16,7 +16,7 @@ pub use named::{Named, all, find};
 
 /// Profile of the simulated cards, without masked atomics.
 const PROFILE: &str = "cx3-56g";
-/// One with them.
+/// One with them, also on 16 bytes.
 const MASKED: &str = "ideal";
 
 /// A trial of a lock system with its faults.

@@ -212,6 +212,11 @@ impl Profile {
         self
     }
 
+    /// Whether the cards have atomics on 16 bytes (`extended.wide`).
+    pub fn has_wide_atomics(&self) -> bool {
+        self.costs.atomics.wide.is_some()
+    }
+
     /// The profile's own name.
     pub fn name(&self) -> &str {
         &self.name

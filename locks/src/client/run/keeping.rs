@@ -21,7 +21,7 @@ impl<S: LockSystem> Run<S> {
         if looked == Err(NotHeld::Expelled) {
             return Some(self.end(core, Err(NotHeld::Expelled)));
         }
-        if looked.is_ok_and(|head| core.system.was_freed(&self.state, head)) {
+        if looked.is_ok_and(|words| core.system.was_freed(&self.state, words)) {
             core.watches.borrow_mut().forget(self.slot);
             self.doing = Doing::Next(match self.is_leaving {
                 true => Step::Gone(Err(NotHeld::Reset)),

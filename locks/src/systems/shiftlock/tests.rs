@@ -374,13 +374,13 @@ fn a_leap_of_the_count_ends_waits_and_releases_as_published() {
         let reader = || {
             let mut used = Machine::new(recovery, Mode::Shared, true);
             used.step(Event::Begin);
-            assert!(!used.0.was_freed(&used.1, freed.word()), "it is not in the word");
+            assert!(!used.0.was_freed(&used.1, [freed.word(), 0]), "it is not in the word");
             used.find(before);
             used
         };
         let mut waits = reader();
-        assert_eq!(waits.0.was_freed(&waits.1, freed.word()), is_seen);
-        assert!(!waits.0.was_freed(&waits.1, before.plus(3).word()));
+        assert_eq!(waits.0.was_freed(&waits.1, [freed.word(), 0]), is_seen);
+        assert!(!waits.0.was_freed(&waits.1, [before.plus(3).word(), 0]));
         waits.step(Event::Paused);
         assert_eq!(waits.find(freed), if is_seen { Step::Barred } else { Step::Held });
         let mut gives_up = reader();
