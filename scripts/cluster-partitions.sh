@@ -7,7 +7,7 @@
 #
 # usage: scripts/cluster-partitions.sh [PROGRAM] [FLAGS OF lotus chaos...]
 # The program is by default that of the release build; the flags `--schedule random --secs 30`.
-# WORKLOAD is smallbank, by default, or tpcc.
+# WORKLOAD is smallbank, by default, or tpcc; LOCKS is lotus, by default, or another lock system.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/cables.sh
@@ -55,7 +55,7 @@ replicas = 2
 lock_table = "4M"
 lease_ms = 1000
 TOML
-    printf 'memory = "%s"\n' "$memory"
+    printf 'memory = "%s"\nlocks = "%s"\n' "$memory" "${LOCKS:-lotus}"
     printf '[[memory_node]]\naddress = "10.90.0.%s:7401"\n' 11 12 13
     for at in 14 15 16; do
         printf '[[compute_node]]\naddress = "10.90.0.%s:7401"\nclient = "10.90.0.%s:7500"\n' $at $at

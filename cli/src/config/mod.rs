@@ -6,7 +6,8 @@ pub mod load;
 use std::path::Path;
 use std::time::Duration;
 
-use lotus_benchmarks::config::{ClusterConfig, Fabric, Timestamps};
+use lotus::LockKind;
+use lotus_benchmarks::config::{ClusterConfig, Fabric, Locks, Timestamps};
 use lotus_node::config::file::Net;
 use lotus_node::{ClusterFile, FileError};
 
@@ -37,6 +38,13 @@ pub fn shape(file: &ClusterFile) -> ClusterConfig {
         replicas: settings.replicas,
         lock_table_bytes: settings.lock_table_bytes,
         vt_cache: settings.version_table_cache,
+        locks: match settings.locks {
+            LockKind::Lotus => Locks::Lotus,
+            LockKind::Cas => Locks::Cas,
+            LockKind::Dslr => Locks::Dslr,
+            LockKind::ShiftLock => Locks::ShiftLock,
+            LockKind::Declock => Locks::Declock,
+        },
         balance_us: settings.balance.map(|interval: Duration| interval.as_micros() as u64),
         timestamps: Timestamps::Oracle,
         memory_limit_bytes: Some(settings.memory_bytes),

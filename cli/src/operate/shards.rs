@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::Table;
+use lotus::LockKind;
 use lotus_authority::Authority;
 use lotus_recovery::membership;
 use serde::Serialize;
@@ -18,6 +19,7 @@ use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::seat::authority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::config::settings::lock_name;
 use lotus_node::requests::operator::{
     ANSWERING, Answer, Figures, MoveResult, Owners, Ownership, Question, Refused, Shard, Switch,
     figures, mailbox, silent_memory,
@@ -301,6 +303,7 @@ impl View {
 /// # Errors
 /// A sentence. Some of the shards may have moved; the sentence tells how many.
 pub fn start_move(file: &ClusterFile, shards: &[u16], to: NodeName) -> Result<Verdict, String> {
+    check_owners(file)?;
     let nodes = Nodes::find(file)?;
     nodes.describes(to.index)?;
     if !nodes.serving.contains(&to) {
@@ -338,11 +341,25 @@ pub fn start_move(file: &ClusterFile, shards: &[u16], to: NodeName) -> Result<Ve
     say(&format!("{to}: {moved} {name} more; interrupted for {longest_us} us at most\n"))
 }
 
+/// Refuses a cluster with locks on memory nodes: no compute node owns those of a shard.
+fn check_owners(file: &ClusterFile) -> Result<(), String> {
+    let locks = file.settings.locks;
+    if locks == LockKind::Lotus {
+        return Ok(());
+    }
+    let (path, name) = (file.path.display(), lock_name(locks));
+    Err(format!(
+        "{path} says locks = \"{name}\": locks on memory nodes have no owners, so shards do not \
+         move"
+    ))
+}
+
 /// `lotus shards balance`: turns load balancing on or off, until the nodes end.
 ///
 /// # Errors
 /// A sentence.
 pub fn balance(file: &ClusterFile, switch: Switch) -> Result<Verdict, String> {
+    check_owners(file)?;
     if file.settings.balance.is_none() {
         let path = file.path.display();
         return Err(format!("the cluster of {path} was made without load balancing"));

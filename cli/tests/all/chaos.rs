@@ -155,6 +155,41 @@ fn h2_nodes_that_are_struck_while_they_start_take_part_in_the_end() {
     assert_eq!(report["starts_struck"], 3, "{report}");
 }
 
+/// H2, H4, H23: with locks on memory nodes, a node pauses and another is killed under its locks,
+/// and so is a memory node that has locks; all return. No lock is left, and calls are in real-time
+/// order.
+#[test]
+fn h4_locks_on_memory_nodes_outlast_nodes_that_are_paused_and_killed() {
+    let host = host();
+    let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
+    let nodes: String = (7500..7503).map(node).collect();
+    let schedule = "{\"at_ms\":300,\"node\":\"cn-2\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":500,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":1000,\"node\":\"cn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":1100,\"node\":\"cn-2\",\"fault\":\"resume\"}\n\
+                    {\"at_ms\":1500,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":2000,\"node\":\"mn-1\",\"fault\":\"restart\"}\n";
+    let declock = ["locks = \"declock\"\n", SMALL, &nodes].concat();
+    let described = Described::of("locks", &declock, schedule);
+    let history = described.path("history");
+    let flags = ["--secs", "5", "--json", "-", "--history", &history];
+    let output = described.chaos(&described.path("schedule"), &flags);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
+    assert!(report["committed"].as_u64() > Some(0), "{report}");
+    let checks = report["audit"]["checks"].as_array().expect("a list");
+    for node in ["cn-0", "cn-1", "cn-2"] {
+        let name = format!("{node}: every lock object is free");
+        assert!(checks.iter().any(|check| check["name"] == name.as_str()), "{name}: {report}");
+    }
+    let judged = lotus(&["check", "--strict", &history, "--json", "-"]);
+    assert!(judged.status.success(), "{}", text(&judged));
+    let findings: Value = serde_json::from_slice(&judged.stdout).expect("JSON");
+    assert_eq!(findings["transactions"], report["committed"], "{findings}");
+}
+
 /// A snapshot is taken while its node is killed; the cluster is ended while another node is, and
 /// its founder is killed while it starts from there.
 #[test]

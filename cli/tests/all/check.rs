@@ -153,3 +153,42 @@ fn what_benchmarks_leave_passes_the_check() {
         assert_eq!(code, CLEAN, "{flags:?}\n{text}");
     }
 }
+
+/// So do histories of locks on memory nodes that many wait for, in clusters that go on without a
+/// node that is silent.
+fn what_contended_benchmarks_leave_passes_the_check(fabric: &str, secs: &str) {
+    let dir = Scratch::new("check-lease");
+    let history = dir.path("history.jsonl");
+    for locks in ["cas", "dslr", "shiftlock", "declock"] {
+        let flags = ["--fabric", fabric, "--locks", locks, "--accounts", "60"];
+        let run = ["--lease", "200", "--secs", secs, "--warmup", "0", "--history", &history];
+        let output = lotus(&[&["bench", "smallbank"], &flags[..], &run].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{flags:?}: {said}");
+        let (code, text) = check(&[&history, "--strict"]);
+        assert_eq!(code, CLEAN, "{flags:?}\n{text}");
+        fs::remove_file(&history).expect("it was written");
+    }
+}
+
+#[test]
+fn contended_locks_on_memory_nodes_pass_the_check_in_one_process() {
+    what_contended_benchmarks_leave_passes_the_check("local", "0.3");
+}
+
+#[test]
+fn contended_locks_on_memory_nodes_pass_the_check_over_shm() {
+    what_contended_benchmarks_leave_passes_the_check("shm", "0.3");
+}
+
+#[cfg(feature = "tcp")]
+#[test]
+fn contended_locks_on_memory_nodes_pass_the_check_over_tcp() {
+    what_contended_benchmarks_leave_passes_the_check("tcp", "0.3");
+}
+
+/// In virtual time.
+#[test]
+fn contended_locks_on_memory_nodes_pass_the_check_in_simulation() {
+    what_contended_benchmarks_leave_passes_the_check("sim", "0.02");
+}

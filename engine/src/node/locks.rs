@@ -227,6 +227,15 @@ impl Locks {
         }
     }
 
+    /// Number of locks that this node has granted itself, of an acquisition of `all`.
+    #[inline]
+    pub(crate) fn count_own(&self, held: &HeldLocks, all: usize) -> usize {
+        match self {
+            Self::Lotus(_) => all - held.remote_count(),
+            Self::OnMemory(_) => 0,
+        }
+    }
+
     /// Follows the changes of memory nodes that its coordinator follows: abandons locks on lost
     /// ones, uses those on the primaries of the placement in use. From now on no verb of a lock is
     /// posted to a lost one.

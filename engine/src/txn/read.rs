@@ -85,7 +85,7 @@ impl Body {
             point!(coordinator.node.id.0, LocksGranted);
             let mut caches = coordinator.caches.get();
             let all = self.wanted.len();
-            caches.locks.count_all(all, all - self.held.remote_count());
+            caches.locks.count_all(all, locks.count_own(&self.held, all));
             coordinator.caches.set(caches);
         }
         self.start_fetches(coordinator, mode)?;

@@ -6,11 +6,11 @@
 
 mod addresses;
 mod applications;
+mod engine;
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lotus::{ClusterBuilder, MAX_RECORD_BYTES, TableSpec};
 use lotus_authority::remote::Security;
@@ -30,7 +30,7 @@ use super::authority::{Place, WrittenEtcd};
 use super::error::FileError;
 use super::namespaces::Namespaces;
 use super::section::{Section, invalid, line};
-use super::settings::{Settings, lock_table_bytes, memory_bytes};
+use super::settings::Settings;
 use super::snapshots::{IfDamaged, Snapshots};
 use super::tables::{self, WrittenTable};
 use super::trust::{TlsFiles, Trust};
@@ -39,15 +39,9 @@ use super::trust::{TlsFiles, Trust};
 const AUTHORITY_SOCKET: &str = "authority.sock";
 /// Extension of the applications' key file, unless the file names one.
 const CLIENT_KEY_EXTENSION: &str = "client.key";
-/// Maximum number of nodes of either kind.
-const MAX_NODES: usize = 64;
 /// Minimum coroutines of a coordinator that serves applications: one for calls, one for interactive
 /// transactions, one for the engine's own work.
 const MIN_SERVING_COROUTINES: usize = 3;
-/// Interval at which compute nodes compare their loads (LOTUS §4.3).
-const BALANCE: Duration = Duration::from_millis(100);
-/// Shortest lease that a real cluster may have, in milliseconds.
-const MIN_LEASE_MS: u64 = 20;
 /// Permitted bytes of a row that remembers calls: from room for one call to the largest row.
 const CALL_BYTES: RangeInclusive<u64> = 256..=MAX_RECORD_BYTES as u64;
 /// Records of calls take one part in this many of the memory, unless the file says otherwise.
@@ -75,7 +69,8 @@ struct Written {
     coroutines: Option<Spanned<u64>>,
     lock_table: Option<Spanned<String>>,
     version_table_cache: Option<Spanned<u64>>,
-    balance: Option<bool>,
+    balance: Option<Spanned<bool>>,
+    locks: Option<Spanned<String>>,
     memory_node: Vec<Spanned<WrittenMemory>>,
     compute_node: Vec<Spanned<WrittenCompute>>,
     load: Option<Spanned<toml::Table>>,
@@ -220,6 +215,7 @@ impl ClusterFile {
         let state = state.map_or(beside, Path::to_owned);
         let net = reader.net(&written, &state)?;
         let settings = reader.settings(&written)?;
+        reader.check_engine(&written, &settings)?;
         let plain = |at: &Option<Spanned<HostPort>>| at.as_ref().map(|at| at.as_ref().clone());
         let memory_nodes = written.memory_node.iter();
         let memory_nodes =
@@ -245,7 +241,7 @@ impl ClusterFile {
         let beside = |program| Path::new(".").join(reader.home()).join(program);
         let program = written.program.map(beside);
         let path = path.to_owned();
-        let file = Self {
+        Ok(Self {
             path,
             state,
             program,
@@ -262,13 +258,7 @@ impl ClusterFile {
             applications,
             settings,
             namespaces: None,
-        };
-        let nodes = file.builder().node_count();
-        nodes.map_err(|error| FileError::Settings {
-            path: file.path.clone(),
-            why: error.to_string(),
-        })?;
-        Ok(file)
+        })
     }
 
     /// Builder of the engine with these settings.
@@ -403,48 +393,6 @@ impl Reader<'_> {
     ) -> Result<u64, FileError> {
         let text = field.as_ref().map_or(default, |field| field.as_ref());
         parse(text).map_err(|why| self.at(field.as_ref(), &format!("{name}: {why}")))
-    }
-
-    fn settings(&self, written: &Written) -> Result<Settings, FileError> {
-        let count = |nodes: usize, name: &str| {
-            let why = format!("a cluster has 1 to {MAX_NODES} {name}s, not {nodes}");
-            if (1..=MAX_NODES).contains(&nodes) { Ok(nodes) } else { Err(self.wrong(0..0, &why)) }
-        };
-        let mns = count(written.memory_node.len(), "memory_node")?;
-        let cns = count(written.compute_node.len(), "compute_node")?;
-        let default = mns.min(3) as u64;
-        let replicas = self.number(&written.replicas, default, 1..=8, "replicas")? as usize;
-        if replicas > mns {
-            let why = format!("{replicas} replicas do not fit on {mns} memory nodes");
-            return Err(self.at(written.replicas.as_ref(), &why));
-        }
-        let memory = self.bytes(&written.memory, "1G", memory_bytes, "memory")?;
-        let lock_table = self.bytes(&written.lock_table, "32M", lock_table_bytes, "lock_table")?;
-        let coordinators = self.number(&written.coordinators, 1, 1..=64, "coordinators")? as usize;
-        let coroutines = self.number(&written.coroutines, 16, 1..=64, "coroutines")? as usize;
-        let cache = &written.version_table_cache;
-        let vt_cache = self.number(cache, 64 << 10, 0..=1 << 30, "version_table_cache")?;
-        Ok(Settings {
-            memory_nodes: mns,
-            compute_nodes: cns,
-            replicas,
-            coordinators,
-            coroutines,
-            lock_table_bytes: lock_table,
-            version_table_cache: vt_cache as usize,
-            balance: written.balance.unwrap_or(true).then_some(BALANCE),
-            memory_bytes: memory,
-            lease: self.lease(&written.lease_ms)?,
-        })
-    }
-
-    fn lease(&self, field: &Option<Spanned<u64>>) -> Result<Option<Duration>, FileError> {
-        let lease_ms = self.number(field, 2000, 0..=3_600_000, "lease_ms")?;
-        if (1..MIN_LEASE_MS).contains(&lease_ms) {
-            let why = format!("lease_ms must be 0, for none, or at least {MIN_LEASE_MS}");
-            return Err(self.at(field.as_ref(), &why));
-        }
-        Ok((lease_ms > 0).then(|| Duration::from_millis(lease_ms)))
     }
 
     fn net(&self, written: &Written, state: &Path) -> Result<Net, FileError> {

@@ -3,12 +3,27 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use lotus::{Cluster, ClusterBuilder, TimestampKind};
+use lotus::{Cluster, ClusterBuilder, LockKind, TimestampKind};
 
 /// Permitted bytes of memory on a memory node: 1 MiB to 1 TiB.
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// Permitted bytes of a lock table: one bucket to 64 GiB.
 const LOCK_TABLE_BYTES: RangeInclusive<u64> = 64..=64 << 30;
+
+/// All lock systems that a cluster can have.
+pub(super) const LOCKS: [LockKind; 5] =
+    [LockKind::Lotus, LockKind::Cas, LockKind::Dslr, LockKind::ShiftLock, LockKind::Declock];
+
+/// Name of a lock system in the file.
+pub const fn lock_name(locks: LockKind) -> &'static str {
+    match locks {
+        LockKind::Lotus => "lotus",
+        LockKind::Cas => "cas",
+        LockKind::Dslr => "dslr",
+        LockKind::ShiftLock => "shiftlock",
+        LockKind::Declock => "declock",
+    }
+}
 
 /// Settings of the engine and of the nodes' memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +48,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Time for which a compute node may be silent; `None` for no lease.
     pub lease: Option<Duration>,
+    /// The lock system: LOTUS's on compute nodes, or one whose locks are on memory nodes.
+    pub locks: LockKind,
 }
 
 impl Settings {
@@ -51,6 +68,7 @@ impl Settings {
             .balance(self.balance)
             .memory_limit(self.memory_bytes)
             .lease(self.lease)
+            .locks(self.locks)
     }
 }
 

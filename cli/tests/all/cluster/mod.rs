@@ -2,6 +2,7 @@
 
 mod benchmarks;
 mod described;
+mod lock_systems;
 mod rows;
 mod tables;
 mod told;

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::config::key::{self, KeyError};
-use lotus::{CriticalField, Inline};
+use lotus::{CriticalField, Inline, LockKind};
+use std::time::Duration;
 
 const SHM: &str = "\
 fabric = \"shm\"
@@ -46,6 +47,10 @@ const NO_SNAPSHOTS: &str = "[snapshots]\ndirectory = \"d\"\nkeep = 0\n[load";
 /// etcd, inserted before the first node.
 const ETCD: &str = "[etcd]\nendpoints = [\"http://10.0.0.1:2379\"]\nprefix = \"/l/\"\n[[mem";
 
+/// Locks without owners, and what depends on owners.
+const CACHED: &str = "locks = \"declock\"\nversion_table_cache = 9";
+const BALANCED: &str = "balance = true\nlocks = \"cas\"";
+
 fn read(text: &str) -> Result<ClusterFile, FileError> {
     ClusterFile::parse(Path::new("/etc/c.toml"), text, None)
 }
@@ -62,6 +67,8 @@ fn defaults_are_what_the_documentation_says() {
         (file.settings.lock_table_bytes, file.settings.version_table_cache),
         (32 << 20, 64 << 10)
     );
+    assert_eq!(file.settings.locks, LockKind::Lotus);
+    assert_eq!(file.settings.balance, Some(Duration::from_millis(100)));
     assert_eq!(file.settings.memory_bytes, 64 << 20);
     assert_eq!(file.settings.lease, Some(Duration::from_secs(2)));
     assert_eq!(file.state, Path::new("/etc/c.state"));
@@ -271,6 +278,10 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (SHM, "memory = \"64M\"", "coordinators = 65", 2, "from 1 to 64"),
         (SHM, "memory = \"64M\"", "coroutines = 0", 2, "from 1 to 64"),
         (SHM, "memory = \"64M\"", "lock_table = \"1\"", 2, "lock_table"),
+        (SHM, "memory = \"64M\"", "locks = \"mcs\"", 2, "locks must be one of \"lotus\", \"cas\""),
+        (SHM, "memory = \"64M\"", "locks = 7", 2, "string"),
+        (SHM, "memory = \"64M\"", CACHED, 3, "version_table_cache needs LOTUS's locks"),
+        (SHM, "memory = \"64M\"", BALANCED, 2, "balance needs LOTUS's locks"),
         (SHM, "memory = \"64M\"", "key_file = \"k\"", 2, "on tcp only"),
         (SHM, "memory = \"64M\"", "authority = \"127.0.0.1:1\"", 2, "on tcp only"),
         (
@@ -337,6 +348,39 @@ fn settings_that_do_not_add_up_are_refused_as_well() {
     let crowded = SHM.replacen("memory = \"64M\"", "coordinators = 64\ncoroutines = 64", 1);
     let refused = read(&crowded).expect_err("too many coroutines").to_string();
     assert!(refused.contains("at most"), "{refused}");
+}
+
+#[test]
+fn a_file_names_the_lock_system_and_what_depends_on_owners_is_off_without_them() {
+    let locks = [
+        ("lotus", LockKind::Lotus),
+        ("cas", LockKind::Cas),
+        ("dslr", LockKind::Dslr),
+        ("shiftlock", LockKind::ShiftLock),
+        ("declock", LockKind::Declock),
+    ];
+    for (name, kind) in locks {
+        let written = format!("locks = \"{name}\"\nmemory");
+        let settings = read(&SHM.replacen("memory", &written, 1)).expect("sound").settings;
+        assert_eq!(settings.locks, kind, "{name}");
+        let owned = kind == LockKind::Lotus;
+        let off = (settings.version_table_cache == 0, settings.balance.is_none());
+        assert_eq!(off, (!owned, !owned), "{name}");
+        let all_off = format!("version_table_cache = 0\nbalance = false\n{written}");
+        read(&SHM.replacen("memory", &all_off, 1)).expect("what is off is off");
+    }
+}
+
+#[test]
+fn a_lock_system_that_cannot_count_so_many_requests_is_refused_at_its_line() {
+    let node = |client: u16| format!("[[compute_node]]\nclient = \"127.0.0.1:{client}\"\n");
+    let nodes: String = (8000..8020).map(node).collect();
+    let crowded = format!("coordinators = 15\ncoroutines = 64\nlocks = \"declock\"\n{SHM}{nodes}");
+    let crowded = crowded.replace("[load.smallbank]\naccounts = 100\n", "");
+    let refused = read(&crowded).expect_err("too many requests").to_string();
+    let named = "/etc/c.toml, line 3: locks = \"declock\": ";
+    assert!(refused.starts_with(named) && refused.contains("may meet at a lock"), "{refused}");
+    read(&crowded.replace("declock", "lotus")).expect("they do not meet there");
 }
 
 #[test]
