@@ -198,7 +198,8 @@ const READ_RULES: &[(&str, ReadRule)] =
     &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
 const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
 const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
-const LOCKS: &[(&str, Locks)] = &[
+/// Locks of transactions by their names.
+pub const LOCKS: &[(&str, Locks)] = &[
     ("lotus", Locks::Lotus),
     ("cas", Locks::Cas),
     ("dslr", Locks::Dslr),

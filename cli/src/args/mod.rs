@@ -22,15 +22,16 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 pub use cluster::ClusterMatrixArgs;
 #[cfg(feature = "tcp")]
 pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
-pub use common::{CommonArgs, RdmaArgs, SPARE_COROUTINES};
+pub use common::{CommonArgs, LOCKS, RdmaArgs, SPARE_COROUTINES};
 pub use locks::{LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
+use lotus_benchmarks::config::Locks;
 use lotus_locks::systems::Kind;
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
 #[cfg(feature = "tcp")]
 pub use rows::{DelArgs, Format, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs, TablesArgs};
 pub use tree::TreeArgs;
-use values::count;
+use values::{count, one_of};
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs, YcsbArgs};
 
 /// ACID transactions over disaggregated memory.
@@ -294,6 +295,10 @@ pub struct ScenarioArgs {
     /// A named scenario, all of them in turn (all), or a file [default: one of each seed's own].
     #[arg(long, value_name = "NAME|all|FILE")]
     pub scenario: Option<String>,
+    /// Locks of all seeds: lock tables on the compute nodes, or words of the memory nodes
+    /// [default: each seed's own].
+    #[arg(long, value_name = "NAME", conflicts_with = "scenario", value_parser = one_of(LOCKS))]
+    pub locks: Option<Locks>,
     /// Events after which a run is stopped.
     #[arg(long, value_name = "N", default_value_t = 50_000_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]

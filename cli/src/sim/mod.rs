@@ -9,6 +9,7 @@ use std::path::Path;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use lotus_benchmarks::config::Locks;
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::grouped;
 use lotus_fabric::env::Env;
@@ -19,7 +20,7 @@ use lotus_sim::shrink::shrink;
 use lotus_sim::{Outcome, Scenario, ScenarioError, named, swarm};
 use serde_json::json;
 
-use crate::args::{ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
+use crate::args::{LOCKS, ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
 use crate::show::{Verdict, screen};
 
 mod locks;
@@ -99,14 +100,17 @@ pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
 
 /// Source of each seed's scenario.
 enum Source {
-    Swarm,
+    /// Each seed's own, with these locks if some are given.
+    Swarm(Option<Locks>),
     /// These scenarios in turn, from seed to seed.
     Listed(Vec<Scenario>),
 }
 
 impl Source {
     fn new(args: &ScenarioArgs) -> Result<Self, Failure> {
-        let Some(name) = args.scenario.as_deref() else { return Ok(Self::Swarm) };
+        let Some(name) = args.scenario.as_deref() else {
+            return Ok(Self::Swarm(args.locks));
+        };
         if name == "all" {
             return Ok(Self::Listed(named::all().collect()));
         }
@@ -122,7 +126,8 @@ impl Source {
 
     fn scenario(&self, seed: u64) -> Scenario {
         match self {
-            Self::Swarm => swarm::scenario(seed),
+            Self::Swarm(None) => swarm::scenario(seed),
+            Self::Swarm(Some(locks)) => swarm::with_locks(seed, *locks),
             Self::Listed(all) => all[(seed % all.len() as u64) as usize].clone(),
         }
     }
@@ -139,7 +144,12 @@ impl Source {
     fn replay_command(&self, seed: u64, given: Option<&str>) -> String {
         let mut command = format!("lotus sim replay --seed {seed}");
         match self {
-            Self::Swarm => {}
+            Self::Swarm(locks) => {
+                let name = |(_, of): &&(&str, Locks)| Some(*of) == *locks;
+                if let Some((name, _)) = LOCKS.iter().find(name) {
+                    let _ = write!(command, " --locks {name}");
+                }
+            }
             Self::Listed(all) if all.len() > 1 => {
                 let _ = write!(command, " --scenario {}", self.scenario(seed).name);
             }

@@ -76,6 +76,25 @@ fn a_campaign_sums_up_and_can_be_resumed() {
 }
 
 #[test]
+fn all_seeds_may_have_the_same_locks_and_failures_name_them() {
+    let (code, text, said) = run(&["sim", "run", "--locks", "declock", "--seeds", "3"]);
+    assert_eq!((code, text.lines().last()), (0, Some("no violation")), "{text}{said}");
+    let short = ["sim", "run", "--locks", "dslr", "--seeds", "1", "--max-events", "500"];
+    let (code, text, _) = run(&short);
+    assert_eq!(code, 1, "{text}");
+    let replay = "lotus sim replay --seed 0 --locks dslr";
+    assert!(text.lines().any(|line| line.ends_with(replay)), "{text}");
+    let again = ["sim", "replay", "--seed", "0", "--locks", "dslr", "--max-events", "500"];
+    let (code, text, _) = run(&again);
+    assert!(code == 1 && text.contains("# locks = \"dslr\"\n"), "{text}");
+    let shrink = ["sim", "shrink", "--seed", "0", "--locks", "dslr", "--max-events", "500"];
+    let (code, text, _) = run(&shrink);
+    assert!(code == 1 && text.contains("\nlocks = \"dslr\"\n"), "{text}");
+    let (code, _, said) = run(&["sim", "run", "--locks", "cas", "--scenario", "all"]);
+    assert!(code == 2 && said.contains("cannot be used with"), "{said}");
+}
+
+#[test]
 fn a_scenario_comes_from_a_file_and_a_budget_ends_it_with_a_message() {
     let scratch = Scratch::new("scenario");
     let file = scratch.path("mine.toml");

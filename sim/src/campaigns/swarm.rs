@@ -31,10 +31,27 @@ const DROPS_TABLES: f64 = 0.25;
 
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
+    draw(seed, None)
+}
+
+/// The scenario of a seed with these locks, and without what does not go with them. The same as
+/// [`scenario`] where that has drawn them.
+pub fn with_locks(seed: u64, locks: Locks) -> Scenario {
+    draw(seed, Some(locks))
+}
+
+/// The scenario of a seed, with other locks than it draws if some are given.
+fn draw(seed: u64, given: Option<Locks>) -> Scenario {
     // A stream of its own, so that the world's streams of this seed stay as they are.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5157_A12D);
     let patient = rng.random_bool(0.15);
-    let cluster = topology(&mut rng);
+    let mut cluster = topology(&mut rng);
+    // Which of those on memory nodes is drawn apart.
+    cluster.locks = match given {
+        None => cluster.locks,
+        Some(Locks::Lotus) => Locks::Lotus,
+        Some(_) => Locks::Cas,
+    };
     let workload = workload(&mut rng);
     let load = load(&mut rng, patient, &workload);
     // Long pauses need long runs, which are affordable only with few transactions a second.
@@ -92,13 +109,18 @@ pub fn scenario(seed: u64) -> Scenario {
     if rng.random_bool(0.5) && draws_losses {
         return_memory(&mut rng, &mut scenario);
     }
-    draw_apart(seed, drawn, &mut scenario);
+    draw_apart(seed, given, drawn, &mut scenario);
     scenario
 }
 
 /// Draws what was added later, each from a stream of its own, so that all else of a seed stays as
 /// it was.
-fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
+fn draw_apart(
+    seed: u64,
+    given: Option<Locks>,
+    drawn: Vec<Vec<Scheduled>>,
+    scenario: &mut Scenario,
+) {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x71C4_E7D5);
     if scenario.cluster.locks == Locks::Cas && rng.random() {
         scenario.cluster.locks = Locks::Dslr;
@@ -106,7 +128,8 @@ fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5417_DEC0);
     if scenario.cluster.locks != Locks::Lotus {
         let drawn = scenario.cluster.locks;
-        scenario.cluster.locks = pick(&mut rng, &[drawn, Locks::ShiftLock, Locks::Declock]);
+        let drawn = pick(&mut rng, &[drawn, Locks::ShiftLock, Locks::Declock]);
+        scenario.cluster.locks = given.unwrap_or(drawn);
         if rng.random_bool(0.5) {
             lose_nodes(&mut rng, scenario);
         }
@@ -467,6 +490,24 @@ mod tests {
             assert_ne!(one.to_toml(), scenario(seed + 1).to_toml());
             let again = Scenario::parse("again", one.to_toml().as_bytes()).expect("it is a file");
             assert_eq!(again.to_toml(), one.to_toml());
+        }
+    }
+
+    #[test]
+    fn every_seed_can_be_run_with_locks_of_any_kind() {
+        use Locks::{Cas, Declock, Dslr, Lotus, ShiftLock};
+        for locks in [Lotus, Cas, Dslr, ShiftLock, Declock] {
+            let (mut losses, mut drawn) = (0, 0);
+            for seed in 0..200 {
+                let one = with_locks(seed, locks);
+                assert_eq!((one.check(), one.cluster.locks), (Ok(()), locks), "{one:?}");
+                losses += u32::from(one.cluster.lease_us > 0);
+                if scenario(seed).cluster.locks == locks {
+                    drawn += 1;
+                    assert_eq!(one, scenario(seed), "{locks:?}, seed {seed}");
+                }
+            }
+            assert!(losses >= 80 && drawn >= 5, "{locks:?}: {losses} {drawn}");
         }
     }
 

@@ -153,8 +153,8 @@ impl Fabric for SimFabric {
             return Err(FabricError::LaneTaken(at));
         }
         lanes[number] = index;
-        let inbox = Inbox::default();
-        state.lanes.push(Lane { at, epoch, core: NONE, open: true, inbox });
+        let (inbox, life) = (Inbox::default(), state.node(at.node).life);
+        state.lanes.push(Lane { at, epoch, life, core: NONE, open: true, inbox });
         let State { nodes, connections, .. } = &mut *state;
         connections.extend((0..).zip(nodes).map(|(target, node)| {
             let ends = Ends { lane: index, initiator: at.node, target: NodeId(target) };

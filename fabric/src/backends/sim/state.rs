@@ -166,6 +166,8 @@ impl Inbox {
 pub(super) struct Lane {
     pub(super) at: Endpoint,
     pub(super) epoch: Epoch,
+    /// The node's life in which it was opened.
+    pub(super) life: u32,
     /// The core that polls the lane; known once it was polled.
     pub(super) core: u32,
     pub(super) open: bool,

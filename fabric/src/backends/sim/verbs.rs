@@ -203,11 +203,11 @@ impl State {
         node.regions.apply(request, work).map(drop)
     }
 
-    /// The node that a lane reaches while no world runs. A lane of a node that has crashed reaches
-    /// none.
+    /// The node that a lane reaches while no world runs. A lane from before its node has crashed
+    /// reaches none; one that is opened later does, for audits, which act as some node.
     fn reached_outside(&self, lane: u32, target: NodeId) -> Result<&SimNode, VerbError> {
         let lane = &self.lanes[lane as usize];
-        if !self.nodes[usize::from(lane.at.node.0)].up {
+        if lane.life != self.nodes[usize::from(lane.at.node.0)].life {
             return Err(VerbError::Unreachable);
         }
         let target = self.nodes.get(usize::from(target.0));

@@ -135,6 +135,19 @@ fn a_reconnect_outside_of_time_is_answered() {
     assert_eq!(reconnected(&world), Err(VerbError::Unreachable));
 }
 
+/// Regression: an audit that acted as the first compute node reached nothing once that was lost.
+#[test]
+fn a_lane_from_before_a_crash_reaches_nothing_and_one_from_after_it_does() {
+    let mut world = world(ideal(1, 3));
+    run_alone(&mut world, at(CLIENT, 0), async |lane| write(&lane, word(0), 7).await);
+    let (mut before, old) = open(world.fabric(), at(CLIENT, 1));
+    world.crash(CLIENT, MemoryFate::Kept).expect("the node exists");
+    let error = before.run(post(&old, |batch| batch.write_word(word(0), 8)));
+    assert_eq!(error.expect_err("it is down").first().error, VerbError::Unreachable);
+    let (mut after, new) = open(world.fabric(), at(CLIENT, 2));
+    assert_eq!(after.run(read(&new, word(0))), 7);
+}
+
 /// Even after the quickest restart its queue pairs are gone.
 #[test]
 fn connections_do_not_survive_a_restart_of_the_target() {
