@@ -232,7 +232,10 @@ impl World {
         match verb {
             Verb::Read => {}
             Verb::Exchange { mask, new } => *word = found & !mask | new,
-            Verb::SwapPart { .. } | Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) => {
+            Verb::SwapPart { .. }
+            | Verb::Write { .. }
+            | Verb::ReadQueue(_)
+            | Verb::AddAndRead(..) => {
                 unreachable!("{verb:?} is none of rma-rw")
             }
             Verb::Swap { expected, new } => {

@@ -198,8 +198,8 @@ impl World {
             Verb::Exchange { .. }
             | Verb::SwapPart { .. }
             | Verb::Write { .. }
-            | Verb::ReadAll
-            | Verb::AddAndRead(_) => unreachable!("tickets are added"),
+            | Verb::ReadQueue(_)
+            | Verb::AddAndRead(..) => unreachable!("tickets are added"),
         };
         let (mode, count) = self.request(state, index);
         let client = &mut state.clients[index];

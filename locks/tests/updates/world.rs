@@ -217,8 +217,8 @@ impl World {
             Verb::Exchange { .. }
             | Verb::SwapPart { .. }
             | Verb::Write { .. }
-            | Verb::ReadAll
-            | Verb::AddAndRead(_) => unreachable!("tickets are added"),
+            | Verb::ReadQueue(_)
+            | Verb::AddAndRead(..) => unreachable!("tickets are added"),
             Verb::Swap { expected, new } => {
                 if self.broken == Some(Rule::DrainsWaitForTheirTurn) {
                     state.head = new;
