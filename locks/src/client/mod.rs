@@ -187,7 +187,7 @@ fn add_verb<S: LockSystem>(batch: &mut Batch, word: RemoteAddr, verb: Verb) -> B
             };
             batch.masked_compare_and_swap(word, swap)
         }
-        Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) | Verb::Wide => {
+        Verb::Write { .. } | Verb::ReadQueue(_) | Verb::AddAndRead(..) | Verb::Wide => {
             unreachable!("{verb:?} is on more than a word")
         }
     }

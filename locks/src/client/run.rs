@@ -98,8 +98,8 @@ enum Answer {
     Head,
     /// Nothing: the verb was a WRITE.
     Written,
-    /// The head, and all entries.
-    All(Buffer),
+    /// The head, and entries from this one on.
+    Entries(u32, Buffer),
 }
 
 /// End of a drive.
@@ -183,7 +183,7 @@ impl<S: LockSystem> Run<S> {
         let Doing::InBatch(buffer) = self.doing else { return };
         self.doing = match done {
             Some(done) => {
-                let event = self.found(done, buffer);
+                let event = self.found(core, done, buffer);
                 let step = self.step(core, event);
                 Doing::Next(step)
             }
@@ -288,7 +288,7 @@ impl<S: LockSystem> Run<S> {
                 Doing::Verb(posted, buffer) => match ready!(Pin::new(posted).poll(task)) {
                     Ok(done) => {
                         let buffer = *buffer;
-                        self.found(&done, buffer)
+                        self.found(core, &done, buffer)
                     }
                     Err(_) => {
                         self.doing = Doing::Mending;
@@ -428,10 +428,10 @@ impl<S: LockSystem> Run<S> {
 
     /// What a verb has found, whose answer is in this buffer.
     #[inline(always)]
-    fn found(&mut self, done: &Completed, buffer: Buffer) -> Event {
+    fn found(&mut self, core: &Core<S>, done: &Completed, buffer: Buffer) -> Event {
         match S::QUEUES || S::WIDE {
             true if S::WIDE => self.read_both(done.words(buffer)),
-            true => self.read(done, buffer),
+            true => self.read(core, done, buffer),
             false => Event::Found(done.words(buffer)[0]),
         }
     }

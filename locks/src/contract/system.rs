@@ -12,7 +12,7 @@ use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::verbs::Capabilities;
 
 use super::{Backoff, Keeping, Notice, Waiter, WideVerb};
-use crate::word::{Claimant, Head, Mode};
+use crate::word::{Claimant, Head, Mode, Part};
 
 /// Treatment of holders that are late or lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -103,10 +103,10 @@ pub enum Verb {
         /// The word that is written.
         word: u64,
     },
-    /// READ of the head and of all entries, in this order, in one round trip.
-    ReadAll,
-    /// Fetch-and-add on the head, and READ of all entries behind it, in one round trip.
-    AddAndRead(u64),
+    /// READ of the head and of entries, in this order, in one round trip.
+    ReadQueue(Part),
+    /// Fetch-and-add on the head, and READ of entries behind it, in one round trip.
+    AddAndRead(u64, Part),
     /// The verb on both words of the lock that [`LockSystem::wide`] says, which has more operands
     /// than a step has room for. Only where the fabric has wide atomics.
     Wide,
@@ -116,7 +116,7 @@ impl Verb {
     /// Whether the verb is on the entries.
     #[inline]
     pub const fn is_on_entries(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::ReadAll | Self::AddAndRead(_))
+        matches!(self, Self::Write { .. } | Self::ReadQueue(_) | Self::AddAndRead(..))
     }
 }
 
@@ -190,8 +190,9 @@ pub struct View<'a> {
     pub backoff: &'a mut Backoff,
     /// See [`super::Peers::is_settled`].
     pub is_settled: &'a dyn Fn(Claimant) -> bool,
-    /// The entries, as the use's last verb that reads them has found them; none before. Of a lock
-    /// of 16 bytes, its second word, as the last verb has found it.
+    /// The entries, as the use's last verb that reads them has found them, with zeroes for those
+    /// that it has not read; none before. Of a lock of 16 bytes, its second word, as the last verb
+    /// has found it.
     pub entries: &'a [u64],
 }
 
@@ -242,7 +243,7 @@ pub struct Counts {
     /// Time that they took until the lock was free again, in nanoseconds; of locks
     /// that a keeper frees it is not taken.
     pub reset_ns: u64,
-    /// READs of entries that releases have repeated ([`Verb::ReadAll`]).
+    /// READs of entries that releases have repeated ([`Verb::ReadQueue`]).
     pub refetches: u64,
 }
 

@@ -42,6 +42,15 @@ const _: () = {
     assert!((1 << LAP_BITS) > DeclockFields::LAST_LAP + 2);
 };
 
+/// Entries of a queue that lie one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Part {
+    /// Number of the first.
+    pub first: u32,
+    /// How many they are.
+    pub count: u32,
+}
+
 /// Layout of the words of a lock, by the capacity of its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeclockFields {
@@ -223,6 +232,17 @@ impl DeclockFields {
     /// The entry of an index.
     pub const fn place(self, index: u64) -> u32 {
         index as u32 & (self.capacity() - 1)
+    }
+
+    /// Entries of `most` indexes from this one on; fewer where the array of entries ends.
+    pub fn part(self, from: u64, most: u64) -> Part {
+        let first = self.place(from);
+        Part { first, count: most.min(u64::from(self.capacity() - first)) as u32 }
+    }
+
+    /// All entries.
+    pub const fn all(self) -> Part {
+        Part { first: 0, count: self.capacity() }
     }
 
     const fn version(self, index: u64) -> u16 {

@@ -234,8 +234,8 @@ impl World {
             Verb::Exchange { mask, new } => *word = found & !mask | new,
             Verb::SwapPart { .. }
             | Verb::Write { .. }
-            | Verb::ReadAll
-            | Verb::AddAndRead(_)
+            | Verb::ReadQueue(_)
+            | Verb::AddAndRead(..)
             | Verb::Wide => {
                 unreachable!("{verb:?} is none of rma-rw")
             }

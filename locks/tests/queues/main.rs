@@ -36,7 +36,8 @@ const X: Mode = Mode::Exclusive;
 const MANY: usize = 400_000;
 
 fn world(capacity: u32, plans: &[Plan]) -> World {
-    World { plans: plans.to_vec(), capacity, served: 0, losses: 0, looks: 0, broken: None }
+    let window = capacity;
+    World { plans: plans.to_vec(), capacity, window, served: 0, losses: 0, looks: 0, broken: None }
 }
 
 /// Explores all states, and expects that no property fails. What is `reached` must occur.
@@ -76,6 +77,18 @@ fn entries_of_earlier_laps_count_for_nothing() {
     let past = |plans: &[Plan]| World { served: PAST, looks: 1, ..world(4, plans) };
     holds(past(&[&[X, S], &[S], &[S]]), &[TOGETHER, TOLD, LOOKED]);
     holds(past(&[&[X], &[S, X], &[S]]), &[TOGETHER, TOLD, LOOKED]);
+}
+
+/// Releases that read one entry at first, and more if that was not enough.
+#[test]
+fn releases_that_read_a_part_of_the_queue_tell_all_that_they_have_to() {
+    let part = |world: World| World { window: 1, ..world };
+    let plans: [Plan; 3] = [&[S, X], &[S], &[X]];
+    holds(World { losses: 1, ..part(world(4, &plans)) }, &[TOGETHER, TOLD, LOOKED]);
+    let plans: [Plan; 3] = [&[X], &[S, X], &[S]];
+    holds(part(World { served: PAST, looks: 1, ..world(4, &plans) }), &[TOGETHER, TOLD, LOOKED]);
+    let plans: [Plan; 2] = [&[X, S, X], &[S, X, S]];
+    holds(part(World { looks: 1, ..world(2, &plans) }), &[TOGETHER, TOLD, LOOKED, LAPS]);
 }
 
 /// Three clients use up the indexes.

@@ -89,7 +89,7 @@ impl Model for World {
                     actions.push(Action::Begin(index));
                 }
                 Doing::Idle | Doing::Barred => {}
-                Doing::Posted(_) | Doing::Half(_) => actions.push(Action::TakeEffect(index)),
+                Doing::Posted(_) | Doing::Half(..) => actions.push(Action::TakeEffect(index)),
                 Doing::Telling(..) => actions.push(Action::Tell(index)),
                 Doing::Waiting => {
                     if is_marked {
@@ -105,7 +105,7 @@ impl Model for World {
                         actions.push(Action::LookSlowly(index));
                     }
                 }
-                Doing::Paused => {
+                Doing::Paused(_) => {
                     if self.finds_more(state, index) {
                         actions.push(Action::Search(index));
                     }
@@ -202,14 +202,13 @@ impl World {
     }
 
     fn carry_out(&self, state: &mut State, index: usize, step: Step) {
-        let is_searching = |verb| verb == Verb::ReadAll;
         let client = &mut state.clients[index];
         match step {
             // A search is taken up again when that leads on.
-            Step::Post(verb) if client.is_leaving && is_searching(verb) => {
-                client.doing = Doing::Paused;
+            Step::Post(Verb::ReadQueue(part)) if client.is_leaving => {
+                client.doing = Doing::Paused(part);
             }
-            Step::Pause(_) => client.doing = Doing::Paused,
+            Step::Pause(_) => self.step(state, index, Event::Paused),
             Step::Post(verb) => {
                 if let Verb::Write { .. } = verb {
                     let turn = self.system().turn(&client.machine);
@@ -251,14 +250,20 @@ impl World {
                 state.entries[entry as usize] = word;
                 self.step(state, index, Event::Written);
             }
-            Doing::Posted(Verb::AddAndRead(summand)) => {
+            Doing::Posted(Verb::AddAndRead(summand, part)) => {
                 let summand = if self.breaks(Rule::HoldersRelease) { 0 } else { summand };
                 state.head = found.wrapping_add(summand);
-                state.clients[index].doing = Doing::Half(found);
+                state.clients[index].doing = Doing::Half(found, part);
             }
-            Doing::Posted(Verb::ReadAll) => state.clients[index].doing = Doing::Half(found),
-            Doing::Half(head) => {
-                let (head, entries) = self.seen(state, index, head);
+            Doing::Posted(Verb::ReadQueue(part)) => {
+                state.clients[index].doing = Doing::Half(found, part);
+            }
+            Doing::Half(head, part) => {
+                let (head, mut entries) = self.seen(state, index, head);
+                let is_read = |place| (part.first..part.first + part.count).contains(&place);
+                for (_, word) in (0..).zip(&mut entries).filter(|(place, _)| !is_read(*place)) {
+                    *word = 0;
+                }
                 state.clients[index].entries = entries;
                 self.step(state, index, Event::Found(head));
                 state.clients[index].forget();
@@ -309,11 +314,15 @@ impl World {
 
     /// Reads the words at one moment.
     fn look(&self, state: &mut State, index: usize) {
-        let was_waiting = state.clients[index].doing == Doing::Waiting;
-        if was_waiting {
+        if state.clients[index].doing == Doing::Waiting {
             self.step(state, index, Event::Paused);
         }
-        state.clients[index].doing = Doing::Half(state.head);
+        let (Doing::Posted(Verb::ReadQueue(part)) | Doing::Paused(part)) =
+            state.clients[index].doing
+        else {
+            unreachable!("it looks at nothing")
+        };
+        state.clients[index].doing = Doing::Half(state.head, part);
         self.take_effect(state, index);
     }
 
@@ -328,7 +337,7 @@ impl World {
     fn finds_more(&self, state: &State, index: usize) -> bool {
         let mut after = state.clone();
         self.look(&mut after, index);
-        after.clients[index].doing != Doing::Paused
+        after.clients[index].doing != state.clients[index].doing
     }
 
     /// Sends a notice.

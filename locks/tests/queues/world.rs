@@ -1,7 +1,7 @@
 //! Configurations, states, and what must hold in each of them.
 
 use lotus_locks::systems::{Declock, DeclockUse};
-use lotus_locks::word::{DeclockFields, Mode, QueueHeader};
+use lotus_locks::word::{DeclockFields, Mode, Part, QueueHeader};
 use lotus_locks::{LockSystem, Recovery, Verb};
 use stateright::{Model, Property};
 
@@ -42,6 +42,8 @@ pub struct World {
     pub plans: Vec<Plan>,
     /// Number of entries.
     pub capacity: u32,
+    /// Number of entries that a release reads at first.
+    pub window: u32,
     /// Number of requests before. Those of the last lap had to wait, every fourth to write.
     pub served: u64,
     /// Number of notices that may be lost.
@@ -57,12 +59,12 @@ pub enum Doing {
     Idle,
     /// The verb is posted, and will take effect.
     Posted(Verb),
-    /// Its first half has taken effect, and found this head; the READ of the entries will.
-    Half(u64),
+    /// Its first half has taken effect, and found this head; the READ of these entries will.
+    Half(u64, Part),
     /// It waits to be told.
     Waiting,
-    /// It reads entries again later.
-    Paused,
+    /// It reads these entries later, perhaps again.
+    Paused(Part),
     /// It is to tell the client of this number that it has this turn.
     Telling(u32, u64),
     Held,
@@ -114,7 +116,7 @@ pub const LAPS: &str = "the queue comes round";
 
 impl World {
     pub fn system(&self) -> Declock {
-        Declock::new(Recovery::Fenced, self.capacity)
+        Declock::new(Recovery::Fenced, self.capacity).reading(self.window)
     }
 
     pub fn fields(&self) -> DeclockFields {

@@ -294,7 +294,7 @@ impl World {
                 let is_so = (found.word() ^ expected) & ShiftLock::COMPARED == 0;
                 swapped(is_so, new, ShiftLock::REPLACED)
             }
-            Verb::Write { .. } | Verb::ReadAll | Verb::AddAndRead(_) | Verb::Wide => {
+            Verb::Write { .. } | Verb::ReadQueue(_) | Verb::AddAndRead(..) | Verb::Wide => {
                 unreachable!("{verb:?} is on entries")
             }
         };

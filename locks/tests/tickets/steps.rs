@@ -198,8 +198,8 @@ impl World {
             Verb::Exchange { .. }
             | Verb::SwapPart { .. }
             | Verb::Write { .. }
-            | Verb::ReadAll
-            | Verb::AddAndRead(_)
+            | Verb::ReadQueue(_)
+            | Verb::AddAndRead(..)
             | Verb::Wide => unreachable!("tickets are added"),
         };
         let (mode, count) = self.request(state, index);

@@ -217,8 +217,8 @@ impl World {
             Verb::Exchange { .. }
             | Verb::SwapPart { .. }
             | Verb::Write { .. }
-            | Verb::ReadAll
-            | Verb::AddAndRead(_)
+            | Verb::ReadQueue(_)
+            | Verb::AddAndRead(..)
             | Verb::Wide => unreachable!("tickets are added"),
             Verb::Swap { expected, new } => {
                 if self.broken == Some(Rule::DrainsWaitForTheirTurn) {

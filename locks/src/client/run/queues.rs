@@ -12,6 +12,7 @@ use super::listening::Listened;
 use super::{Answer, BARRED, Core, DOUBT, Doing, Run, Turn};
 use crate::client::ENTRIES;
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
+use crate::word::Part;
 
 impl<S: LockSystem> Run<S> {
     /// Adds a verb on the entries to a batch. Returns where the head will be, if it is read. A use
@@ -23,22 +24,25 @@ impl<S: LockSystem> Run<S> {
         verb: Verb,
     ) -> Buffer {
         let entries = self.at.plus(ENTRIES);
-        let bytes = 8 * core.system.entries() as usize;
+        let read = |batch: &mut Batch, part: Part| {
+            batch.read(entries.plus(8 * u64::from(part.first)), 8 * part.count as usize)
+        };
         let (head, answer) = match verb {
             Verb::Write { entry, word } => {
                 core.open_for(self.slot, self.at, core.system.turn(&self.state));
                 batch.write_word(entries.plus(8 * u64::from(entry)), word);
                 (Buffer::EMPTY, Answer::Written)
             }
-            Verb::AddAndRead(summand) => {
+            Verb::AddAndRead(summand, part) => {
                 let head = batch.fetch_and_add(self.at, summand);
-                (head, Answer::All(batch.read(entries, bytes)))
+                (head, Answer::Entries(part.first, read(batch, part)))
             }
-            _ => {
+            Verb::ReadQueue(part) => {
                 core.counts.borrow_mut().refetches += u64::from(self.is_leaving);
                 let head = batch.read(self.at, 8);
-                (head, Answer::All(batch.read(entries, bytes)))
+                (head, Answer::Entries(part.first, read(batch, part)))
             }
+            _ => unreachable!("{verb:?} is on a word"),
         };
         self.answer = answer;
         head
@@ -46,12 +50,15 @@ impl<S: LockSystem> Run<S> {
 
     /// What the verb under way, which has ended, has answered. Keeps the entries, if it has read
     /// them.
-    pub(super) fn read(&mut self, done: &Completed, head: Buffer) -> Event {
+    pub(super) fn read(&mut self, core: &Core<S>, done: &Completed, head: Buffer) -> Event {
         match self.answer {
             Answer::Written => return Event::Written,
-            Answer::All(entries) => {
+            Answer::Entries(first, read) => {
+                let (read, all) = (done.words(read), core.system.entries() as usize);
                 self.entries.clear();
-                self.entries.extend_from_slice(done.words(entries));
+                self.entries.resize(first as usize, 0);
+                self.entries.extend_from_slice(read);
+                self.entries.resize(all, 0);
             }
             Answer::Head => {}
         }

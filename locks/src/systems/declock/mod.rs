@@ -3,10 +3,17 @@
 //!
 //! A request adds itself to the header. It holds the lock at once if the queue is empty, or if it
 //! reads and the queue has only readers. Else it writes its name into its entry, and waits to be
-//! told. A release takes one round trip, which takes it off the header and reads the entries, and
-//! tells the next: a writer, or all readers before the first writer. Entries that are not written
-//! yet are read again. So an uncontended use takes one verb and one batch, a wait one verb more,
-//! and a hand-over one message.
+//! told. A release takes one round trip, which takes it off the header and reads entries, and tells
+//! the next: a writer, or all readers before the first writer. Entries that are not written yet are
+//! read again. So an uncontended use takes one verb and one batch, a wait one verb more, and a
+//! hand-over one message.
+//!
+//! # Entries that a release reads
+//! As published, all (DecLock §4.2): a queue has as many as there are compute nodes, 8. A longer
+//! one, where each client is in the queue itself, would have each release read kilobytes. So a
+//! fenced release reads the [`WINDOW`] entries behind its own place, where the next ones are, and
+//! reads on if those are not enough: a writer as far as it has readers to tell; a reader, which may
+//! not leave in its turn, all that are in the queue by the header that it has found.
 //!
 //! # Turns
 //! A turn is in the words ([`DeclockFields::is_turn`]). A notice only says it sooner. So notices
@@ -34,11 +41,15 @@ use crate::contract::{
     Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
     Waiter,
 };
-use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, QueueHeader};
+use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, Part, QueueHeader};
 
 /// Bounds of the time after which a waiter looks at the words itself: it doubles with each look
 /// that finds as many there as the last.
 const LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// Entries that a release reads with its own verb: a cache line.
+const WINDOW: u32 = 8;
+/// Entries that a writer's release reads at once if those were not enough.
+const MORE: u64 = 64;
 /// Time after which a waiter has the lock reset, as published.
 const TIMEOUT: Duration = Duration::from_millis(50);
 /// Bounds of the time after which a release reads entries again: it doubles from the third time on.
@@ -51,6 +62,8 @@ const SEARCHES: u32 = 16;
 pub struct Declock {
     recovery: Recovery,
     fields: DeclockFields,
+    /// Entries that a release reads first.
+    window: u32,
 }
 
 impl Declock {
@@ -62,7 +75,17 @@ impl Declock {
     /// # Panics
     /// See [`DeclockFields::new`].
     pub const fn new(recovery: Recovery, entries: u32) -> Self {
-        Self { recovery, fields: DeclockFields::new(entries) }
+        let window = match recovery {
+            Recovery::Paper => entries,
+            Recovery::Fenced => WINDOW,
+        };
+        Self { recovery, fields: DeclockFields::new(entries), window }
+    }
+
+    /// The same system, whose releases read so many entries at first.
+    #[must_use]
+    pub const fn reading(self, window: u32) -> Self {
+        Self { window, ..self }
     }
 
     fn is_fenced(&self) -> bool {
@@ -79,6 +102,8 @@ pub struct DeclockUse {
     /// Generation and index of its place in the queue.
     generation: u64,
     index: u64,
+    /// The first index whose entry its last verb reads, and the one behind the last.
+    read: (u64, u64),
     /// Number of looks in vain, or of searches.
     tries: u32,
     /// The queue's head when it looked last.
@@ -119,6 +144,13 @@ struct Search {
     first: u64,
     end: u64,
     writers: u32,
+}
+
+impl DeclockUse {
+    /// Whether it has read the entries of these indexes.
+    const fn has_read(&self, from: u64, to: u64) -> bool {
+        self.read.0 <= from && to <= self.read.1
+    }
 }
 
 /// Whether a request is of another node.
@@ -180,7 +212,7 @@ impl Declock {
             return Step::Full(of.generation);
         }
         of.at = At::Looking;
-        Step::Post(Verb::ReadAll)
+        Step::Post(Verb::ReadQueue(self.all(of)))
     }
 
     /// What a waiter has found.
@@ -202,7 +234,24 @@ impl Declock {
 
     fn leave(&self, of: &mut DeclockUse) -> Step {
         (of.at, of.tries) = (At::Leaving, 0);
-        Step::Post(Verb::AddAndRead(self.fields.leaving(of.mode)))
+        let part = self.part(of, of.index + 1, u64::from(self.window));
+        Step::Post(Verb::AddAndRead(self.fields.leaving(of.mode), part))
+    }
+
+    /// Entries of `most` indexes from this one on, which it is about to read; fewer where the array
+    /// ends. All, if those are as few, or if its node shares the lock, which wants all times.
+    fn part(&self, of: &mut DeclockUse, from: u64, most: u64) -> Part {
+        if self.window >= self.fields.capacity() || of.time.is_some() {
+            return self.all(of);
+        }
+        let part = self.fields.part(from, most);
+        of.read = (from, from + u64::from(part.count));
+        part
+    }
+
+    fn all(&self, of: &mut DeclockUse) -> Part {
+        of.read = (0, u64::MAX);
+        self.fields.all()
     }
 
     /// What a release has found.
@@ -239,6 +288,9 @@ impl Declock {
             return self.search_writer(of, search, head, entries);
         }
         while search.next < search.end {
+            if !of.has_read(search.next, search.next + 1) {
+                return self.read_on(of, search);
+            }
             match self.fields.age_of(entries, search.next) {
                 // Readers before it were told, and hold the lock.
                 Age::Current(entry) if entry.writes && search.next > search.first => break,
@@ -267,6 +319,9 @@ impl Declock {
         entries: &[u64],
     ) -> Step {
         let Search { first, end, writers, .. } = search;
+        if !of.has_read(first, first + 1) {
+            return self.read_on(of, search);
+        }
         match self.fields.age_of(entries, first) {
             Age::Current(entry) if entry.writes => {
                 self.tell(of, Search { next: end, ..search }, first, entry, entries)
@@ -274,6 +329,7 @@ impl Declock {
             Age::Newer if !self.is_fenced() => Step::Full(of.generation),
             Age::Current(_) | Age::Newer => Step::Gone(Ok(())),
             Age::Older if head > first => Step::Gone(Ok(())),
+            Age::Older if !of.has_read(first, end) => self.read_on(of, search),
             Age::Older if self.fields.writers(entries, first, end) == writers => Step::Gone(Ok(())),
             Age::Older => self.search_again(of, search),
         }
@@ -283,10 +339,23 @@ impl Declock {
         of.tries += 1;
         of.at = At::Searching(search);
         match of.tries {
-            1 | 2 => Step::Post(Verb::ReadAll),
+            1 | 2 => self.read_on(of, search),
             SEARCHES.. => Step::Gone(Ok(())),
             tries => Step::Pause(AGAIN.0.saturating_mul(1 << (tries - 3)).min(AGAIN.1)),
         }
+    }
+
+    /// Reads the entries in which a search goes on.
+    fn read_on(&self, of: &mut DeclockUse, search: Search) -> Step {
+        of.at = At::Searching(search);
+        let (next, left) = (search.next, search.end - search.next);
+        let part = match of.mode {
+            // It has to know all of them.
+            Mode::Shared if self.fields.part(next, left).count < left as u32 => self.all(of),
+            Mode::Shared => self.part(of, next, left),
+            _ => self.part(of, next, left.min(MORE)),
+        };
+        Step::Post(Verb::ReadQueue(part))
     }
 
     fn tell(
@@ -360,8 +429,10 @@ impl LockSystem for Declock {
     #[inline]
     fn start(&self, request: Request) -> DeclockUse {
         let Request { who, mode, .. } = request;
-        let (at, generation, index, tries, seen) = (At::Asking, 0, 0, 0, 0);
-        DeclockUse { who, mode, at, generation, index, tries, seen, time: None, next_time: None }
+        let (at, read) = (At::Asking, (0, 0));
+        let (generation, index, tries, seen) = (0, 0, 0, 0);
+        let (time, next_time) = (None, None);
+        DeclockUse { who, mode, at, generation, index, read, tries, seen, time, next_time }
     }
 
     fn stamp(&self, of: &mut DeclockUse, time: u16) {
@@ -416,7 +487,7 @@ impl LockSystem for Declock {
             (At::Searching(search), Event::Found(word)) => {
                 self.searched(of, search, found(word), view.entries)
             }
-            (At::Searching(_), Event::Paused) => Step::Post(Verb::ReadAll),
+            (At::Searching(search), Event::Paused) => self.read_on(of, search),
             (At::Telling(search), Event::Told) => match search.next < search.end {
                 true => self.search(of, search, search.first, view.entries),
                 false => Step::Gone(Ok(())),
@@ -426,7 +497,8 @@ impl LockSystem for Declock {
             (_, Event::Lost) if !self.is_fenced() => Step::Gone(Err(NotHeld::Unavailable)),
             // An entry may be written again, and a READ changes nothing.
             (At::Writing, Event::Lost) => self.look(of),
-            (At::Looking | At::Searching(_), Event::Lost) => Step::Post(Verb::ReadAll),
+            (At::Looking, Event::Lost) => self.look(of),
+            (At::Searching(search), Event::Lost) => self.read_on(of, search),
             (_, Event::Lost) => Step::Doubt,
             (at, event) => unreachable!("{event:?} at {at:?}"),
         }

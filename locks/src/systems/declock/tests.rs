@@ -15,6 +15,7 @@ const GENERATION: u64 = 5;
 /// The first index of a lap around the queue.
 const LAP: u64 = 24;
 const DONE: Step = Step::Gone(Ok(()));
+const ALL: Part = FIELDS.all();
 
 /// A header: so many have left since the first index of the lap; size, and writers.
 fn header(left: u64, size: u32, writers: u32) -> QueueHeader {
@@ -47,7 +48,10 @@ struct Machine(Declock, DeclockUse);
 
 impl Machine {
     fn new(recovery: Recovery, mode: Mode) -> Self {
-        let declock = Declock::new(recovery, ENTRIES);
+        Self::of(Declock::new(recovery, ENTRIES), mode)
+    }
+
+    fn of(declock: Declock, mode: Mode) -> Self {
         let request = Request { mode, who: ME, life: Claimant::new(1, 7), terms: 1 };
         let state = declock.start(request);
         Self(declock, state)
@@ -89,7 +93,7 @@ impl Machine {
     fn left(recovery: Recovery, mode: Mode, found: QueueHeader, waiters: &str) -> (Self, Step) {
         let (mut used, step) = Self::asked(recovery, mode, header(0, 0, 0));
         assert_eq!(step, Step::Held);
-        let leaves = Step::Post(Verb::AddAndRead(FIELDS.leaving(mode)));
+        let leaves = Step::Post(Verb::AddAndRead(FIELDS.leaving(mode), ALL));
         assert_eq!(used.step(Event::Leave, &[]), leaves);
         let step = used.found(found, waiters);
         (used, step)
@@ -138,7 +142,7 @@ fn who_is_not_told_looks_less_and_less_often() {
     for (left, millis) in
         [(0, 4), (0, 8), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (1, 50), (1, 50), (2, 2)]
     {
-        assert_eq!(used.step(Event::Paused, &[]), Step::Post(Verb::ReadAll));
+        assert_eq!(used.step(Event::Paused, &[]), Step::Post(Verb::ReadQueue(ALL)));
         let found = Event::Found(FIELDS.word(header(left, 4 - left as u32, 2)));
         let step = used.step(found, &mine(&used));
         assert_eq!(step, Step::Await(Duration::from_millis(millis)));
@@ -147,8 +151,8 @@ fn who_is_not_told_looks_less_and_less_often() {
     used.step(Event::Paused, &[]);
     let step = used.found(header(1, 3, 2), "-XS-");
     assert!(matches!(step, Step::Post(Verb::Write { entry: 3, .. })), "{step:?}");
-    assert_eq!(used.step(Event::Lost, &[]), Step::Post(Verb::ReadAll));
-    assert_eq!(used.step(Event::Lost, &[]), Step::Post(Verb::ReadAll));
+    assert_eq!(used.step(Event::Lost, &[]), Step::Post(Verb::ReadQueue(ALL)));
+    assert_eq!(used.step(Event::Lost, &[]), Step::Post(Verb::ReadQueue(ALL)));
     assert_eq!(used.found(header(3, 1, 1), "-XS-"), Step::Held);
 }
 
@@ -200,7 +204,7 @@ fn entries_that_are_not_written_yet_are_read_again() {
     // After a writer, each that it has to tell.
     let (mut used, step) = Machine::left(Fenced, Exclusive, header(0, 4, 1), "-S-S");
     assert_eq!(step, told(1));
-    let again = Step::Post(Verb::ReadAll);
+    let again = Step::Post(Verb::ReadQueue(ALL));
     assert_eq!(used.step(Event::Told, &entries("-S-S")), again);
     assert_eq!(used.step(Event::Lost, &[]), again);
     assert_eq!(used.found(header(1, 3, 0), "-S-S"), again);
@@ -225,6 +229,66 @@ fn entries_that_are_not_written_yet_are_read_again() {
     }
 }
 
+/// A holder at the first index of the lap that leaves, and reads two entries at first.
+fn reading_two(mode: Mode, found: QueueHeader, waiters: &str) -> (Machine, Step) {
+    let mut used = Machine::of(Declock::new(Fenced, ENTRIES).reading(2), mode);
+    used.step(Event::Begin, &[]);
+    assert_eq!(used.found(header(0, 0, 0), ""), Step::Held);
+    let part = Part { first: 1, count: 2 };
+    let leaves = Step::Post(Verb::AddAndRead(FIELDS.leaving(mode), part));
+    assert_eq!(used.step(Event::Leave, &[]), leaves);
+    let step = used.step(Event::Found(FIELDS.word(found)), &only(part, waiters));
+    (used, step)
+}
+
+/// These entries, with zeroes for those that are not read.
+fn only(part: Part, waiters: &str) -> Vec<u64> {
+    let mut entries = entries(waiters);
+    for (place, word) in (0..).zip(&mut entries) {
+        if !(part.first..part.first + part.count).contains(&place) {
+            *word = 0;
+        }
+    }
+    entries
+}
+
+/// What is read next, and what follows when it was.
+fn reads(used: &mut Machine, step: Step, found: QueueHeader, waiters: &str) -> (Part, Step) {
+    let Step::Post(Verb::ReadQueue(part)) = step else { panic!("{step:?}") };
+    (part, used.step(Event::Found(FIELDS.word(found)), &only(part, waiters)))
+}
+
+#[test]
+fn of_a_long_queue_a_release_reads_what_it_needs() {
+    let part = |first, count| Part { first, count };
+    // The next writer is there, and so are two readers, but not the third.
+    let (_, step) = reading_two(Exclusive, header(0, 5, 5), "-XXXX");
+    assert_eq!(step, told(1));
+    let waiters = "-SSSX";
+    let (mut used, mut step) = reading_two(Exclusive, header(0, 5, 2), waiters);
+    for place in [1, 2] {
+        assert_eq!(step, told(place));
+        step = used.step(Event::Told, &only(part(1, 2), waiters));
+    }
+    let (read, step) = reads(&mut used, step, header(1, 4, 1), waiters);
+    assert_eq!((read, step), (part(3, 2), told(3)));
+    assert_eq!(used.step(Event::Told, &only(read, waiters)), DONE, "a writer is behind them");
+    // A reader leaves first, and the next is a writer, or has no entry: then it has to find all.
+    let (_, step) = reading_two(Shared, header(0, 5, 4), "-XXXX");
+    assert_eq!(step, told(1));
+    let (mut used, step) = reading_two(Shared, header(0, 5, 1), "----X");
+    assert_eq!(reads(&mut used, step, header(1, 4, 1), "----X"), (part(1, 4), DONE));
+    // Others have left before it, so the next one is elsewhere.
+    let (mut used, step) = reading_two(Shared, header(3, 2, 1), "----X");
+    assert_eq!(reads(&mut used, step, header(4, 1, 1), "----X"), (part(4, 1), told(4)));
+    // Where the array ends, a reader reads all of it.
+    let (mut used, step) = reading_two(Shared, header(5, 4, 1), "-------X");
+    assert_eq!(reads(&mut used, step, header(6, 3, 1), "-------X"), (ALL, DONE));
+    // What was lost is read again.
+    let (mut used, step) = reading_two(Shared, header(0, 5, 1), "----X");
+    assert_eq!(used.step(Event::Lost, &[]), step);
+}
+
 #[test]
 fn a_release_does_not_look_for_ever() {
     for mode in [Shared, Exclusive] {
@@ -233,7 +297,7 @@ fn a_release_does_not_look_for_ever() {
         let mut looks = 0;
         while step != DONE {
             step = match step {
-                Step::Post(Verb::ReadAll) => used.found(header(1, 1, 1), "--"),
+                Step::Post(Verb::ReadQueue(ALL)) => used.found(header(1, 1, 1), "--"),
                 Step::Pause(pause) => {
                     total += pause;
                     used.step(Event::Paused, &[])
