@@ -43,7 +43,8 @@ pub struct SystemArgs {
     /// dslr and dslr+: bound of the random back-off while counters are set back, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub again_us: u64,
-    /// shiftlock, shiftlock-wide: writers that hold a lock one after another before readers have it.
+    /// shiftlock, shiftlock-wide: writers that hold a lock one after another before readers have
+    /// it.
     #[arg(long, value_name = "N", default_value_t = ShiftLock::THRESHOLD)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
     pub threshold: u16,

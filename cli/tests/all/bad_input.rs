@@ -112,7 +112,7 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
         (
             &["--lock", "shiftlock-wide"],
-            "there is shiftlock-wide as published only: its lock has no room for the mark of a reset",
+            "there is shiftlock-wide as published only: its lock has no room for the mark",
         ),
         (
             &["--lock", "shiftlock-wide", "--as-published"],
