@@ -15,8 +15,8 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 /// A lock system, and its options.
 #[derive(Clone, Debug, Args)]
 pub struct SystemArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, shiftlock-wide,
-    /// declock.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
+    /// shiftlock-wide, declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,
