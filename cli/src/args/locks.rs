@@ -15,8 +15,8 @@ use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 /// A lock system, and its options.
 #[derive(Clone, Debug, Args)]
 pub struct SystemArgs {
-    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, shiftlock-wide,
-    /// declock.
+    /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
+    /// shiftlock-wide, declock.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: Kind,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,
@@ -43,7 +43,8 @@ pub struct SystemArgs {
     /// dslr and dslr+: bound of the random back-off while counters are set back, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub again_us: u64,
-    /// shiftlock, shiftlock-wide: writers that hold a lock one after another before readers have it.
+    /// shiftlock, shiftlock-wide: writers that hold a lock one after another before readers have
+    /// it.
     #[arg(long, value_name = "N", default_value_t = ShiftLock::THRESHOLD)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4095))]
     pub threshold: u16,

@@ -104,15 +104,16 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["--lock", "spin"],
-            "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, shiftlock, \
+            "there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock, \
              shiftlock-wide, declock",
         ),
         (&["--lock", "dslr-u", "--as-published"], "no dslr-u as published"),
         (&["--lock", "rma-rw"], "there is rma-rw as published only: it tolerates no failure"),
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
+        (&["--lock", "ncosed"], "there is ncosed as published only: it tolerates no failure"),
         (
             &["--lock", "shiftlock-wide"],
-            "there is shiftlock-wide as published only: its lock has no room for the mark of a reset",
+            "there is shiftlock-wide as published only: its lock has no room for the mark",
         ),
         (
             &["--lock", "shiftlock-wide", "--as-published"],

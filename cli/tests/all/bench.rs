@@ -76,6 +76,8 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "rma-rw", "--as-published", "--fabric", "sim", "--zipf", "0.9"],
         &["--lock", "drtm", "--as-published", "--backoff"],
         &["--lock", "drtm", "--as-published", "--fabric", "sim"],
+        &["--lock", "ncosed", "--as-published"],
+        &["--lock", "ncosed", "--as-published", "--fabric", "sim", "--threads", "2"],
         &["--lock", "shiftlock", "--threshold", "2"],
         &["--lock", "shiftlock", "--cns", "2", "--fabric", "sim"],
         &["--lock", "shiftlock-wide", "--as-published", "--fabric", "sim", "--profile", "cx5-100g"],

@@ -223,7 +223,7 @@ fn lock_systems_are_tried_and_holes_of_published_ones_are_shown() {
     assert!(code == 2 && why.contains("there is no dslr-u as published"), "{why}");
     let (code, _, why) = run(&["sim", "locks", "--lock", "drtm"]);
     assert!(code == 2 && why.contains("there is drtm as published only"), "{why}");
-    for baseline in ["rma-rw", "drtm", "shiftlock-wide"] {
+    for baseline in ["rma-rw", "drtm", "ncosed", "shiftlock-wide"] {
         let flags = ["sim", "locks", "--lock", baseline, "--as-published", "--seeds", "4"];
         let (code, text, _) = run(&flags);
         assert_eq!((code, text.lines().last()), (0, Some("no violation")), "{text}");

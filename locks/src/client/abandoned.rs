@@ -110,6 +110,7 @@ impl<S: LockSystem> Core<S> {
         self.abandoned.borrow_mut().insert(memory);
         self.interrupted();
         self.notices.borrow_mut().forget_all(memory);
+        self.homes.borrow_mut().forget_all(memory);
         let executor = self.lane.executor();
         for slot in self.slots.borrow_mut().on(memory) {
             slot.is_abandoned = true;

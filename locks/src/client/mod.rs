@@ -5,7 +5,7 @@
 //! * `notices`: what uses of locks tell one another.
 //! * `ghosts`: uses that nobody waits for any more.
 //! * `members`, `resetter`: the two parts in a reset; `wire`: their messages.
-//! * `keeper`: recovery of locks as published.
+//! * `keeper`: recovery of locks as published; `homes`: lanes that count readers for others.
 //! * `connections`: what becomes of a connection whose verb had no answer.
 //! * `abandoned`: memory nodes that have lost their memory.
 //! * `sharing`: what locks need that the clients of a node share.
@@ -15,6 +15,7 @@ mod abandoned;
 mod connections;
 mod futures;
 mod ghosts;
+mod homes;
 mod keeper;
 mod members;
 mod notices;
@@ -45,6 +46,7 @@ use connections::Connections;
 pub use futures::{Acquiring, Begun, Hold, Leaving, Releasing};
 use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
+use homes::Homes;
 use keeper::Watches;
 use members::Told;
 use notices::Notices;
@@ -129,6 +131,7 @@ struct Core<S: LockSystem> {
     ghosts: Ghosts<S>,
     notices: RefCell<Notices>,
     watches: RefCell<Watches>,
+    homes: RefCell<Homes>,
     luck: RefCell<Luck>,
     counts: RefCell<Counts>,
     /// Locks that are being reset by another node, or this one, as far as this lane was told.
@@ -335,6 +338,7 @@ impl<S: LockSystem> Client<S> {
             ghosts: Ghosts::default(),
             notices: RefCell::default(),
             watches: RefCell::default(),
+            homes: RefCell::default(),
             counts: RefCell::default(),
             told: RefCell::default(),
             shut: RefCell::default(),

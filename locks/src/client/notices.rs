@@ -8,7 +8,11 @@
 //!
 //! Where turns are told once ([`LockSystem::TELLS_ONCE`]), the number of a use is that of its turn,
 //! which is in the words of the lock: nothing is acknowledged, or sent again.
+//!
+//! Any number of readers may have come after a use. What they say stays in its box until the use
+//! asks for it ([`LockSystem::gathers`]).
 
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -32,6 +36,9 @@ const COUNT_BITS: u32 = 40;
 pub(super) struct Notices {
     /// By slot.
     boxes: Vec<Mailbox>,
+    /// Readers that have come after the use of a slot, by slot; only of systems whose uses hear of
+    /// them.
+    joined: Vec<VecDeque<Peer>>,
     unacknowledged: Vec<Sent>,
     /// Next count of an enqueue; zero before the first.
     next: u64,
@@ -81,6 +88,7 @@ impl Mailbox {
         match said {
             Said::Successor => &mut self.successor,
             Said::Handover | Said::ModeChanged => &mut self.turn,
+            Said::Joins | Said::Awaits | Said::Left => unreachable!("{said:?} is kept elsewhere"),
         }
     }
 
@@ -90,8 +98,11 @@ impl Mailbox {
         self.owner.is_some_and(|(at, own)| {
             let is_number = match letter.said {
                 // The word has had room for half of it, or for nothing of it.
-                Said::Successor => sorting.later.is_some() || own.number as u32 == number as u32,
+                Said::Successor | Said::Joins => {
+                    sorting.later.is_some() || own.number as u32 == number as u32
+                }
                 Said::Handover | Said::ModeChanged => sorting.by_name || own.number == number,
+                Said::Awaits | Said::Left => false,
             };
             at == letter.at && own.who == who && is_number
         })
@@ -107,6 +118,7 @@ impl Notices {
         }
         self.hush(slot);
         self.boxes[usize::from(slot)] = Mailbox { owner: Some((at, own)), ..CLOSED };
+        self.joined.get_mut(usize::from(slot)).into_iter().for_each(VecDeque::clear);
     }
 
     /// Closes the box of a use that has ended.
@@ -132,6 +144,13 @@ impl Notices {
         let slot = usize::from(letter.to.who.slot());
         let mailbox = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, sorting));
         let Some(mailbox) = mailbox else { return false };
+        if letter.said == Said::Joins {
+            if self.joined.len() <= slot {
+                self.joined.resize_with(slot + 1, VecDeque::new);
+            }
+            self.joined[slot].push_back(letter.from);
+            return true;
+        }
         let mail = mailbox.mail(letter.said);
         let is_new = match mail {
             Mail::None => true,
@@ -146,14 +165,20 @@ impl Notices {
         is_new
     }
 
-    /// Takes a notice to the use of a slot, and what it says.
-    pub(super) fn take(&mut self, slot: u16) -> Option<(Notice, u64)> {
+    /// Takes a notice to the use of a slot, and what it says; also one of a reader, if the use
+    /// `gathers` them.
+    pub(super) fn take(&mut self, slot: u16, gathers: bool) -> Option<(Notice, u64)> {
         let mailbox = &mut self.boxes[usize::from(slot)];
-        [&mut mailbox.turn, &mut mailbox.successor].into_iter().find_map(|mail| {
+        let mail = [&mut mailbox.turn, &mut mailbox.successor].into_iter().find_map(|mail| {
             let Mail::Unread(notice, says) = *mail else { return None };
             *mail = Mail::Read;
             Some((notice, says))
-        })
+        });
+        if mail.is_some() || !gathers {
+            return mail;
+        }
+        let reader = self.joined.get_mut(usize::from(slot))?.pop_front()?;
+        Some((Notice::new(Said::Joins, reader), 0))
     }
 
     /// Makes room for another notice: the one that was taken was not for this use.
@@ -241,7 +266,7 @@ impl<S: LockSystem> Core<S> {
     }
 
     /// Name of the request in a slot.
-    fn name(&self, slot: u16) -> Waiter {
+    pub(super) fn name(&self, slot: u16) -> Waiter {
         Waiter::new(self.me.life.node(), self.lane.at().lane.0, slot)
     }
 
@@ -262,6 +287,11 @@ impl<S: LockSystem> Core<S> {
         if letter.life != self.life_of(letter.at.node()) {
             return;
         }
+        match letter.said {
+            Said::Joins | Said::Awaits | Said::Left if !S::HAS_HOMES => return,
+            Said::Awaits | Said::Left => return self.count(letter),
+            Said::Successor | Said::Handover | Said::ModeChanged | Said::Joins => {}
+        }
         let slot = letter.to.who.slot();
         let by_name = S::KEEPS && self.system.keeping().is_some();
         let sorting = Sorting { later: S::LATER, by_name };
@@ -275,7 +305,7 @@ impl<S: LockSystem> Core<S> {
         task.into_iter().for_each(|task| self.lane.executor().wake(task));
     }
 
-    fn send(&self, to: Endpoint, bytes: &[u8]) {
+    pub(super) fn send(&self, to: Endpoint, bytes: &[u8]) {
         let told = self.rpc.tell(to, self.service, bytes);
         told.unwrap_or_else(|error| unreachable!("a notice is short: {error}"));
     }
@@ -387,12 +417,12 @@ mod tests {
             }
             assert!(notices.put(&letter, NUMBERED));
             assert!(!notices.put(&letter, NUMBERED), "twice");
-            assert_eq!(notices.take(0), Some((Notice::new(letter.said, OTHER), 7)));
+            assert_eq!(notices.take(0, false), Some((Notice::new(letter.said, OTHER), 7)));
             assert!(!notices.put(&letter, NUMBERED), "again, after it was read");
-            assert_eq!(notices.take(0), None);
+            assert_eq!(notices.take(0, false), None);
             notices.refuse(0, letter.said);
             assert!(notices.put(&letter, NUMBERED), "the first was not for this use");
-            assert!(notices.take(0).is_some());
+            assert!(notices.take(0, false).is_some());
         }
     }
 
@@ -411,19 +441,19 @@ mod tests {
         assert!(!notices.put(&said(3, 1), later), "twice");
         assert!(!notices.put(&said(2, 2), later), "an earlier one, which is late");
         assert!(notices.put(&said(4, 3), later));
-        assert_eq!(notices.take(0), Some(heard(said(4, 3))));
+        assert_eq!(notices.take(0, false), Some(heard(said(4, 3))));
         assert!(!notices.put(&said(5, 4), later), "there is one successor");
         notices.refuse(0, Said::Successor);
-        assert_eq!(notices.take(0), None);
+        assert_eq!(notices.take(0, false), None);
         assert!(notices.put(&said(5, 4), later), "the first was not for this use");
-        assert_eq!(notices.take(0), Some(heard(said(5, 4))));
+        assert_eq!(notices.take(0, false), Some(heard(said(5, 4))));
         // A turn comes once, in whichever words.
         let turn = Letter { said: Said::ModeChanged, ..handover(own(5)) };
         let former = Letter { to: own(4), ..turn };
         assert!(!notices.put(&former, later));
         assert!(notices.put(&turn, later));
         assert!(!notices.put(&handover(own(5)), later));
-        assert_eq!(notices.take(0), Some((Notice::new(Said::ModeChanged, OTHER), 7)));
+        assert_eq!(notices.take(0, false), Some((Notice::new(Said::ModeChanged, OTHER), 7)));
     }
 
     /// As published, a name says enough.
@@ -432,7 +462,29 @@ mod tests {
         let mut notices = Notices::default();
         notices.open(own(5), at());
         assert!(notices.put(&handover(own(4)), Sorting { by_name: true, ..NUMBERED }));
-        assert_eq!(notices.take(0), Some((Notice::new(Said::Handover, OTHER), 7)));
+        assert_eq!(notices.take(0, false), Some((Notice::new(Said::Handover, OTHER), 7)));
+    }
+
+    /// Any number of readers may come after a use, which hears of them when it asks for them.
+    #[test]
+    fn readers_wait_until_the_use_gathers_them() {
+        let by_name = Sorting { later: Some(|_, _| false), by_name: false };
+        let joins = |number| {
+            let (from, to) = (Peer { number, ..OTHER }, Peer { number: 0, ..own(0) });
+            Letter { said: Said::Joins, from, to, ..handover(own(5)) }
+        };
+        let mut notices = Notices::default();
+        assert!(!notices.put(&joins(1), by_name), "nobody is there");
+        notices.open(own(5), at());
+        assert_eq!(notices.take(0, true), None);
+        assert!(notices.put(&joins(1), by_name) && notices.put(&joins(2), by_name));
+        assert_eq!(notices.take(0, false), None);
+        assert!(notices.put(&handover(own(5)), by_name));
+        assert_eq!(notices.take(0, true).map(|(notice, _)| notice.said()), Some(Said::Handover));
+        let from = |(notice, _): (Notice, u64)| (notice.said(), notice.peer().number);
+        assert_eq!(notices.take(0, true).map(from), Some((Said::Joins, 1)));
+        notices.open(own(6), at());
+        assert_eq!(notices.take(0, true), None, "they have come after the former use");
     }
 
     /// A slot is used again, by another request or after a reset; what was said to its former use
@@ -443,7 +495,7 @@ mod tests {
         notices.open(own(5), at());
         assert!(notices.put(&successor(own(5)), NUMBERED));
         notices.open(own(6), at());
-        assert_eq!(notices.take(0), None, "what was not read either");
+        assert_eq!(notices.take(0, false), None, "what was not read either");
         for letter in [successor(own(5)), handover(own(5))] {
             assert!(!notices.put(&letter, NUMBERED));
         }

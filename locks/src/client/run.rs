@@ -7,6 +7,7 @@
 //! What happens often, verbs and pauses, is polled ([`Run::poll`]); what happens seldom, resets and
 //! lost connections, is for the async function [`Run::drive`].
 
+mod homes;
 mod keeping;
 mod listening;
 mod queues;
@@ -28,7 +29,7 @@ use lotus_sabotage::{Rule, broken};
 
 use super::wire::Message;
 use super::{Core, add_verb};
-use crate::contract::{Event, LockSystem, NotHeld, Step, Verb, View};
+use crate::contract::{Event, LockSystem, NotHeld, Notice, Step, Verb, View};
 use crate::word::Mode;
 use listening::Listened;
 
@@ -81,6 +82,8 @@ enum Doing {
     Awaiting(Nanos),
     /// It looks whether the lock is to be freed by its keeper.
     Watching,
+    /// It finds the home of the lock, which it has to tell this.
+    Homing(Notice),
     Held,
     /// Time until the next look, and number of resets that were over when it began.
     Barred(Duration, u32),
@@ -380,6 +383,7 @@ impl<S: LockSystem> Run<S> {
                 None => Event::Begin,
             },
             Doing::Listening | Doing::Watching => return self.look(core).await,
+            Doing::Homing(notice) => return self.find_home(core, notice).await,
             Doing::Ended => unreachable!("it has ended"),
             Doing::Next(_)
             | Doing::Verb(..)
@@ -507,15 +511,7 @@ impl<S: LockSystem> Run<S> {
                     false => Doing::Pausing(now.after(pause)),
                 };
             }
-            Step::Tell(notice) => {
-                let says = core.system.says(&self.state);
-                match S::TELLS_ONCE {
-                    true => core.tell_once(self.at, self.slot, notice, says),
-                    false => core.tell(self.slot, notice, says),
-                }
-                let step = self.step(core, Event::Told);
-                self.doing = Doing::Next(step);
-            }
+            Step::Tell(notice) => self.tell(core, notice),
             Step::Listen => return self.listen(core, until),
             Step::Await(time) => return self.wait_for_turn(core, time, until),
             Step::Full(generation) => return self.has_no_room(core, generation),

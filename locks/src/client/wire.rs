@@ -115,6 +115,9 @@ pub(super) fn decode_letter(bytes: &[u8]) -> Option<(Letter, bool)> {
         0 => Said::Successor,
         1 => Said::Handover,
         2 => Said::ModeChanged,
+        3 => Said::Joins,
+        4 => Said::Awaits,
+        5 => Said::Left,
         _ => return None,
     };
     let (from, to) = (decode_peer(from)?, decode_peer(to)?);
@@ -174,7 +177,8 @@ mod tests {
         let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
         let from = Peer { who: Waiter::new(3, 2, 1), number: 0x1234_5678_9ABC_DEF0 };
         let to = Peer { who: Waiter::new(0, 0, 0), number: 7 };
-        for said in [Said::Successor, Said::Handover, Said::ModeChanged] {
+        let to_uses = [Said::Successor, Said::Handover, Said::ModeChanged, Said::Joins];
+        for said in to_uses.into_iter().chain([Said::Awaits, Said::Left]) {
             let (says, life) = (0x1122_3344_5566_7788, 0x1234_5678);
             let letter = Letter { said, at, from, to, says, life };
             assert_eq!(decode_letter(&encode_letter(&letter)), Some((letter, false)));
@@ -182,7 +186,7 @@ mod tests {
             assert_eq!(decode(&encode_letter(&letter)), None);
             let mut bytes = encode_letter(&letter);
             assert_eq!(decode_letter(&bytes[1..]), None);
-            bytes[LETTER_BYTES - 1] = 3;
+            bytes[LETTER_BYTES - 1] = 6;
             assert_eq!(decode_letter(&bytes), None, "nothing is said so");
             bytes = encode_letter(&letter);
             bytes[ADDRESS_BYTES..ADDRESS_BYTES + 4].fill(0);

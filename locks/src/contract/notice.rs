@@ -27,6 +27,20 @@ pub enum Said {
     Handover,
     /// "The lock is yours when the readers have left that have it now."
     ModeChanged,
+    /// "I am a reader, and have come after you."
+    Joins,
+    /// To the home of the lock, naming a use that waits: "The lock is its own when so many readers
+    /// have left."
+    Awaits,
+    /// To the home: "I was a reader that is waited for, and have left."
+    Left,
+}
+
+impl Said {
+    /// Whether it is said to the home of a lock, not to a use ([`super::LockSystem::HAS_HOMES`]).
+    pub const fn is_for_home(self) -> bool {
+        matches!(self, Self::Awaits | Self::Left)
+    }
 }
 
 /// A notice, to a use or from one. Its parts are side by side, because it is part of each
@@ -41,7 +55,8 @@ pub struct Notice {
 const _: () = assert!(size_of::<Notice>() == 16);
 
 impl Notice {
-    /// A notice to `peer`, in [`super::Step::Tell`], or from it, in [`super::LockSystem::hear`].
+    /// A notice to `peer`, in [`super::Step::Tell`], or from it, in [`super::LockSystem::hear`]; to
+    /// the home of the lock, about it.
     pub const fn new(said: Said, peer: Peer) -> Self {
         Self { said, who: peer.who, number: peer.number }
     }

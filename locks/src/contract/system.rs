@@ -296,6 +296,10 @@ pub trait LockSystem: 'static {
     /// Whether verbs may be on the second word of the lock object, which then has counters; it is
     /// no claim, so the locks are never reset.
     const TWO_WORDS: bool = false;
+    /// Whether locks have homes: a lane of those that use it, which counts readers that a writer
+    /// waits for ([`Said::is_for_home`](super::Said::is_for_home)). Its name is in the second word
+    /// of the lock object. Such locks are not reset.
+    const HAS_HOMES: bool = false;
     /// Whether the lock is two words, at an address that is a multiple of sixteen, which
     /// [`Verb::Read`] and [`Verb::Wide`] find together, and nothing else does: in
     /// [`Event::Found`] is the first one, in [`View::entries`] the second. Such locks are had where
@@ -369,7 +373,8 @@ pub trait LockSystem: 'static {
 
     /// Bytes of a lock object.
     fn object_bytes(&self) -> u64 {
-        let head = if self.head().is_some() || Self::TWO_WORDS { 16 } else { 8 };
+        let has_second = self.head().is_some() || Self::TWO_WORDS || Self::HAS_HOMES;
+        let head = if has_second { 16 } else { 8 };
         head + 8 * u64::from(self.entries())
     }
 
@@ -404,6 +409,12 @@ pub trait LockSystem: 'static {
         0
     }
 
+    /// Whether a use that listens hears of readers now ([`Said::Joins`](super::Said::Joins)): each
+    /// of them, one after another. Until then they wait.
+    fn gathers(&self, _of: &Self::Use) -> bool {
+        false
+    }
+
     /// Takes note of what a notice says, before [`Self::hear`]. Returns whether it is for this use;
     /// if not, it counts as one that has not come.
     fn take_note(&self, _of: &mut Self::Use, _notice: Notice, _says: u64) -> bool {
@@ -417,7 +428,7 @@ pub trait LockSystem: 'static {
     }
 
     /// The next step of a use that listens, or holds the lock, after a notice to it. Each use
-    /// hears of one successor at most, and is handed the lock once at most.
+    /// hears of one successor at most, beside readers, and is handed the lock once at most.
     fn hear(&self, of: &mut Self::Use, notice: Notice) -> Step {
         unreachable!("{notice:?} to {of:?}, which listens to none")
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use lotus_fabric::verbs::Capabilities;
 
 use super::{
-    Cas, CasRw, Declock, Drtm, Dslr, DslrTimes, DslrU, Mcs, Release, RmaRw, ShiftLock,
+    Cas, CasRw, Declock, Drtm, Dslr, DslrTimes, DslrU, Mcs, Ncosed, Release, RmaRw, ShiftLock,
     ShiftLockWide,
 };
 use crate::contract::{LockSystem, Pacing, Recovery};
@@ -31,6 +31,8 @@ pub enum Kind {
     RmaRw,
     /// [`Drtm`].
     Drtm,
+    /// [`Ncosed`].
+    Ncosed,
     /// [`ShiftLock`].
     ShiftLock,
     /// [`ShiftLockWide`].
@@ -41,7 +43,7 @@ pub enum Kind {
 
 impl Kind {
     /// All systems.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Cas,
         Self::CasRw,
         Self::Dslr,
@@ -50,6 +52,7 @@ impl Kind {
         Self::Mcs,
         Self::RmaRw,
         Self::Drtm,
+        Self::Ncosed,
         Self::ShiftLock,
         Self::ShiftLockWide,
         Self::Declock,
@@ -66,6 +69,7 @@ impl Kind {
             Self::Mcs => "mcs",
             Self::RmaRw => "rma-rw",
             Self::Drtm => "drtm",
+            Self::Ncosed => "ncosed",
             Self::ShiftLock => "shiftlock",
             Self::ShiftLockWide => "shiftlock-wide",
             Self::Declock => "declock",
@@ -81,7 +85,12 @@ impl Kind {
     pub const fn tells(self) -> bool {
         matches!(
             self,
-            Self::Mcs | Self::RmaRw | Self::ShiftLock | Self::ShiftLockWide | Self::Declock
+            Self::Mcs
+                | Self::RmaRw
+                | Self::Ncosed
+                | Self::ShiftLock
+                | Self::ShiftLockWide
+                | Self::Declock
         )
     }
 
@@ -108,7 +117,9 @@ impl Kind {
     pub const fn check(self, recovery: Recovery) -> Result<(), Unoffered> {
         match (self, recovery) {
             (Self::DslrU, Recovery::Paper) => Err(Unoffered::Unpublished(self)),
-            (Self::RmaRw | Self::Drtm, Recovery::Fenced) => Err(Unoffered::Unfenced(self)),
+            (Self::RmaRw | Self::Drtm | Self::Ncosed, Recovery::Fenced) => {
+                Err(Unoffered::Unfenced(self))
+            }
             (Self::ShiftLockWide, Recovery::Fenced) => Err(Unoffered::Markless(self)),
             _ => Ok(()),
         }
@@ -125,7 +136,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, \
-     drtm, shiftlock, shiftlock-wide, declock"
+     drtm, ncosed, shiftlock, shiftlock-wide, declock"
 )]
 pub struct UnknownKind(String);
 
@@ -224,6 +235,7 @@ impl Choice {
             Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
             Kind::RmaRw => visitor.visit(RmaRw::published),
             Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
+            Kind::Ncosed => visitor.visit(Ncosed::default),
             Kind::ShiftLock => visitor.visit(move || ShiftLock::new(recovery, threshold)),
             Kind::ShiftLockWide => visitor.visit(move || ShiftLockWide::published(threshold)),
             Kind::Declock => visitor.visit(move || Declock::new(recovery, entries)),
@@ -239,7 +251,7 @@ impl Choice {
     /// outstanding together; `None` if there is no bound below that of [`crate::Waiter`].
     pub const fn capacity(self) -> Option<u32> {
         match self.kind {
-            Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::RmaRw | Kind::Drtm => None,
+            Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::RmaRw | Kind::Drtm | Kind::Ncosed => None,
             Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
             Kind::DslrU => Some(DslrU::CAPACITY),
             Kind::ShiftLock => Some(ShiftLock::CAPACITY),
@@ -272,7 +284,7 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(Choice::of(kind).visit(Name), kind.name());
         }
-        let baselines = [Kind::RmaRw, Kind::Drtm, Kind::ShiftLockWide];
+        let baselines = [Kind::RmaRw, Kind::Drtm, Kind::Ncosed, Kind::ShiftLockWide];
         for (recovery, expected) in
             [(Recovery::Fenced, &baselines[..]), (Recovery::Paper, &[Kind::DslrU])]
         {

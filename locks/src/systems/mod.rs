@@ -8,6 +8,7 @@ mod drtm;
 mod dslr;
 mod dslr_u;
 mod mcs;
+mod ncosed;
 mod rma_rw;
 mod shiftlock;
 
@@ -19,5 +20,6 @@ pub use drtm::{Drtm, DrtmUse};
 pub use dslr::{Dslr, DslrTimes, DslrUse, Polling};
 pub use dslr_u::{DslrU, UpdateUse};
 pub use mcs::{Mcs, McsUse};
+pub use ncosed::{Ncosed, NcosedUse};
 pub use rma_rw::{RmaRw, RmaRwUse};
 pub use shiftlock::{ShiftLock, ShiftLockWide, ShiftUse, Shifts};

@@ -500,6 +500,7 @@ impl<W: Layout> LockSystem for Shifts<W> {
                 (of.now, of.writers) = of.entry.told(says);
                 true
             }
+            Said::Joins | Said::Awaits | Said::Left => false,
         }
     }
 

@@ -6,10 +6,10 @@
 //! releases (64)
 //! ```
 //!
-//! The fields are those of [`ShiftWord`](super::ShiftWord), which has them in one word. The tail has
-//! room for the number of a queue pair as well, which a [`Waiter`](crate::Waiter)'s number is not in
-//! need of. Sums stop at the boundaries of fields, so that a reader too many counted out leaves the
-//! epoch alone.
+//! The fields are those of [`ShiftWord`](super::ShiftWord), which has them in one word. In the
+//! paper, the tail is the number of a queue pair and of its node; here a
+//! [`Waiter`](crate::Waiter)'s. Sums stop at the boundaries of fields, so that a reader too many
+//! counted out leaves the epoch alone.
 
 const TAIL_BITS: u32 = 40;
 const READERS_SHIFT: u32 = TAIL_BITS;

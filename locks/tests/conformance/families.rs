@@ -287,7 +287,9 @@ pub fn nearly_used_up(choice: Choice) -> Option<u64> {
             let head = DeclockFields::LAST_LAP * u64::from(choice.entries) - 3;
             return Some(fields.word(QueueHeader { head, ..fields.of(0) }));
         }
-        Kind::Cas | Kind::CasRw | Kind::DslrPlus | Kind::Mcs | Kind::Drtm => return None,
+        Kind::Cas | Kind::CasRw | Kind::DslrPlus | Kind::Mcs | Kind::Drtm | Kind::Ncosed => {
+            return None;
+        }
     }
     let fields = match choice.recovery {
         Recovery::Paper => TicketFields::PAPER,

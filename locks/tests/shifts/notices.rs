@@ -39,6 +39,7 @@ impl Mailbox {
         match said {
             Said::Successor => &mut self.successor,
             Said::Handover | Said::ModeChanged => &mut self.turn,
+            said => unreachable!("{said:?} is none of shiftlock"),
         }
     }
 

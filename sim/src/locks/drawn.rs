@@ -125,7 +125,7 @@ fn entries(settings: &Settings, faults: &Faults, rng: &mut SmallRng) -> u32 {
 /// A free lock with counters that are used up, or wrap, after `left`; zero for systems without.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
-        Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm => 0,
+        Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm | Kind::Ncosed => 0,
         Kind::RmaRw => {
             let count = RmaRwCounts::LIMIT - left;
             RmaRwCounts::new(count, count).word()

@@ -6,7 +6,7 @@ use std::task::Poll;
 use lotus_fabric::env::Nanos;
 
 use super::{Core, Doing, Run, Turn};
-use crate::contract::{LockSystem, NotHeld, Step};
+use crate::contract::{Event, LockSystem, NotHeld, Notice, Step};
 
 /// What has ended a wait for a notice.
 pub(super) enum Listened {
@@ -23,6 +23,22 @@ impl<S: LockSystem> Run<S> {
     pub(super) fn renumber(&mut self, core: &Core<S>) {
         let number = core.open(self.slot, self.at);
         core.system.renumber(&mut self.state, number);
+    }
+
+    /// Sends a notice. Nothing follows it, so the next step is known; unless the home of the lock
+    /// is to be told, and has to be found first.
+    #[inline]
+    pub(super) fn tell(&mut self, core: &Rc<Core<S>>, notice: Notice) {
+        if S::HAS_HOMES && notice.said().is_for_home() {
+            return self.tell_home(core, notice);
+        }
+        let says = core.system.says(&self.state);
+        match S::TELLS_ONCE {
+            true => core.tell_once(self.at, self.slot, notice, says),
+            false => core.tell(self.slot, notice, says),
+        }
+        let step = self.step(core, Event::Told);
+        self.doing = Doing::Next(step);
     }
 
     /// Waits for a notice, unless the acquisition is given up.
@@ -87,7 +103,8 @@ impl<S: LockSystem> Run<S> {
     /// Hears a notice, if there is one; the step after it.
     pub(super) fn hear(&mut self, core: &Core<S>) -> Option<Step> {
         loop {
-            let (notice, says) = core.notices.borrow_mut().take(self.slot)?;
+            let gathers = S::HAS_HOMES && core.system.gathers(&self.state);
+            let (notice, says) = core.notices.borrow_mut().take(self.slot, gathers)?;
             if core.system.take_note(&mut self.state, notice, says) {
                 return Some(core.system.hear(&mut self.state, notice));
             }

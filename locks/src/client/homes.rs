@@ -1,0 +1,114 @@
+//! Homes of locks: the lane that counts the readers which a writer waits for.
+//!
+//! In the papers, the home of a lock is the node that has it. A memory node runs no code, so it is
+//! a lane of a compute node: the first one that needs a home writes its name into the second word
+//! of the lock, by a swap; the others read it there, once each. So all agree, also while nodes
+//! join, and the homes of locks are spread over those that use them.
+
+use std::collections::BTreeMap;
+
+use lotus_fabric::ids::{NodeId, RemoteAddr};
+
+use super::wire::Letter;
+use crate::contract::{Peer, Said, Waiter};
+
+/// What a lane knows of homes.
+#[derive(Default)]
+pub(super) struct Homes {
+    /// Lanes that are the homes of locks.
+    known: BTreeMap<RemoteAddr, Waiter>,
+    /// Locks of which this lane is the home.
+    own: BTreeMap<RemoteAddr, Group>,
+}
+
+/// A group of readers that has left a lock, or will. All of it leave before any of the next.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    /// Number of readers that have left.
+    left: u32,
+    /// The writer that waits for them, and their number.
+    writer: Option<(Peer, u32)>,
+}
+
+impl Group {
+    /// Takes note of a notice. Returns the writer that has the lock now, if one has.
+    fn hear(&mut self, letter: &Letter) -> Option<Peer> {
+        match letter.said {
+            Said::Left => self.left += 1,
+            _ => self.writer = Some((letter.to, letter.says as u32)),
+        }
+        let (writer, readers) = self.writer?;
+        (self.left == readers).then_some(writer)
+    }
+}
+
+impl Homes {
+    /// The home of a lock, if it is known.
+    pub(super) fn of(&self, at: RemoteAddr) -> Option<Waiter> {
+        self.known.get(&at).copied()
+    }
+
+    /// Takes note of the home of a lock.
+    pub(super) fn learn(&mut self, at: RemoteAddr, home: Waiter) {
+        self.known.insert(at, home);
+    }
+
+    /// The home's part: counts a reader that has left, or has a writer wait. Returns the writer
+    /// that has the lock now, if one has.
+    pub(super) fn count(&mut self, letter: &Letter) -> Option<Peer> {
+        let writer = self.own.entry(letter.at).or_default().hear(letter)?;
+        self.own.remove(&letter.at);
+        Some(writer)
+    }
+
+    /// Forgets the locks on a memory node.
+    pub(super) fn forget_all(&mut self, memory: NodeId) {
+        self.known.retain(|at, _| at.node() != memory);
+        self.own.retain(|at, _| at.node() != memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_fabric::ids::RegionId;
+
+    const WRITER: Peer = Peer { who: Waiter::new(1, 0, 0), number: 9 };
+    const READER: Peer = Peer { who: Waiter::new(3, 0, 0), number: 5 };
+
+    fn letter(said: Said, to: Peer, says: u64) -> Letter {
+        let at = RemoteAddr::new(NodeId(0), RegionId(0), 64);
+        Letter { said, at, from: READER, to, says, life: 0 }
+    }
+
+    fn left() -> Letter {
+        letter(Said::Left, READER, 0)
+    }
+
+    #[test]
+    fn a_writer_has_the_lock_when_as_many_readers_have_left_whatever_comes_first() {
+        let waits = letter(Said::Awaits, WRITER, 2);
+        for order in [[waits, left(), left()], [left(), waits, left()], [left(), left(), waits]] {
+            let mut group = Group::default();
+            let [first, second, last] = order;
+            assert_eq!((group.hear(&first), group.hear(&second)), (None, None), "{order:?}");
+            assert_eq!(group.hear(&last), Some(WRITER), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_locks_is_forgotten_with_their_memory() {
+        let at = |node| RemoteAddr::new(NodeId(node), RegionId(0), 64);
+        let mut homes = Homes::default();
+        for node in [0, 1] {
+            homes.learn(at(node), WRITER.who);
+            assert_eq!(homes.count(&Letter { at: at(node), ..left() }), None);
+        }
+        homes.forget_all(NodeId(0));
+        assert_eq!((homes.of(at(0)), homes.of(at(1))), (None, Some(WRITER.who)));
+        let waits = |node| Letter { at: at(node), ..letter(Said::Awaits, WRITER, 1) };
+        assert_eq!((homes.count(&waits(0)), homes.count(&waits(1))), (None, Some(WRITER)));
+        // The next group is counted from none.
+        assert_eq!(homes.count(&waits(1)), None);
+    }
+}
