@@ -22,6 +22,8 @@ use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::lane::{BatchResult, Lane};
 use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, LockService};
 
+use lotus_points::point;
+
 use crate::client::{Acquiring, Begun, Client, Hold, Leaving, Limits, Wait};
 use crate::contract::{LockSystem, NotHeld};
 use crate::word::Mode;
@@ -192,7 +194,9 @@ impl<S: LockSystem> MemoryLocks<S> {
                 Err(_) => break,
             }
         }
-        let result = batch.post().await;
+        let posted = batch.post();
+        point!(self.lane.at().node.0, LockPosted, if !begun.is_empty());
+        let result = posted.await;
         let mut taken = 0;
         let mut waiting = None;
         let mut rest = begun.drain(..);

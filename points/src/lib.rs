@@ -12,6 +12,11 @@
 //! struck ([`posted!`]). A task that goes on after a pause posts the whole batch again, which every
 //! verb there allows.
 //!
+//! # Machines that are polled by hand
+//! Between two steps of a state machine that is no async function nothing can wait. It keeps a
+//! [`Foothold`] instead, which takes the passage ([`passes!`]), and asks that, when it is polled,
+//! whether it stands still.
+//!
 //! # What it is not
 //! Fault points are no part of any other build. Without the feature `enabled` they generate no
 //! code; only `lotus-cli` and `lotus-sim` with their feature `fault-points` enable it. Nor does
@@ -25,11 +30,13 @@
 
 #![forbid(unsafe_code)]
 
+mod foothold;
 mod place;
 mod point;
 #[cfg(feature = "enabled")]
 mod strike;
 
+pub use foothold::Foothold;
 pub use place::Place;
 pub use point::{Family, FaultPoint, Pieces};
 #[cfg(feature = "enabled")]
@@ -95,6 +102,41 @@ macro_rules! point_here {
             peer: None,
         })
     };
+}
+
+/// Passes a point in a state machine, at a time (`u64`) that changes when the node's next turn
+/// begins; `with` names another node that the step concerns, if there is one. Returns whether the
+/// machine, by its [`Foothold`], stands still from now on.
+#[cfg(feature = "enabled")]
+#[macro_export]
+macro_rules! passes {
+    ($foothold:expr, $now:expr, $node:expr, $point:ident) => {
+        $crate::passes!($foothold, $now, $node, $point, with None)
+    };
+    ($foothold:expr, $now:expr, $node:expr, $point:ident, with $peer:expr) => {{
+        let passage = $crate::Passage {
+            point: $crate::FaultPoint::$point,
+            node: $node,
+            index: 0,
+            count: 1,
+            peer: $peer,
+        };
+        $foothold.pass(passage, $now)
+    }};
+}
+
+/// Passes a point in a state machine, which never stands still in this build.
+#[cfg(not(feature = "enabled"))]
+#[macro_export]
+macro_rules! passes {
+    ($foothold:expr, $now:expr, $node:expr, $point:ident) => {{
+        $crate::nothing!((&$foothold, $now, $node));
+        false
+    }};
+    ($foothold:expr, $now:expr, $node:expr, $point:ident, with $peer:expr) => {{
+        $crate::nothing!((&$foothold, $now, $node, $peer));
+        false
+    }};
 }
 
 /// Whether a batch ends here, after piece `index` of `count`. The caller must then add nothing more

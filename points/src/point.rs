@@ -6,6 +6,10 @@
 pub enum Family {
     /// A read-write transaction.
     Transaction,
+    /// One use of a lock on a memory node: acquisition and release.
+    MemoryLock,
+    /// Reset of a lock on a memory node.
+    LockReset,
     /// Detection and expulsion of a silent compute node.
     Membership,
     /// Settlement of the transactions, locks and shards that a dead compute node has left.
@@ -105,6 +109,29 @@ points! {
         UnlockSent "unlock-sent" One "the ends of remote locks are sent"
         UnlockAcknowledged "unlock-acknowledged" One "an owner has acknowledged ends"
     }
+    MemoryLock {
+        LockPosted "lock-posted" One "the first verb of an acquisition is posted"
+        LockAnswered "lock-answered" One "a lock is held by its first verb, and its holder does nothing"
+        QueueJoined "queue-joined" One "a request has joined a queue, and has told nothing of itself"
+        TurnAwaited "turn-awaited" One "a request has said that it waits for its turn"
+        TurnSeen "turn-seen" One "a waiter has seen its turn, and does nothing"
+        ReleaseBegun "release-begun" One "a release has begun, and has posted nothing"
+        ReleasePosted "release-posted" One "the first verb of a release is posted"
+        ReleaseLanded "release-landed" One "a lock is released, and its holder does nothing"
+        NextUntold "next-untold" One "a release has landed, and the next holder is not told"
+        NextTold "next-told" One "a release has told the next holder"
+    }
+    LockReset {
+        ResetClaimed "reset-claimed" One "the reset of a lock is claimed"
+        LockMarked "lock-marked" One "a lock is marked as being reset"
+        MembersAsked "members-asked" One "all lanes are asked to be done with a lock"
+        ResetHeard "reset-heard" One "a lane was asked, and has done nothing"
+        ResetAnswered "reset-answered" One "a lane has said that it is done with a lock"
+        MembersDone "members-done" One "all lanes are done with a lock"
+        EntriesZeroed "entries-zeroed" One "the entries of a lock are zero, and it is not free"
+        LockFreed "lock-freed" One "a lock is free again, and its reset is claimed still"
+        ResetUnclaimed "reset-unclaimed" One "the claim of a reset is given back"
+    }
     Membership {
         Beat "beat" Several "a beat has landed, memory node by memory node"
         Suspect "suspect" One "a node is suspected, and still takes part"
@@ -132,6 +159,9 @@ points! {
         CarriedOver "carried-over" One "a node has acknowledged the loss of a memory node"
         Resume "resume" One "transactions may begin by the placement that is left"
         Promote "promote" One "the cursor of a promoted copy is raised"
+        LocksAbandoned "locks-abandoned" One "the locks on a lost memory node are given up"
+        LocksLeft "locks-left" One "nothing of a lock on a lost memory node is under way"
+        LocksResumed "locks-resumed" One "locks on a memory node that has come back are used again"
     }
     Oracle {
         Turn "turn" One "a coordinator has turned to the successor"

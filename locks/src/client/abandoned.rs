@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::verbs::VerbError;
+use lotus_points::{point, point_here};
 use lotus_sabotage::{Rule, broken};
 
 use super::{Client, Core};
@@ -54,9 +55,11 @@ impl<S: LockSystem> Client<S> {
         core.interrupt(memory);
         async move {
             let executor = core.lane.executor();
+            point!(core.lane.at().node.0, LocksAbandoned);
             while core.uses(memory, holders()) && !broken(Rule::LossesEndUses) {
                 executor.sleep(LOOK).await;
             }
+            point!(core.lane.at().node.0, LocksLeft);
             core.shut.borrow_mut().retain(|at, _| at.node() != memory);
             let used = core.connections.current(memory);
             match core.mend(memory, used).await {
@@ -76,6 +79,7 @@ impl<S: LockSystem> Client<S> {
         self.core.abandoned.borrow_mut().remove(&memory);
         self.core.lives.borrow_mut().insert(memory, life);
         self.core.note_interruptions();
+        point_here!(self.core.lane.at().node.0, LocksResumed);
     }
 }
 

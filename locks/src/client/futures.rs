@@ -41,15 +41,11 @@ impl<S: LockSystem> Guard<S> {
         self.run.as_ref().expect(TAKEN)
     }
 
-    #[inline]
-    fn get_mut(&mut self) -> &mut Run<S> {
-        self.run.as_mut().expect(TAKEN)
-    }
-
     /// Posts the batch that has the first verb, and nothing else.
     #[inline]
     pub(super) fn post(&mut self, batch: Batch) {
-        self.get_mut().posted(batch.post());
+        let run = self.run.as_mut().expect(TAKEN);
+        run.posted(&self.core, batch.post());
     }
 
     /// Keeps the run, which has ended, for another use.

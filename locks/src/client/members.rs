@@ -7,6 +7,7 @@ use std::time::Duration;
 use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::rpc::Responder;
+use lotus_points::point;
 
 use super::{Core, wire};
 use crate::contract::{LockSystem, NotHeld};
@@ -48,6 +49,7 @@ pub(super) fn tell<S: LockSystem>(core: &Rc<Core<S>>, at: RemoteAddr, request: R
 async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
     let executor = core.lane.executor().clone();
     let mut pause = LOOK.0;
+    point!(core.lane.at().node.0, ResetHeard);
     let begun = || core.told.borrow().get(&at).map(|told| told.begun);
     loop {
         if core.has_abandoned(at.node()) {
@@ -70,7 +72,8 @@ async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
                 }
                 return core.told_no_more(at);
             }
-            go_on(&core, at, found);
+            let is_done = go_on(&core, at, found);
+            point!(core.lane.at().node.0, ResetAnswered, if is_done);
         }
         if let Some(told) = core.told.borrow_mut().get_mut(&at) {
             told.task = Some(executor.current());
@@ -81,9 +84,10 @@ async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
     }
 }
 
-/// Tells the uses of the lock that it is being reset, and answers if they are done with it.
-fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) {
-    let Some(head) = core.system.head() else { return };
+/// Tells the uses of the lock that it is being reset, and answers if they are done with it. Returns
+/// whether it has answered.
+fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) -> bool {
+    let Some(head) = core.system.head() else { return false };
     if S::TELLS {
         core.notices.borrow_mut().forget(at);
     }
@@ -104,8 +108,11 @@ fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) {
         && let Some(told) = core.told.borrow_mut().get_mut(&at)
     {
         let answer = wire::encode_answer(generation);
+        let is_asked = !told.requests.is_empty();
         told.requests.drain(..).for_each(|request| request.respond(&answer));
+        return is_asked;
     }
+    false
 }
 
 /// Tells the uses of the lock that the reset is over.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
 use lotus_fabric::rpc::Patience;
+use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
 
 use super::wire::{self, Message};
@@ -78,17 +79,24 @@ impl<S: LockSystem> Reset<S> {
             return Ok(());
         }
         let Some(claim) = self.claim(why).await? else { return Ok(()) };
+        let me = self.core.lane.at().node.0;
+        point!(me, ResetClaimed);
         // Another has reset the lock meanwhile.
         if why == Message::Full && self.has_room(number).await? {
             return self.unclaim(claim, Epoch(claim.epoch())).await;
         }
         let marked = self.mark().await?;
+        point!(me, LockMarked);
         let (epoch, members) = self.members().await?;
         let generation = self.head.generation(marked);
         self.ask(members, generation).await?;
+        point!(me, MembersDone);
         self.free(generation).await?;
+        point!(me, LockFreed);
         self.count();
-        self.unclaim(claim, epoch).await
+        self.unclaim(claim, epoch).await?;
+        point!(me, ResetUnclaimed);
+        Ok(())
     }
 
     /// Counts a reset that has freed the lock, and the time it took.
@@ -168,6 +176,7 @@ impl<S: LockSystem> Reset<S> {
                     (member, lane, core.rpc.call(to, core.service, &request, PATIENCE))
                 })
                 .collect();
+            point!(core.lane.at().node.0, MembersAsked);
             asked = Vec::new();
             for (member, lane, call) in calls {
                 let answer = call.await.ok();
@@ -198,6 +207,7 @@ impl<S: LockSystem> Reset<S> {
                 return Ok(());
             }
             self.clear().await?;
+            point!(self.core.lane.at().node.0, EntriesZeroed);
         }
         loop {
             let found = self.core.read(self.at).await?;

@@ -13,6 +13,7 @@ mod listening;
 mod queues;
 mod resets;
 mod sharing;
+mod struck;
 mod wide;
 
 use std::future::Future as _;
@@ -25,6 +26,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{Batch, Completed, Posted};
 use lotus_fabric::verbs::{Buffer, VerbError};
+use lotus_points::{Foothold, may_cut};
 use lotus_sabotage::{Rule, broken};
 
 use super::wire::Message;
@@ -65,6 +67,7 @@ pub(super) struct Run<S: LockSystem> {
     /// a lock of 16 bytes: see [`View::entries`]. Beside `doing`, which all systems copy.
     answer: Answer,
     entries: Vec<u64>,
+    foothold: Foothold,
 }
 
 enum Doing {
@@ -145,6 +148,7 @@ impl<S: LockSystem> Run<S> {
             next_look: Nanos(0),
             answer: Answer::Head,
             entries: Vec::new(),
+            foothold: Foothold::FREE,
         }
     }
 
@@ -154,6 +158,7 @@ impl<S: LockSystem> Run<S> {
         (self.at, self.slot, self.state, self.mode) = (at, slot, state, mode);
         (self.is_leaving, self.is_ghost, self.has_waited) = (false, false, false);
         (self.verbs, self.next_look) = (0, Nanos(0));
+        self.foothold = Foothold::FREE;
     }
 
     /// Begins, and adds the first verb to `batch`.
@@ -175,9 +180,12 @@ impl<S: LockSystem> Run<S> {
 
     /// Takes over the batch that has the first verb, and nothing else.
     #[inline]
-    pub(super) fn posted(&mut self, posted: Posted) {
+    pub(super) fn posted(&mut self, core: &Core<S>, posted: Posted) {
         if let Doing::InBatch(buffer) = self.doing {
             self.doing = Doing::Verb(posted, buffer);
+            if may_cut() {
+                self.has_posted(core);
+            }
         }
     }
 
@@ -188,6 +196,9 @@ impl<S: LockSystem> Run<S> {
             Some(done) => {
                 let event = self.found(core, done, buffer);
                 let step = self.step(core, event);
+                if may_cut() {
+                    self.has_answer(core, event, step);
+                }
                 Doing::Next(step)
             }
             None => Doing::Mending,
@@ -200,14 +211,25 @@ impl<S: LockSystem> Run<S> {
     /// If a verb is under way.
     pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
         let step = self.leaves(core);
-        self.carry_out(core, step, Nanos::NEVER)
+        if may_cut() && self.stops_before_release(core, step) {
+            return None;
+        }
+        let turn = self.carry_out(core, step, Nanos::NEVER);
+        if may_cut() {
+            self.has_posted(core);
+        }
+        turn
     }
 
     /// The same, with the first verb in a batch of the caller's.
     pub(super) fn leave_in(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) -> Option<Turn> {
         match self.leaves(core) {
+            step if may_cut() && self.stops_before_release(core, step) => None,
             Step::Post(verb) if !self.is_told(core) => {
                 self.doing = Doing::InBatch(self.add(core, batch, verb));
+                if may_cut() {
+                    self.has_posted(core);
+                }
                 None
             }
             step => self.carry_out(core, step, Nanos::NEVER),
@@ -287,6 +309,9 @@ impl<S: LockSystem> Run<S> {
         task: &mut Context<'_>,
     ) -> Poll<Option<Turn>> {
         loop {
+            if may_cut() && self.stands(core) {
+                return Poll::Pending;
+            }
             let event = match &mut self.doing {
                 Doing::Verb(posted, buffer) => match ready!(Pin::new(posted).poll(task)) {
                     Ok(done) => {
@@ -338,6 +363,10 @@ impl<S: LockSystem> Run<S> {
     #[inline(never)]
     fn happened(&mut self, core: &Rc<Core<S>>, event: Event, until: Nanos) -> Option<Turn> {
         let step = self.step(core, event);
+        if may_cut() && self.has_answer(core, event, step) {
+            self.doing = Doing::Next(step);
+            return None;
+        }
         self.carry_out(core, step, until)
     }
 
@@ -455,6 +484,8 @@ impl<S: LockSystem> Run<S> {
     #[inline(always)]
     fn carry_out(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
         match step {
+            // Whatever may be struck is carried out in one place.
+            Step::Post(_) | Step::Held if may_cut() => self.carry_out_rest(core, step, until),
             Step::Post(verb) if !self.is_told(core) && !self.is_late(core, until) => {
                 self.post(core, verb);
                 None
@@ -487,6 +518,10 @@ impl<S: LockSystem> Run<S> {
         if S::QUEUES && step == Step::Barred {
             core.shut(self.at, None);
         }
+        if may_cut() && self.stops_before(core, step) {
+            self.doing = Doing::Next(step);
+            return None;
+        }
         match step {
             Step::Post(_) if self.is_late(core, until) => {
                 self.doing = Doing::Next(step);
@@ -511,7 +546,12 @@ impl<S: LockSystem> Run<S> {
                     false => Doing::Pausing(now.after(pause)),
                 };
             }
-            Step::Tell(notice) => self.tell(core, notice),
+            Step::Tell(notice) => {
+                self.tell(core, notice);
+                if may_cut() && self.is_leaving {
+                    self.has_told(core, notice);
+                }
+            }
             Step::Listen => return self.listen(core, until),
             Step::Await(time) => return self.wait_for_turn(core, time, until),
             Step::Full(generation) => return self.has_no_room(core, generation),

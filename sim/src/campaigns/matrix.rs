@@ -15,11 +15,15 @@
 //! A random search: the swarm ([`crate::campaigns::swarm`]) finds combinations that no list
 //! foresees.
 
+mod on_memory;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use lotus_benchmarks::config::{Inline, LockWait, Routing, Timestamps};
+use lotus_benchmarks::config::{Inline, LockWait, Locks, Routing, Timestamps};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
@@ -38,7 +42,7 @@ pub enum Role {
     Coordinator,
     /// Compute node that grants the locks, or gives them away.
     LockOwner,
-    /// Compute node that receives the shard's locks.
+    /// Compute node that receives the shard's locks, or a lock on a memory node.
     Receiver,
     /// Compute node that survives a loss, and recovers from it.
     Recoverer,
@@ -93,6 +97,12 @@ const ALONE: &str = "nobody but who passes has a part in it";
 pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
     match point.family() {
         Family::Transaction => concerns_transaction(point, role),
+        Family::MemoryLock => on_memory::concerns_use(point, role),
+        Family::LockReset => match role {
+            Role::Recoverer | Role::LockOwner | Role::PrimaryMemory | Role::BackupMemory => Ok(()),
+            Role::Coordinator => Err(DEAD),
+            Role::Receiver | Role::Oracle => Err(OWN_FAMILY),
+        },
         Family::Membership => match role {
             Role::Recoverer | Role::LockOwner | Role::PrimaryMemory | Role::BackupMemory => Ok(()),
             Role::Coordinator => Err(DEAD),
@@ -215,7 +225,7 @@ pub enum Manner {
 }
 
 /// One way to strike.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coordinate {
     /// Step at which the strike happens.
     pub point: FaultPoint,
@@ -229,6 +239,8 @@ pub struct Coordinate {
     pub also: Option<Role>,
     /// Outcome of the recovered transaction, for steps of recovery.
     pub doubt: Doubt,
+    /// Locks of the transactions.
+    pub locks: Locks,
 }
 
 impl fmt::Display for Coordinate {
@@ -245,10 +257,10 @@ impl fmt::Display for Coordinate {
         if let Some(also) = self.also {
             write!(f, "+{}", also.name())?;
         }
-        match self.doubt {
-            Doubt::Back => Ok(()),
-            Doubt::Forward => f.write_str("/forward"),
+        if self.doubt == Doubt::Forward {
+            f.write_str("/forward")?;
         }
+        on_memory::name(self.locks).map_or(Ok(()), |name| write!(f, "/{name}"))
     }
 }
 
@@ -263,23 +275,13 @@ pub fn points() -> impl Iterator<Item = FaultPoint> {
 pub fn all() -> Vec<Coordinate> {
     let mut all = Vec::new();
     for point in points() {
-        let roles: Vec<Role> =
-            Role::ALL.iter().copied().filter(|role| concerns(point, *role).is_ok()).collect();
-        for doubt in Doubt::of(point).iter().copied() {
-            for place in Place::ALL.iter().copied().filter(|place| exists(point, *place, doubt)) {
-                for (rank, role) in roles.iter().copied().enumerate() {
-                    let alone = |manner| {
-                        let also = None;
-                        Coordinate { point, place, manner, role, also, doubt }
-                    };
-                    all.extend([alone(Manner::Crash), alone(Manner::Pause)]);
-                    let others = roles[rank + 1..].iter();
-                    let others = others.filter(|other| both(point, role, **other).is_ok());
-                    let pair = |other: &Role| {
-                        let (manner, also) = (Manner::Crash, Some(*other));
-                        Coordinate { point, place, manner, role, also, doubt }
-                    };
-                    all.extend(others.map(pair));
+        for locks in on_memory::systems(point).iter().copied() {
+            for doubt in Doubt::of(point).iter().copied() {
+                let places = Place::ALL.iter().copied();
+                for place in places.filter(|place| exists(point, *place, doubt)) {
+                    let (manner, role, also) = (Manner::Crash, Role::Coordinator, None);
+                    let one = Coordinate { point, place, manner, role, also, doubt, locks };
+                    all.extend(one.with_roles());
                 }
             }
         }
@@ -301,17 +303,24 @@ pub fn both(point: FaultPoint, one: Role, other: Role) -> Result<(), &'static st
     }
 }
 
-/// One coordinate for each point: a crash of its first role in [`Role::ALL`], at its first place.
+/// One coordinate for each point: a crash of its first role in [`Role::ALL`], at its first place,
+/// with another of its kinds of locks than at the point before.
 pub fn short() -> Vec<Coordinate> {
     let all = all();
-    let first = |point| all.iter().copied().find(|one| one.point == point);
-    points().filter_map(first).collect()
+    let first = |(turn, point)| {
+        let systems = on_memory::systems(point);
+        let locks = systems[turn % systems.len()];
+        all.iter().copied().find(|one| one.point == point && one.locks == locks)
+    };
+    points().enumerate().filter_map(first).collect()
 }
 
 const LEASE_US: u64 = 500;
 const PAUSE_US: u64 = 3 * LEASE_US;
 /// Time by which all nodes are at work.
 const WARM_US: u64 = 400;
+/// Time at which a lost memory node comes back, where it does: it is given up by then.
+const RETURN_US: u64 = 2_000;
 const STORM_US: u64 = 5_000;
 const CALM_US: u64 = 4_000;
 /// Number of memory nodes, which is the node id of the first compute node.
@@ -324,13 +333,28 @@ const COORDINATOR: NodeId = NodeId(MEMORY + 1);
 const DEAD_NODE: NodeId = NodeId(MEMORY + 4);
 
 impl Coordinate {
+    /// This step and place with each of its roles alone, and every two of them.
+    fn with_roles(self) -> Vec<Self> {
+        let concerned = |role: &Role| concerns(self.point, *role).is_ok();
+        let roles: Vec<Role> = Role::ALL.iter().copied().filter(concerned).collect();
+        let mut all = Vec::new();
+        for (rank, role) in roles.iter().copied().enumerate() {
+            let alone = Self { role, ..self };
+            all.extend([alone, Self { manner: Manner::Pause, ..alone }]);
+            let others = roles[rank + 1..].iter().copied();
+            let others = others.filter(|other| both(self.point, role, *other).is_ok());
+            all.extend(others.map(|other| Self { also: Some(other), ..alone }));
+        }
+        all
+    }
+
     /// The scenario in which the strike happens.
     pub fn scenario(&self) -> Scenario {
         let (family, point) = (self.point.family(), self.point);
         let moves = family == Family::HandOver;
         let oracle = family == Family::Oracle || self.has(Role::Oracle);
         let waits = matches!(point, FaultPoint::LockAwaited | FaultPoint::WaitEnded);
-        let crowded = waits || point == FaultPoint::AskedToYield;
+        let crowded = waits || point == FaultPoint::AskedToYield || on_memory::is_crowded(point);
         let inserts = point == FaultPoint::Promote;
         let upkeep = family == Family::Upkeep;
         let drops = family == Family::Clearing;
@@ -347,6 +371,7 @@ impl Coordinate {
             shards: if moves || oracle { 16 } else { 1 },
             timestamps: if oracle { Timestamps::Oracle } else { Timestamps::Clock },
             lock_wait: if waits { LockWait::Ordered } else { LockWait::None },
+            locks: self.locks,
             lease_us: LEASE_US,
             moves_us: if moves { 150 } else { 0 },
             drops_us: if drops { 200 } else { 0 },
@@ -412,6 +437,12 @@ impl Coordinate {
             vec![Scheduled { when, fault: Fault::Crash { node, memory } }]
         };
         match (self.point.family(), self.point) {
+            (Family::MemoryLoss, FaultPoint::LocksResumed) => {
+                let node = NodeId(0);
+                let when = When::At(std::time::Duration::from_micros(RETURN_US));
+                let back = Scheduled { when, fault: Fault::Restart { node } };
+                crash(node, MemoryFate::Lost).into_iter().chain([back]).collect()
+            }
             (Family::MemoryLoss, _) => crash(NodeId(0), MemoryFate::Lost),
             (Family::Oracle, FaultPoint::Answer) => Vec::new(),
             (Family::Oracle, _) => crash(OWNER, MemoryFate::Kept),
@@ -419,6 +450,8 @@ impl Coordinate {
             (Family::Membership, _) => crash(DEAD_NODE, MemoryFate::Kept),
             (
                 Family::Transaction
+                | Family::MemoryLock
+                | Family::LockReset
                 | Family::Recovery
                 | Family::HandOver
                 | Family::Upkeep
@@ -434,7 +467,8 @@ impl Coordinate {
             Manner::Crash => Blow::Crash,
             Manner::Pause => Blow::Pause(PAUSE_US),
         };
-        let own = matches!(self.point.family(), Family::Transaction | Family::Upkeep);
+        let family = self.point.family();
+        let own = matches!(family, Family::Transaction | Family::MemoryLock | Family::Upkeep);
         // The owner passes the end of a wait, as the peer of whose request it was.
         let passer = if self.point == FaultPoint::WaitEnded { OWNER } else { COORDINATOR };
         let by = own.then_some(passer);
@@ -448,7 +482,11 @@ impl Coordinate {
             victims: roles.map(|role| self.victim(role)).collect(),
             blow,
         };
-        let first = (self.point.family() == Family::Recovery).then(|| self.first_death());
+        let first = match family {
+            Family::Recovery => Some(self.first_death()),
+            Family::LockReset => Some(Strike { point: self.first_user(), ..self.first_death() }),
+            _ => None,
+        };
         first.into_iter().chain([strike]).collect()
     }
 
@@ -552,35 +590,3 @@ pub fn strike_all(
 
 /// Number of seeds after which a strike that has never happened is given up.
 pub const SEEDS: u64 = 8;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_point_has_a_coordinate_at_each_place_and_every_scenario_can_be_run() {
-        let all = all();
-        for point in points() {
-            for place in Place::of(point.pieces()).iter().copied() {
-                let struck = all.iter().any(|one| one.point == point && one.place == place);
-                assert!(struck || !exists(point, place, Doubt::Back), "{point:?} {place:?}");
-            }
-        }
-        for coordinate in &all {
-            let scenario = coordinate.scenario();
-            assert_eq!(scenario.check(), Ok(()), "{coordinate}");
-            let again = Scenario::parse("again", scenario.to_toml().as_bytes());
-            assert_eq!(again, Ok(scenario), "{coordinate}");
-        }
-        assert_eq!(short().len(), points().count());
-    }
-
-    #[test]
-    fn at_every_point_somebody_is_struck_and_nothing_falls() {
-        let short = short();
-        let cells = strike_all(&short, 0..SEEDS, 2, |_, _| ()).expect("they can be run");
-        for (coordinate, cell) in short.iter().zip(cells) {
-            assert!(matches!(cell, Cell::Passed(_)), "{coordinate}: {cell:?}");
-        }
-    }
-}

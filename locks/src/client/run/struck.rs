@@ -1,0 +1,104 @@
+//! Fault points of a use ([`lotus_points`]): where it stops if its node is struck. Nothing of this
+//! is called in a build without them.
+
+use lotus_points::passes;
+
+use super::{Core, Doing, Run};
+use crate::contract::{Event, LockSystem, Notice, Step, Verb};
+
+impl<S: LockSystem> Run<S> {
+    /// Whether its node was struck, and it stands where it was then; if the node pauses, it goes on
+    /// in the first turn after that.
+    #[cold]
+    pub(super) fn stands(&self, core: &Core<S>) -> bool {
+        let executor = core.lane.executor();
+        let stands = self.foothold.stands(|| executor.now().0);
+        if stands {
+            let next = executor.now().after(std::time::Duration::from_nanos(1));
+            executor.wake_at(next, executor.current());
+        }
+        stands
+    }
+
+    /// Passes the point behind the first verb of an acquisition, or of a release.
+    #[cold]
+    pub(super) fn has_posted(&mut self, core: &Core<S>) {
+        let (now, node) = Self::here(core);
+        match self.doing {
+            Doing::Verb(..) | Doing::InBatch(_) if self.is_leaving => {
+                passes!(self.foothold, now, node, ReleasePosted);
+            }
+            Doing::Verb(..) => {
+                passes!(self.foothold, now, node, LockPosted);
+            }
+            _ => {}
+        }
+    }
+
+    /// Passes the point before a release posts anything. Returns whether it stops there.
+    #[cold]
+    pub(super) fn stops_before_release(&mut self, core: &Core<S>, step: Step) -> bool {
+        let (now, node) = Self::here(core);
+        let stops = passes!(self.foothold, now, node, ReleaseBegun);
+        if stops {
+            self.doing = Doing::Next(step);
+        }
+        stops
+    }
+
+    /// Passes the point behind the verb by which a lock was released, with nothing left to do.
+    /// Returns whether it stops there.
+    #[cold]
+    pub(super) fn has_answer(&mut self, core: &Core<S>, event: Event, step: Step) -> bool {
+        let is_landed = matches!(event, Event::Found(_)) && step == Step::Gone(Ok(()));
+        let (now, node) = Self::here(core);
+        self.is_leaving && is_landed && passes!(self.foothold, now, node, ReleaseLanded)
+    }
+
+    /// Passes the point before a step. Returns whether the use stops there.
+    #[cold]
+    pub(super) fn stops_before(&mut self, core: &Core<S>, step: Step) -> bool {
+        let (now, node) = Self::here(core);
+        let is_new = !self.is_leaving && !self.has_waited;
+        match step {
+            Step::Tell(notice) => {
+                let peer = Self::peer(core, notice);
+                match self.is_leaving {
+                    true => passes!(self.foothold, now, node, NextUntold, with peer),
+                    false => passes!(self.foothold, now, node, QueueJoined, with peer),
+                }
+            }
+            Step::Post(Verb::Write { .. }) if is_new => {
+                passes!(self.foothold, now, node, QueueJoined)
+            }
+            Step::Pause(_) if is_new && !core.system.can_leave(&self.state) => {
+                passes!(self.foothold, now, node, QueueJoined)
+            }
+            Step::Listen | Step::Await(_) if !self.is_leaving => {
+                passes!(self.foothold, now, node, TurnAwaited)
+            }
+            Step::Held if self.has_waited => {
+                passes!(self.foothold, now, node, TurnSeen)
+            }
+            Step::Held => passes!(self.foothold, now, node, LockAnswered),
+            _ => false,
+        }
+    }
+
+    /// Passes the point behind a notice of a release.
+    #[cold]
+    pub(super) fn has_told(&mut self, core: &Core<S>, notice: Notice) {
+        let (now, node) = Self::here(core);
+        passes!(self.foothold, now, node, NextTold, with Self::peer(core, notice));
+    }
+
+    /// The time, and the node of this lane.
+    fn here(core: &Core<S>) -> (u64, u16) {
+        (core.lane.executor().now().0, core.lane.at().node.0)
+    }
+
+    /// The node that a notice is for.
+    fn peer(core: &Core<S>, notice: Notice) -> Option<u16> {
+        core.peers.node(notice.peer().who.node()).map(|node| node.0)
+    }
+}
