@@ -12,7 +12,7 @@ use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::verbs::Capabilities;
 
 use super::{Backoff, Keeping, Notice, Waiter, WideVerb};
-use crate::word::{Claimant, Head, Mode, Part};
+use crate::word::{Claimant, Head, Mode, QueuePart};
 
 /// Treatment of holders that are late or lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -104,9 +104,9 @@ pub enum Verb {
         word: u64,
     },
     /// READ of the head and of entries, in this order, in one round trip.
-    ReadQueue(Part),
+    ReadQueue(QueuePart),
     /// Fetch-and-add on the head, and READ of entries behind it, in one round trip.
-    AddAndRead(u64, Part),
+    AddAndRead(u64, QueuePart),
     /// The verb on both words of the lock that [`LockSystem::wide`] says, which has more operands
     /// than a step has room for. Only where the fabric has wide atomics.
     Wide,

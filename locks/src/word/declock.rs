@@ -44,7 +44,7 @@ const _: () = {
 
 /// Entries of a queue that lie one behind the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Part {
+pub struct QueuePart {
     /// Number of the first.
     pub first: u32,
     /// How many they are.
@@ -235,14 +235,14 @@ impl DeclockFields {
     }
 
     /// Entries of `most` indexes from this one on; fewer where the array of entries ends.
-    pub fn part(self, from: u64, most: u64) -> Part {
+    pub fn part(self, from: u64, most: u64) -> QueuePart {
         let first = self.place(from);
-        Part { first, count: most.min(u64::from(self.capacity() - first)) as u32 }
+        QueuePart { first, count: most.min(u64::from(self.capacity() - first)) as u32 }
     }
 
     /// All entries.
-    pub const fn all(self) -> Part {
-        Part { first: 0, count: self.capacity() }
+    pub const fn all(self) -> QueuePart {
+        QueuePart { first: 0, count: self.capacity() }
     }
 
     const fn version(self, index: u64) -> u16 {

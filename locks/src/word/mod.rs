@@ -17,7 +17,7 @@ mod update_tickets;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
-pub use declock::{Age, Arrived, DeclockFields, Entry, Part, QueueHeader};
+pub use declock::{Age, Arrived, DeclockFields, Entry, QueueHeader, QueuePart};
 pub use drtm::DrtmWord;
 pub use head::Head;
 pub use mcs::McsWord;

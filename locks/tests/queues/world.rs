@@ -1,7 +1,7 @@
 //! Configurations, states, and what must hold in each of them.
 
 use lotus_locks::systems::{Declock, DeclockUse};
-use lotus_locks::word::{DeclockFields, Mode, Part, QueueHeader};
+use lotus_locks::word::{DeclockFields, Mode, QueueHeader, QueuePart};
 use lotus_locks::{LockSystem, Recovery, Verb};
 use stateright::{Model, Property};
 
@@ -60,11 +60,11 @@ pub enum Doing {
     /// The verb is posted, and will take effect.
     Posted(Verb),
     /// Its first half has taken effect, and found this head; the READ of these entries will.
-    Half(u64, Part),
+    Half(u64, QueuePart),
     /// It waits to be told.
     Waiting,
     /// It reads these entries later, perhaps again.
-    Paused(Part),
+    Paused(QueuePart),
     /// It is to tell the client of this number that it has this turn.
     Telling(u32, u64),
     Held,

@@ -12,7 +12,7 @@ use super::listening::Listened;
 use super::{Answer, BARRED, Core, DOUBT, Doing, Run, Turn};
 use crate::client::ENTRIES;
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
-use crate::word::Part;
+use crate::word::QueuePart;
 
 impl<S: LockSystem> Run<S> {
     /// Adds a verb on the entries to a batch. Returns where the head will be, if it is read. A use
@@ -24,7 +24,7 @@ impl<S: LockSystem> Run<S> {
         verb: Verb,
     ) -> Buffer {
         let entries = self.at.plus(ENTRIES);
-        let read = |batch: &mut Batch, part: Part| {
+        let read = |batch: &mut Batch, part: QueuePart| {
             batch.read(entries.plus(8 * u64::from(part.first)), 8 * part.count as usize)
         };
         let (head, answer) = match verb {

@@ -41,7 +41,7 @@ use crate::contract::{
     Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
     Waiter,
 };
-use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, Part, QueueHeader};
+use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, QueueHeader, QueuePart};
 
 /// Bounds of the time after which a waiter looks at the words itself: it doubles with each look
 /// that finds as many there as the last.
@@ -240,7 +240,7 @@ impl Declock {
 
     /// Entries of `most` indexes from this one on, which it is about to read; fewer where the array
     /// ends. All, if those are as few, or if its node shares the lock, which wants all times.
-    fn part(&self, of: &mut DeclockUse, from: u64, most: u64) -> Part {
+    fn part(&self, of: &mut DeclockUse, from: u64, most: u64) -> QueuePart {
         if self.window >= self.fields.capacity() || of.time.is_some() {
             return self.all(of);
         }
@@ -249,7 +249,7 @@ impl Declock {
         part
     }
 
-    fn all(&self, of: &mut DeclockUse) -> Part {
+    fn all(&self, of: &mut DeclockUse) -> QueuePart {
         of.read = (0, u64::MAX);
         self.fields.all()
     }

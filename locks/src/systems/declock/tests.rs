@@ -15,7 +15,7 @@ const GENERATION: u64 = 5;
 /// The first index of a lap around the queue.
 const LAP: u64 = 24;
 const DONE: Step = Step::Gone(Ok(()));
-const ALL: Part = FIELDS.all();
+const ALL: QueuePart = FIELDS.all();
 
 /// A header: so many have left since the first index of the lap; size, and writers.
 fn header(left: u64, size: u32, writers: u32) -> QueueHeader {
@@ -234,7 +234,7 @@ fn reading_two(mode: Mode, found: QueueHeader, waiters: &str) -> (Machine, Step)
     let mut used = Machine::of(Declock::new(Fenced, ENTRIES).reading(2), mode);
     used.step(Event::Begin, &[]);
     assert_eq!(used.found(header(0, 0, 0), ""), Step::Held);
-    let part = Part { first: 1, count: 2 };
+    let part = QueuePart { first: 1, count: 2 };
     let leaves = Step::Post(Verb::AddAndRead(FIELDS.leaving(mode), part));
     assert_eq!(used.step(Event::Leave, &[]), leaves);
     let step = used.step(Event::Found(FIELDS.word(found)), &only(part, waiters));
@@ -242,7 +242,7 @@ fn reading_two(mode: Mode, found: QueueHeader, waiters: &str) -> (Machine, Step)
 }
 
 /// These entries, with zeroes for those that are not read.
-fn only(part: Part, waiters: &str) -> Vec<u64> {
+fn only(part: QueuePart, waiters: &str) -> Vec<u64> {
     let mut entries = entries(waiters);
     for (place, word) in (0..).zip(&mut entries) {
         if !(part.first..part.first + part.count).contains(&place) {
@@ -253,14 +253,14 @@ fn only(part: Part, waiters: &str) -> Vec<u64> {
 }
 
 /// What is read next, and what follows when it was.
-fn reads(used: &mut Machine, step: Step, found: QueueHeader, waiters: &str) -> (Part, Step) {
+fn reads(used: &mut Machine, step: Step, found: QueueHeader, waiters: &str) -> (QueuePart, Step) {
     let Step::Post(Verb::ReadQueue(part)) = step else { panic!("{step:?}") };
     (part, used.step(Event::Found(FIELDS.word(found)), &only(part, waiters)))
 }
 
 #[test]
 fn of_a_long_queue_a_release_reads_what_it_needs() {
-    let part = |first, count| Part { first, count };
+    let part = |first, count| QueuePart { first, count };
     // The next writer is there, and so are two readers, but not the third.
     let (_, step) = reading_two(Exclusive, header(0, 5, 5), "-XXXX");
     assert_eq!(step, told(1));
