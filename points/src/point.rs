@@ -111,8 +111,10 @@ points! {
     }
     MemoryLock {
         LockPosted "lock-posted" One "the first verb of an acquisition is posted"
-        LockAnswered "lock-answered" One "a lock is held by its first verb, and its holder does nothing"
-        QueueJoined "queue-joined" One "a request has joined a queue, and has told nothing of itself"
+        LockAnswered "lock-answered" One
+            "a lock is held by its first verb, and its holder does nothing"
+        QueueJoined "queue-joined" One
+            "a request has joined a queue, and has told nothing of itself"
         TurnAwaited "turn-awaited" One "a request has said that it waits for its turn"
         TurnSeen "turn-seen" One "a waiter has seen its turn, and does nothing"
         ReleaseBegun "release-begun" One "a release has begun, and has posted nothing"

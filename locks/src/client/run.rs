@@ -546,12 +546,7 @@ impl<S: LockSystem> Run<S> {
                     false => Doing::Pausing(now.after(pause)),
                 };
             }
-            Step::Tell(notice) => {
-                self.tell(core, notice);
-                if may_cut() && self.is_leaving {
-                    self.has_told(core, notice);
-                }
-            }
+            Step::Tell(notice) => self.tell(core, notice),
             Step::Listen => return self.listen(core, until),
             Step::Await(time) => return self.wait_for_turn(core, time, until),
             Step::Full(generation) => return self.has_no_room(core, generation),

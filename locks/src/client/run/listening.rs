@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use lotus_fabric::env::Nanos;
+use lotus_points::may_cut;
 
 use super::{Core, Doing, Run, Turn};
 use crate::contract::{Event, LockSystem, NotHeld, Notice, Step};
@@ -39,6 +40,9 @@ impl<S: LockSystem> Run<S> {
         }
         let step = self.step(core, Event::Told);
         self.doing = Doing::Next(step);
+        if may_cut() && self.is_leaving {
+            self.has_told(core, notice);
+        }
     }
 
     /// Waits for a notice, unless the acquisition is given up.

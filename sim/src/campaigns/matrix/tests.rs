@@ -1,3 +1,5 @@
+//! Every point is struck at each of its places, and nothing falls.
+
 use super::*;
 
 #[test]
