@@ -132,17 +132,25 @@ fn locks_move_with_the_primaries_of_lost_memory_nodes() {
         for memory_node in lost.iter().copied() {
             let id = NodeId(memory_node);
             let (lost, is_lost) = async_channel::bounded::<()>(1);
-            let (locked, is_locked) = async_channel::bounded(1);
-            let late = cluster.submit(FIRST, move |mut session| async move {
-                let mut txn = session.begin(Isolation::Serializable).await?;
-                let item = txn.add_rw(table, 0)?;
-                txn.execute().await?;
-                locked.send(()).await.expect("it is awaited");
-                is_lost.recv().await.expect("it is said");
-                txn.put(item, &u64::MAX.to_le_bytes())?;
-                txn.commit().await
-            });
-            is_locked.recv_blocking().expect("nothing else runs");
+            let late = loop {
+                let (locked, is_locked) = async_channel::bounded(1);
+                let is_lost = is_lost.clone();
+                let late = cluster.submit(FIRST, move |mut session| async move {
+                    let mut txn = session.begin(Isolation::Serializable).await?;
+                    let item = txn.add_rw(table, 0)?;
+                    txn.execute().await?;
+                    locked.send(()).await.expect("it is awaited");
+                    is_lost.recv().await.expect("it is said");
+                    txn.put(item, &u64::MAX.to_le_bytes())?;
+                    txn.commit().await
+                });
+                if is_locked.recv_blocking().is_ok() {
+                    break late;
+                }
+                // The node has not taken note of the last return yet.
+                let refused = late.wait();
+                assert!(refused.as_ref().is_err_and(TxnError::is_retryable), "{refused:?}");
+            };
             fabric.set_reachable(id, false).expect("there is such a node");
             standing(usize::from(memory_node), &[MemoryStanding::Lost]);
             let committed = increment_all(&cluster, table, 1..ROWS);
