@@ -2,7 +2,7 @@
 //! nodes that clients reach by one-sided verbs (DecLock §6, "Database index").
 //!
 //! Inner nodes and the search in them are those of crate `lotus-tree`, as in the engine's ordered
-//! tables. Leaves are Sherman's. The lock system is that of [`TreeLoad::choice`], of which nothing
+//! tables. Leaves are Sherman's. The lock system is that of [`Clients::choice`], of which nothing
 //! is known here but [`LockSystem`].
 //!
 //! # The audit

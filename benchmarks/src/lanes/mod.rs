@@ -1,7 +1,7 @@
 //! Clients of one lock system: they start together on the lanes of all compute nodes, are counted
 //! for a time, and end. Then one more node looks at what they have left.
 //!
-//! What clients do is a [`Load`], of which each lane has its [`Work`]: `locks` and `index` have one
+//! What clients do is a `Load`, of which each lane has its `Work`: `locks` and `index` have one
 //! each. A lane that has ended answers when locks are reset until all have ended.
 //!
 //! `lane`: what each lane does; `findings`: what an audit finds.
