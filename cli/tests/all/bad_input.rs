@@ -166,7 +166,7 @@ fn nonsense_about_trees_is_named_in_one_sentence() {
         (&["--loaded", "1.5"], "--loaded"),
         (&["--update-ratio", "-1"], "--update-ratio"),
         (&["--fabric", "rdma"], "trees run on local, shm, tcp and sim, not on rdma"),
-        (&["--lock", "cas", "--policy", "ts-pf"], "cas"),
+        (&["--lock", "cas", "--policy", "ts-pf"], "ts-pf compares times of requests"),
         (&["--fabric", "sim", "--lose-ms", "1"], "a tree loses no compute node"),
         (&["--profile", "cx3-56g"], "only the simulated fabric has a profile"),
         (

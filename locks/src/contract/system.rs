@@ -243,7 +243,7 @@ pub struct Counts {
     /// Time that they took until the lock was free again, in nanoseconds; of locks
     /// that a keeper frees it is not taken.
     pub reset_ns: u64,
-    /// READs of entries that releases have repeated ([`Verb::ReadQueue`]).
+    /// READs of entries by releases beyond their first ([`Verb::ReadQueue`]).
     pub refetches: u64,
 }
 
