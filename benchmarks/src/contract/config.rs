@@ -67,6 +67,46 @@ pub enum Routing {
     Random,
 }
 
+/// Engine under test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// This project's own.
+    Lotus,
+    /// Motor (LOTUS §8).
+    Motor,
+}
+
+impl Engine {
+    /// The name that flags and reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lotus => "lotus",
+            Self::Motor => "motor",
+        }
+    }
+}
+
+/// What decides the primary of a row, in engines other than Lotus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Primaries {
+    /// Its table, as in Motor and FORD.
+    #[default]
+    Table,
+    /// Its place in the table's index.
+    Shard,
+}
+
+/// Settings of engines other than Lotus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct BaselineConfig {
+    /// What decides the primary of a row.
+    pub primaries: Primaries,
+    /// Whether the engine has the faults that its publication has.
+    pub as_published: bool,
+}
+
 /// Locks that guard the records (DESIGN §5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,6 +185,11 @@ impl From<Inline> for lotus_mvcc::Inline {
 /// The cluster under test.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ClusterConfig {
+    /// Engine under test.
+    pub engine: Engine,
+    /// Settings of engines other than Lotus; `None` for Lotus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<BaselineConfig>,
     /// Network between the nodes.
     #[serde(skip)]
     pub fabric: Fabric,
@@ -203,6 +248,8 @@ impl Default for ClusterConfig {
     /// Defaults of the command line (DESIGN §10).
     fn default() -> Self {
         Self {
+            engine: Engine::Lotus,
+            baseline: None,
             fabric: Fabric::Local,
             profile: None,
             cns: 2,

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lotus_benchmarks::config::{
-    ClusterConfig, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing,
+    ClusterConfig, Engine, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing,
     Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
 
+use super::engine::EngineArgs;
 use super::values::{count, lock_table_bytes, memory_bytes, one_of, positive_secs, rate, secs};
 
 /// Coroutines that serve applications on each coordinator beside those that run their calls: one
@@ -50,6 +51,8 @@ pub struct CommonArgs {
     pub profile: Option<String>,
     #[command(flatten)]
     pub rdma: RdmaArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
     /// Description of a running cluster, which applications drive through the client library; sizes
     /// and shapes are taken from it.
     #[arg(long, value_name = "FILE")]
@@ -235,6 +238,7 @@ impl CommonArgs {
                 self.threads, self.coroutines
             ));
         }
+        self.engine.check(self.fabric, &self.given)?;
         if self.profile.is_some() && self.fabric != Fabric::Sim {
             return Err("--profile makes sense with --fabric sim only".to_owned());
         }
@@ -316,6 +320,8 @@ impl CommonArgs {
     pub fn options(&self) -> Options {
         Options {
             cluster: ClusterConfig {
+                engine: self.engine.engine,
+                baseline: self.engine.config(),
                 fabric: self.fabric,
                 profile: self.profile(),
                 cns: self.cns,
@@ -342,7 +348,10 @@ impl CommonArgs {
             load: LoadConfig {
                 isolation: self.isolation,
                 other_isolation: 0.0,
-                routing: self.routing,
+                routing: match self.engine.engine {
+                    Engine::Lotus => self.routing,
+                    _ => Routing::Random,
+                },
                 secs: self.secs,
                 warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),
                 rate_tps: self.rate,

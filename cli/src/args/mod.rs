@@ -6,6 +6,7 @@
 #[cfg(feature = "tcp")]
 mod cluster;
 pub mod common;
+mod engine;
 mod locks;
 #[cfg(feature = "tcp")]
 mod rows;

@@ -25,6 +25,7 @@ use lotus_fabric::tcp::{self, TcpFabric};
 
 #[cfg(feature = "tcp")]
 use super::drive;
+use super::baselines;
 use super::memory_nodes::MemoryNodes;
 #[cfg(feature = "tcp")]
 use crate::apps::load;
@@ -61,20 +62,16 @@ pub fn run<W: Workload>(
     if let Some(file) = place.cluster {
         return drive::drive(file, workload, options, progress);
     }
+    if let Some(config) = options.cluster.baseline {
+        return baselines::run(config, workload, options, progress);
+    }
     match options.cluster.fabric {
         Fabric::Local => {
             let mut cluster = Embedded::start(&shape(options), &options.load)?;
             drive(&mut cluster, workload, options, progress)
         }
         Fabric::Sim => {
-            let profile = profile(options.cluster.profile.as_deref().unwrap_or_default())?;
-            let world = |nodes| {
-                let interleaving = Interleaving::PerBatch;
-                let config =
-                    Config { interleaving, ..Config::new(options.load.seed, nodes, profile) };
-                let world = World::new(config).map_err(|error| refused(&error))?;
-                Ok(SimMachines::new(world))
-            };
+            let world = |nodes| sim_machines(nodes, options);
             let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
             harness::run(&mut cluster, workload, options, progress)
         }
@@ -100,6 +97,15 @@ pub fn run<W: Workload>(
             Err(DeployError::Refused(crate::args::common::lacks(other)).into())
         }
     }
+}
+
+/// Simulated machines with the profile of the options.
+pub(super) fn sim_machines(nodes: u16, options: &Options) -> Result<SimMachines, DeployError> {
+    let profile = profile(options.cluster.profile.as_deref().unwrap_or_default())?;
+    let interleaving = Interleaving::PerBatch;
+    let config = Config { interleaving, ..Config::new(options.load.seed, nodes, profile) };
+    let world = World::new(config).map_err(|error| refused(&error))?;
+    Ok(SimMachines::new(world))
 }
 
 /// The cluster's shape as in the options, with spare coroutines if applications generate the load.

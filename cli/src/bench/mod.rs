@@ -1,8 +1,8 @@
 //! `lotus bench`: from checked arguments to a report. Imports `apps`, `args`, `config`, `host`
 //! and `show`.
 //!
-//! * `deploy`: the cluster that a benchmark runs on; `memory_nodes`: memory nodes as processes of
-//!   their own, and `lotus host`;
+//! * `deploy`: the cluster that a benchmark runs on; `baselines`: that of another engine than
+//!   Lotus; `memory_nodes`: memory nodes as processes of their own, and `lotus host`;
 //! * `drive`: load on a cluster that runs already;
 //! * `locks`: load on a lock system alone; `objects`: an object store on one; `tree`: a tree under
 //!   one; `clients`: what these three share.
@@ -10,6 +10,7 @@
 //! Everything that can be refused is refused before the run, output paths included, so that a
 //! typing error does not cost a run.
 
+mod baselines;
 pub mod clients;
 mod deploy;
 #[cfg(feature = "tcp")]

@@ -1,7 +1,7 @@
 //! Settings of a cluster, its load and its network, as a scenario gives them.
 
 use crate::scenario::format::{Scenario, ScenarioError, Topology, Workload};
-use lotus_benchmarks::config::{ClusterConfig, Fabric, LoadConfig, LockWait, Sharding};
+use lotus_benchmarks::config::{ClusterConfig, Engine, Fabric, LoadConfig, LockWait, Sharding};
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
@@ -56,6 +56,8 @@ impl Scenario {
         let Topology { replicas, versions, lock_table_bytes, locks, lock_wait, .. } = self.cluster;
         let Topology { timestamps, .. } = self.cluster;
         ClusterConfig {
+            engine: Engine::Lotus,
+            baseline: None,
             fabric: Fabric::Sim,
             profile: Some(self.network.profile.clone()),
             cns: compute_nodes,

@@ -1,0 +1,54 @@
+//! A task's view of the thread that it runs on.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use lotus_benchmarks::deployment::{DeployError, Host};
+use lotus_fabric::env::{Env, Nanos};
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::store::seat::Seat;
+use crate::store::{System, failed};
+
+/// A task of a thread.
+pub(crate) struct SeatHost<S: System> {
+    seat: Rc<Seat<S>>,
+    task: usize,
+    taken: Cell<bool>,
+    /// The clients' clock: one for all threads.
+    clock: Env,
+}
+
+impl<S: System> SeatHost<S> {
+    pub(super) fn new(seat: Rc<Seat<S>>, task: usize, clock: Env) -> Self {
+        Self { seat, task, taken: Cell::new(false), clock }
+    }
+}
+
+impl<S: System> Host for SeatHost<S> {
+    type Engine = S::Engine;
+
+    fn engine(&self) -> Result<S::Engine, DeployError> {
+        match self.taken.replace(true) {
+            false => Ok(S::engine(&self.seat, self.task)),
+            true => Err(failed("the task has its engine")),
+        }
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.clock.now().0
+    }
+
+    async fn sleep_until(&self, ns: u64) {
+        self.seat.lane.executor().sleep_until(Nanos(ns)).await;
+    }
+
+    /// Locks have no owners, so any node will do.
+    fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
+        let hash = xxh3_64(key.as_bytes()) ^ u64::from(table.0);
+        (hash % u64::from(self.seat.store.cns)) as usize
+    }
+}

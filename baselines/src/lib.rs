@@ -1,0 +1,89 @@
+//! The engines that LOTUS is compared with (LOTUS §8), over the same fabric, workloads, harness and
+//! audits as our own.
+//!
+//! # What it is
+//! [`Motor`](Engine::Motor): several versions of a row, a lock word in its version table, no log.
+//! Engines are written from what their papers and programs do, not from their text, and keep to
+//! their verbs: the kind, number and order of a transaction's verbs and round trips are theirs.
+//!
+//! # What it is not
+//! Systems to keep data in. None of them recovers from a failure; they are measured without faults.
+//! Some faults of the published programs are mended by default ([`Faults`]).
+//!
+//! # Rooms
+//! Folders, top floor first: `bench`, an engine under the harness; `motor`, the engine; `store`,
+//! tables, index and placement, which engines share. Each imports only from those below it.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod motor;
+mod store;
+
+use std::sync::Arc;
+
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::harness::{self, BenchError, Outcome};
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::machines::Machines;
+
+pub use bench::Size;
+pub use store::addresses::Known;
+pub use store::placement::Primaries;
+pub use store::seat::Harm;
+pub use store::{Faults, Options};
+
+/// An engine of this crate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Engine {
+    /// Motor (OSDI 2024).
+    Motor,
+}
+
+/// Runs a workload on an engine, on these machines; the outcome's remarks say what the engine as
+/// published does to the harm of others, if it came up.
+///
+/// # Errors
+/// Those of the harness; [`DeployError::Refused`] if the sizes make no sense.
+pub fn run<M: Machines, W: Workload>(
+    engine: Engine,
+    machines: M,
+    size: Size,
+    (options, bench): (Options, &harness::Options),
+    workload: W,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    match engine {
+        Engine::Motor => {
+            let mut deployed = bench::Deployed::<M, motor::Motor>::new(machines, size, options)?;
+            let mut outcome = harness::run(&mut deployed, workload, bench, progress)?;
+            outcome.remarks.extend(remarks(options.faults, deployed.harm()));
+            Ok(outcome)
+        }
+    }
+}
+
+/// Sentences on what an engine has done, or would have.
+fn remarks(faults: Faults, harm: Harm) -> Vec<String> {
+    let mut said = Vec::new();
+    let Harm { freed, torn } = harm;
+    if freed > 0 {
+        said.push(match faults {
+            Faults::AsPublished => format!("aborts freed {freed} locks of other transactions"),
+            Faults::Mended => {
+                format!("as published, aborts would have freed {freed} locks of other transactions")
+            }
+        });
+    }
+    if torn > 0 {
+        said.push(format!("{torn} values were overwritten while they were read, and refused"));
+    }
+    said
+}
+
+/// A refusal of what no engine of this crate can do.
+pub fn refuse(what: &str) -> DeployError {
+    DeployError::Refused(format!("{what} makes sense with --engine lotus only"))
+}

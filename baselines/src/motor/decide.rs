@@ -1,0 +1,209 @@
+//! The decisions of Motor, as functions of what was read: which version a transaction sees, whether
+//! it has lost, where its own version goes. `mod.rs` says which are as published and which are not.
+
+use lotus_benchmarks::engine::{Isolation, TxnKind};
+use lotus_benchmarks::{AbortReason, TxnError};
+
+use super::row::{Cell, Cvt, MAX_CELLS};
+use crate::store::Faults;
+use crate::store::rows::{Access, CONFLICT};
+
+/// A transaction, as far as its decisions go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reader {
+    pub(crate) kind: TxnKind,
+    /// Its snapshot.
+    pub(crate) start: u64,
+    /// Its id, as lock words have it.
+    pub(crate) id: u64,
+    pub(crate) faults: Faults,
+}
+
+impl Reader {
+    pub(crate) fn is_serializable_writer(&self) -> bool {
+        self.kind == TxnKind::ReadWrite(Isolation::Serializable)
+    }
+
+    /// Whether a lock is held by another transaction that must be heeded. The program as published
+    /// takes no notice of locks where it takes none itself.
+    pub(crate) fn is_shut_out(&self, lock: u64) -> bool {
+        self.faults == Faults::Mended && lock != 0 && lock != self.id
+    }
+
+    /// The version that this transaction reads of a row that it has locked (`access`) or only
+    /// reads, which may be that of a deletion; `None` if the row was never there.
+    ///
+    /// # Errors
+    /// The reason for which it is to abort.
+    pub(crate) fn version(&self, cvt: &Cvt, access: Access) -> Result<Option<Cell>, TxnError> {
+        if access == Access::Read && self.is_shut_out(cvt.lock) {
+            return Err(CONFLICT);
+        }
+        let newest = cvt.newest_version();
+        // A serializable transaction would fail at its commit: early abort. A writer must not lose
+        // the version of another that is not in its snapshot.
+        let must_be_newest = access > Access::Read || self.is_serializable_writer();
+        if must_be_newest && newest > self.start {
+            return Err(CONFLICT);
+        }
+        let visible = cvt.cells().iter().filter(|cell| (1..=self.start).contains(&cell.version));
+        match visible.max_by_key(|cell| cell.version) {
+            Some(cell) => Ok(Some(*cell)),
+            // All versions are newer than the snapshot, and older ones may have been there.
+            None if newest != 0 && !self.began_absent(cvt) => {
+                Err(TxnError::Aborted(AbortReason::SnapshotTooOld))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Whether no version of a row was ever replaced, so that it did not exist before its first.
+    fn began_absent(&self, cvt: &Cvt) -> bool {
+        cvt.cells().iter().any(|cell| cell.version == 0)
+    }
+
+    /// Whether the row that was read at `version`, the newest then, has changed since, or may be
+    /// about to, for a commit at `commit`.
+    pub(crate) fn has_changed(&self, cvt: &Cvt, version: u64, commit: u64) -> bool {
+        let until = cvt.cells().iter().map(|cell| cell.version).filter(|found| *found <= commit);
+        self.is_shut_out(cvt.lock) || until.max().unwrap_or(0) != version
+    }
+}
+
+/// Place of a new version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Number of the cell that it takes.
+    pub(crate) cell: usize,
+    /// Place of its delta in the bar.
+    pub(crate) delta: u8,
+}
+
+/// The place of the next version of a row: a cell without a version, or that of the oldest, and a
+/// part of the bar that no version needs which stays.
+pub(crate) fn place(cvt: &Cvt) -> Place {
+    let cells = cvt.cells();
+    let oldest = cells.iter().enumerate().min_by_key(|(_, cell)| cell.version);
+    let replaced = oldest.map_or(0, |(at, _)| at);
+    // Of the versions that stay, the oldest is never taken back.
+    let stay =
+        || cells.iter().enumerate().filter(|(at, cell)| *at != replaced && cell.version != 0);
+    let last = stay().map(|(_, cell)| cell.version).min();
+    let needed =
+        |place: u8| stay().any(|(_, cell)| Some(cell.version) != last && cell.place == place);
+    let free = (0..MAX_CELLS as u8).find(|place| !needed(*place)).expect("fewer versions stay");
+    Place { cell: replaced, delta: free }
+}
+
+/// Versions newer than `version`, the newest first: those to take back.
+pub(crate) fn newer(cvt: &Cvt, version: u64) -> impl Iterator<Item = Cell> + use<> {
+    let mut cells: Vec<Cell> = Vec::new();
+    if cvt.newest_version() != version {
+        cells.extend(cvt.cells().iter().filter(|cell| cell.version > version));
+        cells.sort_unstable_by_key(|cell| std::cmp::Reverse(cell.version));
+    }
+    cells.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::motor::row::{CELL_WORDS, HEADER_WORDS, LOCK_AT};
+
+    const SR: TxnKind = TxnKind::ReadWrite(Isolation::Serializable);
+    const SI: TxnKind = TxnKind::ReadWrite(Isolation::Snapshot);
+
+    fn cvt(lock: u64, cells: &[Cell]) -> Cvt {
+        let mut slot = vec![0; HEADER_WORDS + cells.len() * CELL_WORDS];
+        slot[LOCK_AT] = lock;
+        for (words, cell) in slot[HEADER_WORDS..].chunks_mut(CELL_WORDS).zip(cells) {
+            words.copy_from_slice(&cell.to_words());
+        }
+        Cvt::of(&slot).expect("it is whole")
+    }
+
+    fn cell(version: u64) -> Cell {
+        Cell { version, ..Cell::default() }
+    }
+
+    fn reader(kind: TxnKind, faults: Faults) -> Reader {
+        Reader { kind, start: 10, id: 77, faults }
+    }
+
+    #[test]
+    fn a_transaction_sees_its_snapshot_or_aborts() {
+        let gone = Cell { deleted: true, ..cell(8) };
+        let too_old = TxnError::Aborted(AbortReason::SnapshotTooOld);
+        use Access::{Read, Write};
+        let cases = [
+            (TxnKind::ReadOnly, Read, cvt(0, &[cell(5), cell(12)]), Ok(Some(5))),
+            (TxnKind::ReadOnly, Read, cvt(0, &[cell(5), cell(10)]), Ok(Some(10))),
+            (TxnKind::ReadOnly, Read, cvt(0, &[cell(5), gone]), Ok(Some(8))),
+            (TxnKind::ReadOnly, Read, cvt(0, &[cell(11), cell(12)]), Err(too_old)),
+            (TxnKind::ReadOnly, Read, cvt(0, &[cell(11), cell(0)]), Ok(None)),
+            (TxnKind::ReadOnly, Read, cvt(0, &[cell(0), cell(0)]), Ok(None)),
+            (TxnKind::ReadOnly, Read, cvt(99, &[cell(5), cell(0)]), Err(CONFLICT)),
+            (SR, Read, cvt(0, &[cell(5), cell(12)]), Err(CONFLICT)),
+            (SI, Read, cvt(0, &[cell(5), cell(12)]), Ok(Some(5))),
+            (SI, Write, cvt(77, &[cell(5), cell(12)]), Err(CONFLICT)),
+            (SI, Write, cvt(77, &[cell(5), cell(9)]), Ok(Some(9))),
+            (SR, Read, cvt(77, &[cell(5), cell(9)]), Ok(Some(9))),
+        ];
+        for (kind, access, cvt, expected) in cases {
+            let seen = reader(kind, Faults::Mended).version(&cvt, access);
+            assert_eq!(
+                seen.map(|cell| cell.map(|cell| cell.version)),
+                expected,
+                "{kind:?} {cvt:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn as_published_locks_are_not_heeded_by_readers_and_validation() {
+        let held = cvt(99, &[cell(5), cell(0)]);
+        let mended = reader(SR, Faults::Mended);
+        let published = reader(SR, Faults::AsPublished);
+        assert_eq!(published.version(&held, Access::Read), Ok(Some(cell(5))));
+        assert!(!published.has_changed(&held, 5, 20) && mended.has_changed(&held, 5, 20));
+    }
+
+    #[test]
+    fn a_row_has_changed_by_a_version_up_to_the_commit_or_a_lock() {
+        let reader = reader(SR, Faults::Mended);
+        let cases = [
+            (cvt(0, &[cell(5), cell(7)]), false),
+            (cvt(77, &[cell(5), cell(7)]), false),
+            (cvt(0, &[cell(12), cell(7)]), true),
+            (cvt(0, &[cell(30), cell(7)]), false),
+            (cvt(98, &[cell(5), cell(7)]), true),
+        ];
+        for (cvt, expected) in cases {
+            assert_eq!(reader.has_changed(&cvt, 7, 20), expected, "{cvt:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_version_takes_the_oldest_cell_and_spares_the_deltas_in_use() {
+        let with = |version, place| Cell { place, ..cell(version) };
+        let cases = [
+            (vec![cell(1), cell(0)], Place { cell: 1, delta: 0 }),
+            (vec![cell(1), with(5, 0)], Place { cell: 0, delta: 0 }),
+            (vec![with(7, 1), with(5, 0), cell(1)], Place { cell: 2, delta: 0 }),
+            (vec![with(7, 0), with(5, 1), with(6, 1)], Place { cell: 1, delta: 1 }),
+            (vec![cell(0), cell(0)], Place { cell: 0, delta: 0 }),
+        ];
+        for (cells, expected) in cases {
+            let found = place(&cvt(0, &cells));
+            assert_eq!(found, expected, "{cells:?}");
+            assert!(usize::from(found.delta) < cells.len() - 1, "within the bar");
+        }
+    }
+
+    #[test]
+    fn versions_are_taken_back_from_the_newest_on() {
+        let cvt = cvt(0, &[cell(5), cell(9), cell(7)]);
+        let versions = |version| newer(&cvt, version).map(|cell| cell.version).collect::<Vec<_>>();
+        assert_eq!((versions(5), versions(9)), (vec![9, 7], vec![]));
+    }
+}

@@ -1,0 +1,108 @@
+//! Motor (OSDI 2024), the multi-version engine that LOTUS is compared with (LOTUS §8).
+//!
+//! # What it is
+//! Each row has a version table with a lock word in it, at the row's primary. A transaction locks a
+//! row by a compare-and-swap of that word and reads its version table behind it in one doorbell; it
+//! never waits for a lock. Commits write value, delta, cell and lock of every replica and wait for
+//! none of that. There is no log: memory is taken to survive power failures.
+//!
+//! # What it is not
+//! A system that survives a failure: a compute node that stops leaves its locks held, and may tear
+//! its last commits. So it is for measuring without faults.
+//!
+//! # As published, and mended
+//! Its program has faults which a checker of histories finds. They are mended by default, and there
+//! on demand ([`Faults::AsPublished`](crate::Faults)):
+//!
+//! * an abort frees the lock of every row that it has *tried* to lock, also if another holds it;
+//! * validation compares lock words with a constant that none ever has, so write skew passes;
+//! * readers take no notice of locks, so that they may see one row of a commit, and of another row
+//!   the version before.
+//!
+//! Timestamps come from a clock that all compute nodes share, as those of LOTUS do here; the
+//! program as published counts in its own process.
+//!
+//! * `row`: bytes of a row; `decide`: what follows from them, both pure;
+//! * `txn`: a transaction until its commit; `commit`: its commit.
+
+mod commit;
+mod decide;
+mod row;
+mod txn;
+
+use std::rc::Rc;
+
+use lotus_mvcc::{PrimaryKey, TableSpec};
+
+use crate::store::index::Geometry;
+use crate::store::seat::Seat;
+use crate::store::{Stored, System};
+use row::{Cvt, LOCK_AT, Shape};
+use txn::Session;
+use zerocopy::IntoBytes;
+
+/// Slots of a bucket where keys are hashed. A bucket of keys that are numbers has one slot, as
+/// Motor's own loader has them.
+const HASHED_SLOTS: u64 = 4;
+/// Slots of a hashed index for each row that it is sized for: at most one bucket of twenty has more
+/// rows than slots.
+const ROOM: u64 = 2;
+
+/// Motor.
+pub(crate) struct Motor;
+
+impl System for Motor {
+    type Shape = Shape;
+    type Engine = Session;
+
+    fn shape(spec: &TableSpec) -> Shape {
+        Shape::new(spec)
+    }
+
+    fn geometry(shape: Shape, capacity: u64, dense: bool) -> Geometry {
+        let slots_per_bucket = if dense { 1 } else { HASHED_SLOTS };
+        let slots = if dense { capacity } else { capacity * ROOM };
+        Geometry {
+            buckets: slots.div_ceil(slots_per_bucket),
+            slots_per_bucket,
+            slot_words: shape.slot_words(),
+            beside_words: shape.value_words(),
+            dense,
+        }
+    }
+
+    fn lay_out(
+        shape: Shape,
+        table: usize,
+        row: (&PrimaryKey, &[u8]),
+        slot: &mut [u64],
+        beside: &mut [u64],
+    ) {
+        shape.lay_out(table, row, slot, beside);
+    }
+
+    fn key_in(slot: &[u64]) -> Option<PrimaryKey> {
+        row::key_in(slot)
+    }
+
+    fn is_locked(slot: &[u64]) -> bool {
+        slot[LOCK_AT] != 0
+    }
+
+    fn stored(shape: Shape, slot: &[u64], beside: &[u64]) -> Result<Stored, String> {
+        let key = row::key_in(slot).ok_or("it has no key")?;
+        let cvt = Cvt::of(slot).ok_or("a cell is of two versions")?;
+        let Some(newest) = cvt.newest().filter(|cell| !cell.deleted) else {
+            return Ok(Stored { key, value: None });
+        };
+        let content = shape.content_of(beside, newest.version);
+        let content = content.ok_or("the value is not of the newest version")?;
+        let bytes = content.as_bytes().get(..newest.bytes as usize);
+        let value = bytes.ok_or("the value is longer than the table allows")?.to_vec();
+        Ok(Stored { key, value: Some((value, row::writer_of(content))) })
+    }
+
+    fn engine(seat: &Rc<Seat<Self>>, task: usize) -> Session {
+        Session::new(Rc::clone(seat), task)
+    }
+}

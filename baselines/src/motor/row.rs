@@ -1,0 +1,351 @@
+//! Bytes of a row of Motor: its version table (CVT) in a slot of the index, its newest value beside
+//! the index, and what older versions differ in.
+//!
+//! # The slot
+//! | words | |
+//! |---|---|
+//! | 0–3 | primary key, its length in the last byte |
+//! | 4 | offset of the row's bar of deltas, plus one; 0 before its first update |
+//! | 5 | unused: Motor has the offset of the value here, which we compute |
+//! | 6 | number of the table, plus one; 0 while the slot is free |
+//! | 7 | lock: 0, or the transaction that holds it |
+//! | 8 … | cells, three words each: version; bits of the changed chunks, and above them the place of the delta; length, deletion, and the low bits of the version |
+//!
+//! Words land in ascending order, so a key is whole when the slot is seen taken, and the lock is
+//! free only when all else is in its place.
+//!
+//! # The value
+//! The version before it and the version behind it, so that one that is being overwritten is told
+//! (Motor has an anchor of one byte at either end, which wraps). Between them the *content*: the
+//! value, padded to words, and its writer, a word that Motor does not have.
+//!
+//! # Deltas
+//! Motor stores what a writer changed as the *old* bytes of the changed attributes. Our workloads
+//! name no attributes, so the content is cut into at most 48 chunks of whole words; a delta is the
+//! version that it belongs to and the old words of the chunks that differ.
+
+use lotus_fabric::ids::TxnId;
+use lotus_mvcc::{PrimaryKey, TableSpec};
+
+use crate::store::index::{KEY_WORDS, key_of, key_words};
+
+pub(crate) const WORD: usize = 8;
+pub(crate) const DELTA_AT: usize = 4;
+const TABLE_AT: usize = 6;
+pub(crate) const LOCK_AT: usize = 7;
+pub(crate) const HEADER_WORDS: usize = 8;
+pub(crate) const CELL_WORDS: usize = 3;
+/// Most chunks of a content; a cell has a bit for each.
+const MAX_CHUNKS: usize = 48;
+/// Most versions of a row.
+pub(crate) const MAX_CELLS: usize = 8;
+const PLACE_SHIFT: u32 = 48;
+const DELETED: u64 = 1 << 32;
+const TAG_SHIFT: u32 = 40;
+/// Version of a loaded row.
+const LOADED: u64 = 1;
+
+/// Lengths of the rows of one table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    /// Versions of a row.
+    pub(crate) cells: usize,
+    /// Words of the longest value and of its writer.
+    pub(crate) content_words: usize,
+    /// Words of a chunk; the last one may be shorter.
+    chunk_words: usize,
+}
+
+impl Shape {
+    pub(crate) fn new(spec: &TableSpec) -> Self {
+        let content_words = (spec.record_bytes as usize).div_ceil(WORD) + 1;
+        let chunk_words = content_words.div_ceil(MAX_CHUNKS);
+        Self { cells: spec.versions as usize, content_words, chunk_words }
+    }
+
+    pub(crate) const fn slot_words(&self) -> usize {
+        HEADER_WORDS + self.cells * CELL_WORDS
+    }
+
+    /// Words of the value with both its versions.
+    pub(crate) const fn value_words(&self) -> usize {
+        self.content_words + 2
+    }
+
+    /// Words of the longest delta.
+    const fn delta_words(&self) -> usize {
+        self.content_words + 1
+    }
+
+    /// Bytes of a row's bar: a delta for each version but the oldest.
+    pub(crate) const fn bar_bytes(&self) -> u64 {
+        ((self.cells - 1) * self.delta_words() * WORD) as u64
+    }
+
+    /// Offset in the bar of the delta at `place`.
+    pub(crate) const fn delta_at(&self, place: u8) -> u64 {
+        (place as usize * self.delta_words() * WORD) as u64
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let (words, all) = (self.chunk_words, self.content_words);
+        (0..all.div_ceil(words)).map(move |chunk| chunk * words..((chunk + 1) * words).min(all))
+    }
+
+    /// Words of the delta with these changed chunks.
+    pub(crate) fn words_of_delta(&self, changed: u64) -> usize {
+        let chunks = self.chunks().enumerate();
+        1 + chunks
+            .filter(|(chunk, _)| is_set(changed, *chunk))
+            .map(|(_, part)| part.len())
+            .sum::<usize>()
+    }
+
+    /// Bits of the chunks in which two contents differ.
+    pub(crate) fn changed(&self, old: &[u64], new: &[u64]) -> u64 {
+        let chunks = self.chunks().enumerate();
+        let differ = chunks.filter(|(_, part)| old[part.clone()] != new[part.clone()]);
+        differ.fold(0, |bits, (chunk, _)| bits | 1 << chunk)
+    }
+
+    /// Fills in the delta by which `version` is taken back.
+    pub(crate) fn write_delta(&self, version: u64, changed: u64, old: &[u64], delta: &mut [u64]) {
+        delta[0] = version;
+        let mut next = 1;
+        for (chunk, part) in self.chunks().enumerate() {
+            if is_set(changed, chunk) {
+                let words = part.len();
+                delta[next..next + words].copy_from_slice(&old[part]);
+                next += words;
+            }
+        }
+    }
+
+    /// Takes a version back; `false` if the delta is that of another version.
+    #[must_use]
+    pub(crate) fn take_back(&self, cell: &Cell, delta: &[u64], content: &mut [u64]) -> bool {
+        let mut next = 1;
+        for (chunk, part) in self.chunks().enumerate() {
+            if is_set(cell.changed, chunk) {
+                let words = part.len();
+                content[part].copy_from_slice(&delta[next..next + words]);
+                next += words;
+            }
+        }
+        delta[0] == cell.version
+    }
+
+    /// The content of a value as it was read, if all of it is of `version`.
+    pub(crate) fn content_of<'v>(&self, value: &'v [u64], version: u64) -> Option<&'v [u64]> {
+        let (first, rest) = value.split_first()?;
+        let (last, content) = rest.split_last()?;
+        (*first == version && *last == version).then_some(content)
+    }
+
+    /// Fills in a value.
+    pub(crate) fn write_value(&self, version: u64, content: &[u64], value: &mut [u64]) {
+        let last = self.value_words() - 1;
+        (value[0], value[last]) = (version, version);
+        value[1..last].copy_from_slice(content);
+    }
+
+    /// Lays out a row that was loaded.
+    pub(crate) fn lay_out(
+        &self,
+        table: usize,
+        (key, value): (&PrimaryKey, &[u8]),
+        slot: &mut [u64],
+        beside: &mut [u64],
+    ) {
+        slot[..HEADER_WORDS].copy_from_slice(&header(table, key, 0));
+        let cell = Cell { version: LOADED, bytes: value.len() as u32, ..Cell::default() };
+        slot[HEADER_WORDS..HEADER_WORDS + CELL_WORDS].copy_from_slice(&cell.to_words());
+        let mut content = vec![0; self.content_words];
+        for (word, bytes) in content.iter_mut().zip(value.chunks(WORD)) {
+            let mut padded = [0; WORD];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(padded);
+        }
+        self.write_value(LOADED, &content, beside);
+    }
+}
+
+const fn is_set(bits: u64, chunk: usize) -> bool {
+    bits >> chunk & 1 == 1
+}
+
+/// The writer that the last word of a content names.
+pub(crate) fn writer_of(content: &[u64]) -> Option<TxnId> {
+    let word = *content.last()?;
+    (word != 0 && word >> 63 == 0).then(|| TxnId::from_raw(word))
+}
+
+/// Header of a slot that is not locked.
+pub(crate) fn header(table: usize, key: &PrimaryKey, delta: u64) -> [u64; HEADER_WORDS] {
+    let [a, b, c, d] = key_words(key);
+    [a, b, c, d, delta, 0, table as u64 + 1, 0]
+}
+
+/// One version of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Cell {
+    /// Timestamp of the commit; 0 if there is no version here.
+    pub(crate) version: u64,
+    /// Length of the value.
+    pub(crate) bytes: u32,
+    /// Whether the row was deleted.
+    pub(crate) deleted: bool,
+    /// Bits of the chunks that its writer changed.
+    pub(crate) changed: u64,
+    /// Place of the delta in the bar.
+    pub(crate) place: u8,
+}
+
+impl Cell {
+    pub(crate) fn to_words(self) -> [u64; CELL_WORDS] {
+        let length = u64::from(self.bytes) | if self.deleted { DELETED } else { 0 };
+        let tag = self.version << TAG_SHIFT;
+        [self.version, self.changed | u64::from(self.place) << PLACE_SHIFT, length | tag]
+    }
+
+    /// The cell of these words; `None` if they are of different versions.
+    fn of_words(words: &[u64]) -> Option<Self> {
+        let [version, delta, length] = *words.first_chunk()?;
+        (length >> TAG_SHIFT == version << TAG_SHIFT >> TAG_SHIFT).then_some(Self {
+            version,
+            bytes: length as u32,
+            deleted: length & DELETED != 0,
+            changed: delta & ((1 << PLACE_SHIFT) - 1),
+            place: (delta >> PLACE_SHIFT) as u8,
+        })
+    }
+}
+
+/// A version table as it was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cvt {
+    pub(crate) lock: u64,
+    /// Offset of the bar of deltas, if there is one.
+    pub(crate) bar: Option<u64>,
+    cells: [Cell; MAX_CELLS],
+    count: usize,
+}
+
+impl Default for Cvt {
+    fn default() -> Self {
+        Self { lock: 0, bar: None, cells: [Cell::default(); MAX_CELLS], count: 0 }
+    }
+}
+
+impl Cvt {
+    /// Reads a slot; `None` if a cell was being written.
+    pub(crate) fn of(slot: &[u64]) -> Option<Self> {
+        let bar = slot[DELTA_AT].checked_sub(1);
+        let mut cvt = Self { lock: slot[LOCK_AT], bar, ..Self::default() };
+        for words in slot[HEADER_WORDS..].chunks_exact(CELL_WORDS).take(MAX_CELLS) {
+            cvt.cells[cvt.count] = Cell::of_words(words)?;
+            cvt.count += 1;
+        }
+        Some(cvt)
+    }
+
+    pub(crate) fn cells(&self) -> &[Cell] {
+        &self.cells[..self.count]
+    }
+
+    /// The newest version, if there is any.
+    pub(crate) fn newest(&self) -> Option<&Cell> {
+        let valid = self.cells().iter().filter(|cell| cell.version != 0);
+        valid.max_by_key(|cell| cell.version)
+    }
+
+    /// Timestamp of the newest version; 0 if there is none.
+    pub(crate) fn newest_version(&self) -> u64 {
+        self.newest().map_or(0, |cell| cell.version)
+    }
+}
+
+/// The key of a slot; `None` if it is free.
+pub(crate) fn key_in(slot: &[u64]) -> Option<PrimaryKey> {
+    (slot[TABLE_AT] != 0).then(|| key_of(&slot[..KEY_WORDS])).flatten()
+}
+
+/// Whether a slot has this row.
+#[inline]
+pub(crate) fn is_of(slot: &[u64], table: usize, key: &PrimaryKey) -> bool {
+    slot[TABLE_AT] == table as u64 + 1 && slot[..KEY_WORDS] == key_words(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(record_bytes: u32, versions: u32) -> Shape {
+        let spec = TableSpec::new("t").record_bytes(record_bytes).capacity(1).versions(versions);
+        Shape::new(&spec)
+    }
+
+    #[test]
+    fn rows_of_smallbank_have_the_lengths_of_motor() {
+        let shape = shape(16, 2);
+        // A header of 64 bytes and two cells of 24.
+        assert_eq!(shape.slot_words() * WORD, 64 + 2 * 24);
+        // Value, writer, and a version at either end.
+        assert_eq!(shape.value_words() * WORD, 16 + 8 + 16);
+        assert_eq!(shape.bar_bytes(), 32);
+    }
+
+    #[test]
+    fn cells_keep_their_parts_and_torn_ones_are_told() {
+        let cell = Cell {
+            version: u64::MAX >> 1,
+            bytes: 15 << 10,
+            deleted: true,
+            changed: (1 << MAX_CHUNKS) - 1,
+            place: 7,
+        };
+        let words = cell.to_words();
+        assert_eq!(Cell::of_words(&words), Some(cell));
+        assert_eq!(Cell::of_words(&[5, words[1], words[2]]), None);
+        assert_eq!(Cell::of_words(&[0; 3]), Some(Cell::default()));
+    }
+
+    #[test]
+    fn a_delta_takes_a_version_back_whatever_its_length() {
+        for record_bytes in [8, 16, 320, 672, 15 << 10] {
+            let shape = shape(record_bytes, 3);
+            let words = shape.content_words;
+            let old: Vec<u64> = (0..words as u64).collect();
+            let mut new = old.clone();
+            for at in [0, words / 2, words - 1] {
+                new[at] += 100;
+            }
+            let changed = shape.changed(&old, &new);
+            let mut delta = vec![0; shape.words_of_delta(changed)];
+            assert!(delta.len() <= shape.delta_words(), "{record_bytes}");
+            shape.write_delta(9, changed, &old, &mut delta);
+            let cell = Cell { version: 9, changed, ..Cell::default() };
+            let mut content = new.clone();
+            assert!(shape.take_back(&cell, &delta, &mut content), "{record_bytes}");
+            assert_eq!(content, old, "{record_bytes}");
+            let other = Cell { version: 8, ..cell };
+            assert!(!shape.take_back(&other, &delta, &mut content));
+        }
+    }
+
+    #[test]
+    fn a_loaded_row_is_read_back() {
+        let shape = shape(5, 2);
+        let (mut slot, mut beside) = (vec![0; shape.slot_words()], vec![0; shape.value_words()]);
+        let key = PrimaryKey::from(7_u64);
+        assert!(key_in(&slot).is_none());
+        shape.lay_out(3, (&key, b"hello"), &mut slot, &mut beside);
+        assert!(is_of(&slot, 3, &key) && !is_of(&slot, 2, &key));
+        assert_eq!(key_in(&slot), Some(key));
+        let cvt = Cvt::of(&slot).expect("it is whole");
+        assert_eq!((cvt.lock, cvt.bar, cvt.newest_version()), (0, None, LOADED));
+        let content = shape.content_of(&beside, LOADED).expect("it is whole");
+        assert_eq!((content[0].to_le_bytes(), writer_of(content)), (*b"hello\0\0\0", None));
+        assert_eq!(shape.content_of(&beside, LOADED + 1), None);
+    }
+}

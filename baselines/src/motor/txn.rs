@@ -1,0 +1,495 @@
+//! A transaction of Motor until its commit: declaring rows, locking and reading them.
+//!
+//! An execution goes in rounds. In each, every row that is not done has one doorbell under way, and
+//! what that brings decides the row's next step:
+//!
+//! | row | where its address is known | where it is not |
+//! |---|---|---|
+//! | to write | lock and version table, then value | bucket, then lock, version table and value |
+//! | to read | version table, then value | bucket, then value |
+//! | absent | | bucket, then lock and version table of the free slot |
+//!
+//! A round is taken in to its end also when some row has lost, since locks were got meanwhile.
+
+use std::rc::Rc;
+
+use lotus_benchmarks::engine::{Item, Txn, TxnEngine, TxnKind};
+use lotus_benchmarks::{AbortReason, TxnError};
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_fabric::lane::{Completed, Posted};
+use lotus_fabric::verbs::Buffer;
+use lotus_mvcc::PrimaryKey;
+
+use super::Motor;
+use super::decide::{Reader, newer};
+use super::row::{self, Cell, Cvt, HEADER_WORDS, LOCK_AT, MAX_CELLS, WORD};
+use crate::store::index::SlotNumber;
+use crate::store::rows::{Access, CONFLICT, Row, Rows, Value};
+use crate::store::seat::Seat;
+use crate::store::{Faults, Table};
+
+/// What Motor knows of a row of a transaction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// Its slot, or the free one that it will get.
+    pub(super) slot: Option<SlotNumber>,
+    /// Bucket where the search for it has ended, if there is no such row.
+    pub(super) absent_in: Option<u64>,
+    /// Whether the slot was free, and is locked for this row.
+    pub(super) claimed: bool,
+    /// Whether this transaction holds its lock.
+    pub(super) held: bool,
+    /// Whether a compare-and-swap of its lock was posted.
+    pub(super) tried: bool,
+    pub(super) cvt: Cvt,
+    /// Version that was chosen, which may be that of a deletion; none if there is none.
+    pub(super) seen: Option<Cell>,
+    /// Content of that version, if it was read.
+    pub(super) content: Option<Value>,
+    /// Whether the row gets its bar of deltas with this commit.
+    pub(super) new_bar: bool,
+}
+
+/// The next step of a row.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Read a bucket to find the slot.
+    Bucket(u64),
+    /// Read the version table.
+    Cvt,
+    /// Lock, and read the version table.
+    Lock,
+    /// Lock, and read version table and value.
+    LockAndValue,
+    /// Lock a free slot.
+    Claim,
+    /// Read the value, and the deltas of versions that are to be taken back.
+    Value,
+}
+
+/// A doorbell under way for a row.
+pub(super) struct Flight {
+    row: usize,
+    step: Step,
+    posted: Posted,
+    lock: Buffer,
+    slot: Buffer,
+    value: Buffer,
+    deltas: [Buffer; MAX_CELLS],
+}
+
+/// Memory of a transaction that the next one of its coroutine uses again.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub(super) rows: Rows<Known>,
+    steps: Vec<(usize, Step)>,
+    flights: Vec<Flight>,
+}
+
+/// Begins the transactions of one coroutine.
+pub(crate) struct Session {
+    seat: Rc<Seat<Motor>>,
+    task: usize,
+    attempts: u64,
+    spare: Rc<std::cell::Cell<Option<Box<Scratch>>>>,
+}
+
+impl Session {
+    pub(super) fn new(seat: Rc<Seat<Motor>>, task: usize) -> Self {
+        Self { seat, task, attempts: 0, spare: Rc::default() }
+    }
+}
+
+impl TxnEngine for Session {
+    type Txn = MotorTxn;
+
+    async fn begin(&mut self, kind: TxnKind) -> Result<MotorTxn, TxnError> {
+        self.seat.lane.executor().env().transaction_begins();
+        self.attempts += 1;
+        let id = self.seat.txn_id(self.task, self.attempts);
+        let start = self.seat.store.clock.latest().raw();
+        let faults = self.seat.store.options.faults;
+        let scratch = self.spare.take().unwrap_or_default();
+        Ok(MotorTxn {
+            seat: Rc::clone(&self.seat),
+            reader: Reader { kind, start, id: id.raw(), faults },
+            scratch,
+            spare: Rc::clone(&self.spare),
+        })
+    }
+}
+
+/// A transaction. Dropping it aborts it.
+pub(crate) struct MotorTxn {
+    pub(super) seat: Rc<Seat<Motor>>,
+    pub(super) reader: Reader,
+    pub(super) scratch: Box<Scratch>,
+    spare: Rc<std::cell::Cell<Option<Box<Scratch>>>>,
+}
+
+/// A verb that failed: no run survives that.
+#[cold]
+pub(super) fn broken(error: impl std::fmt::Display) -> TxnError {
+    TxnError::Fatal(format!("Motor survives no failure: {error}"))
+}
+
+impl MotorTxn {
+    pub(super) fn table(&self, number: usize) -> &Table<Motor> {
+        &self.seat.store.tables[number]
+    }
+
+    fn add(&mut self, table: TableId, key: PrimaryKey, access: Access) -> Result<Item, TxnError> {
+        let known = self.seat.store.tables.get(usize::from(table.0));
+        let known = known.ok_or_else(|| TxnError::Fatal(format!("there is no {table:?}")))?;
+        if key.byte_count() > known.key_bytes {
+            let (most, name) = (known.key_bytes, &known.name);
+            return Err(TxnError::Fatal(format!("{key:?} is longer than the {most} of {name}")));
+        }
+        if access > Access::Read && self.reader.kind == TxnKind::ReadOnly {
+            return Err(TxnError::Fatal("a read-only transaction cannot write".to_owned()));
+        }
+        Ok(self.scratch.rows.add(usize::from(table.0), key, access))
+    }
+
+    /// First step of a row that was added.
+    fn first_step(&self, row: &Row<Known>) -> (Option<SlotNumber>, Step) {
+        let table = self.table(row.table);
+        let known = row.engine.slot.filter(|_| row.engine.absent_in.is_none());
+        let mut addresses = self.seat.addresses.borrow_mut();
+        let find = || addresses.find(row.table, &row.key, table.loaded.as_ref());
+        match known.or_else(find) {
+            Some(slot) if row.access == Access::Read => (Some(slot), Step::Cvt),
+            Some(slot) => (Some(slot), Step::Lock),
+            None => (None, Step::Bucket(table.geometry.bucket_of(&row.key))),
+        }
+    }
+
+    /// Posts a step of a row.
+    fn post(&self, row: usize, step: Step) -> Flight {
+        let known = &self.scratch.rows.all()[row];
+        let table = self.table(known.table);
+        let mut batch = self.seat.lane.batch();
+        let mut buffers = [Buffer::EMPTY; 3];
+        let mut deltas = [Buffer::EMPTY; MAX_CELLS];
+        if let Step::Bucket(bucket) = step {
+            let homes = self.seat.store.placement.homes(known.table, bucket);
+            let at = table.geometry.bucket_addr(homes.primary, table.region, bucket);
+            buffers[1] = batch.read_stable(at, table.geometry.bucket_bytes());
+        } else {
+            let slot =
+                known.engine.slot.expect("a step that needs the slot comes when it is known");
+            let node = self.seat.store.homes(table, slot).primary;
+            let at = table.slot(node, slot);
+            if matches!(step, Step::Lock | Step::LockAndValue | Step::Claim) {
+                let lock = at.plus((LOCK_AT * WORD) as u64);
+                buffers[0] = batch.compare_and_swap(lock, 0, self.reader.id);
+            }
+            if !matches!(step, Step::Value) {
+                buffers[1] = batch.read_stable(at, table.geometry.slot_bytes());
+            }
+            if let (Step::Value, Some(seen), Some(bar)) =
+                (step, known.engine.seen, known.engine.cvt.bar)
+            {
+                // Before the value: a writer overwrites that first, and so would be noticed.
+                for (cell, buffer) in newer(&known.engine.cvt, seen.version).zip(&mut deltas) {
+                    let bytes = table.shape.words_of_delta(cell.changed) * WORD;
+                    let at = bar + table.shape.delta_at(cell.place);
+                    *buffer = batch.read_stable(super::commit::shared(node, at), bytes);
+                }
+            }
+            if matches!(step, Step::LockAndValue | Step::Value) {
+                let bytes = table.geometry.beside_bytes();
+                buffers[2] = batch.read_stable(table.beside(node, slot), bytes);
+            }
+        }
+        let [lock, slot, value] = buffers;
+        Flight { row, step, posted: batch.post(), lock, slot, value, deltas }
+    }
+
+    /// Takes in what a step has brought; returns the row's next one.
+    fn take(&mut self, flight: &Landed, done: &Completed) -> Result<Option<Step>, TxnError> {
+        match flight.step {
+            Step::Bucket(bucket) => self.search(flight.row, bucket, done.words(flight.slot)),
+            Step::Cvt => self.judge(flight.row, done.words(flight.slot)),
+            Step::Lock | Step::LockAndValue | Step::Claim => {
+                let held = done.words(flight.lock)[0];
+                let row = self.scratch.rows.get(flight.row);
+                // Also held if this row is locked again, to be written after it was inserted.
+                if held != 0 && held != self.reader.id {
+                    return Err(CONFLICT);
+                }
+                row.engine.held = true;
+                let slot = done.words(flight.slot);
+                if matches!(flight.step, Step::Claim) {
+                    return self.claim(flight.row, slot);
+                }
+                let next = self.judge(flight.row, slot)?;
+                match (flight.step, next) {
+                    (Step::LockAndValue, Some(_)) => self.take_value(flight, done).map(|()| None),
+                    (_, next) => Ok(next),
+                }
+            }
+            Step::Value => self.take_value(flight, done).map(|()| None),
+        }
+    }
+
+    /// Looks for a row in its bucket, and learns where all rows of that are.
+    fn search(&mut self, at: usize, bucket: u64, words: &[u64]) -> Result<Option<Step>, TxnError> {
+        let (table, key, access) = {
+            let row = &self.scratch.rows.all()[at];
+            (row.table, row.key, row.access)
+        };
+        let geometry = self.table(table).geometry;
+        let first = bucket * geometry.slots_per_bucket;
+        let mut free = None;
+        let mut found = None;
+        let mut addresses = self.seat.addresses.borrow_mut();
+        for (slot, words) in (first..).zip(words.chunks_exact(geometry.slot_words)) {
+            match row::key_in(words) {
+                Some(other) => {
+                    addresses.learn(table, other, slot);
+                    if other == key {
+                        found = Some((slot, words));
+                    }
+                }
+                None => {
+                    let is_mine = self.claims(table, slot, at);
+                    if free.is_none() && !is_mine {
+                        free = Some((slot, words[LOCK_AT]));
+                    }
+                }
+            }
+        }
+        drop(addresses);
+        let row = self.scratch.rows.get(at);
+        match (found, free) {
+            (Some((slot, words)), _) => {
+                (row.engine.slot, row.engine.absent_in) = (Some(slot), None);
+                match access {
+                    Access::Read => self.judge(at, words),
+                    _ => Ok(Some(Step::LockAndValue)),
+                }
+            }
+            (None, None) => Ok(Some(Step::Bucket(geometry.next(bucket)))),
+            (None, Some((slot, lock))) => {
+                row.engine.absent_in = Some(bucket);
+                match access {
+                    Access::Read if self.reader.is_shut_out(lock) => Err(CONFLICT),
+                    Access::Read => Ok(None),
+                    _ => {
+                        row.engine.slot = Some(slot);
+                        Ok(Some(Step::Claim))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether another row of this transaction has claimed a free slot.
+    fn claims(&self, table: usize, slot: SlotNumber, but: usize) -> bool {
+        let rows = self.scratch.rows.all().iter().enumerate();
+        rows.filter(|(at, _)| *at != but).any(|(_, row)| {
+            row.table == table && row.engine.absent_in.is_some() && row.engine.slot == Some(slot)
+        })
+    }
+
+    /// Takes a free slot that was locked, unless another row has come there before.
+    fn claim(&mut self, at: usize, words: &[u64]) -> Result<Option<Step>, TxnError> {
+        let row = self.scratch.rows.get(at);
+        if row::key_in(words).is_some() {
+            return Err(CONFLICT);
+        }
+        row.engine.claimed = true;
+        (row.read, row.writer) = (None, None);
+        Ok(None)
+    }
+
+    /// Chooses the version that this transaction sees of a row.
+    fn judge(&mut self, at: usize, words: &[u64]) -> Result<Option<Step>, TxnError> {
+        let reader = self.reader;
+        let row = self.scratch.rows.get(at);
+        if !row::is_of(words, row.table, &row.key) {
+            return Err(CONFLICT);
+        }
+        let Some(cvt) = Cvt::of(words) else {
+            self.seat.note_torn();
+            return Err(CONFLICT);
+        };
+        row.engine.cvt = cvt;
+        (row.read, row.writer, row.engine.content) = (None, None, None);
+        row.engine.seen = reader.version(&cvt, row.access)?;
+        match (row.engine.seen, row.access) {
+            (Some(Cell { deleted: false, .. }), Access::Insert) => {
+                Err(TxnError::Aborted(AbortReason::Logic))
+            }
+            (Some(Cell { deleted: true, .. }), Access::Read) | (None, _) => Ok(None),
+            // A writer needs the content of a row that was deleted, too, for its delta.
+            (Some(_), _) => Ok(Some(Step::Value)),
+        }
+    }
+
+    /// Takes in a value: the newest one, and what takes newer versions back.
+    fn take_value(&mut self, flight: &Landed, done: &Completed) -> Result<(), TxnError> {
+        let (table, known) = {
+            let row = &self.scratch.rows.all()[flight.row];
+            (row.table, row.engine)
+        };
+        let shape = self.table(table).shape;
+        let seen = known.seen.expect("a value is read of a version that was chosen");
+        let newest = known.cvt.newest_version();
+        if seen.bytes as usize > (shape.content_words - 1) * WORD {
+            return Err(TxnError::Fatal(format!("a value of {} bytes", seen.bytes)));
+        }
+        let Some(content) = shape.content_of(done.words(flight.value), newest) else {
+            self.seat.note_torn();
+            return Err(CONFLICT);
+        };
+        let value = self.scratch.rows.room(shape.content_words, seen.bytes as usize);
+        let words = self.scratch.rows.words_mut(value, shape.content_words);
+        words.copy_from_slice(content);
+        for (cell, buffer) in newer(&known.cvt, seen.version).zip(flight.deltas) {
+            if !shape.take_back(&cell, done.words(buffer), words) {
+                self.seat.note_torn();
+                return Err(CONFLICT);
+            }
+        }
+        let writer = row::writer_of(words);
+        let row = self.scratch.rows.get(flight.row);
+        row.engine.content = Some(value);
+        if !seen.deleted {
+            (row.read, row.writer) = (Some(value), writer);
+        }
+        Ok(())
+    }
+}
+
+/// A flight without its posting, which has ended.
+struct Landed {
+    row: usize,
+    step: Step,
+    lock: Buffer,
+    slot: Buffer,
+    value: Buffer,
+    deltas: [Buffer; MAX_CELLS],
+}
+
+impl Txn for MotorTxn {
+    fn id(&self) -> TxnId {
+        TxnId::from_raw(self.reader.id)
+    }
+
+    fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.add(table, key.into(), Access::Read)
+    }
+
+    fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.add(table, key.into(), Access::Write)
+    }
+
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError> {
+        let item = self.add(table, key.into(), Access::Insert)?;
+        self.put(item, value)?;
+        Ok(item)
+    }
+
+    async fn execute(&mut self) -> Result<(), TxnError> {
+        let mut steps = std::mem::take(&mut self.scratch.steps);
+        let mut flights = std::mem::take(&mut self.scratch.flights);
+        for at in 0..self.scratch.rows.all().len() {
+            if self.scratch.rows.all()[at].is_new {
+                let (slot, step) = self.first_step(&self.scratch.rows.all()[at]);
+                let row = self.scratch.rows.get(at);
+                // A slot that is locked stays known, so that the lock is freed.
+                (row.is_new, row.engine.slot) = (false, slot.or(row.engine.slot));
+                steps.push((at, step));
+            }
+        }
+        let mut lost = None;
+        while !steps.is_empty() && lost.is_none() {
+            for (row, step) in steps.drain(..) {
+                let locks = matches!(step, Step::Lock | Step::LockAndValue | Step::Claim);
+                self.scratch.rows.get(row).engine.tried |= locks;
+                flights.push(self.post(row, step));
+            }
+            for Flight { row, step, posted, lock, slot, value, deltas } in flights.drain(..) {
+                let landed = Landed { row, step, lock, slot, value, deltas };
+                let next = match posted.await {
+                    Ok(done) => self.take(&landed, &done),
+                    Err(error) => Err(broken(error)),
+                };
+                match next {
+                    Ok(next) => steps.extend(next.map(|step| (row, step))),
+                    Err(error) => lost = Some(lost.unwrap_or(error)),
+                }
+            }
+        }
+        steps.clear();
+        (self.scratch.steps, self.scratch.flights) = (steps, flights);
+        lost.map_or(Ok(()), Err)
+    }
+
+    fn value(&self, item: Item) -> Option<&[u8]> {
+        self.scratch.rows.value(item)
+    }
+
+    fn writer(&self, item: Item) -> Option<TxnId> {
+        self.scratch.rows.writer(item)
+    }
+
+    fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        let table = self.scratch.rows.all().get(item.0 as usize).map(|row| row.table);
+        let table = self.table(table.unwrap_or(0));
+        let lengths = (table.record_bytes, table.shape.content_words);
+        self.scratch.rows.set(item, value, lengths)
+    }
+
+    fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        self.scratch.rows.delete(item)
+    }
+}
+
+impl Drop for MotorTxn {
+    fn drop(&mut self) {
+        self.let_go();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.rows.clear();
+        self.spare.set(Some(scratch));
+    }
+}
+
+impl MotorTxn {
+    /// Frees the locks that are still held; as published, those that were tried.
+    fn let_go(&mut self) {
+        let published = self.reader.faults == Faults::AsPublished;
+        for at in 0..self.scratch.rows.all().len() {
+            let known = self.scratch.rows.all()[at].engine;
+            if known.tried && !known.held {
+                self.seat.note_freed();
+            }
+            if known.held || (published && known.tried) {
+                self.unlock(at);
+            }
+            let row = self.scratch.rows.get(at);
+            (row.engine.held, row.engine.tried) = (false, false);
+        }
+    }
+
+    /// Frees the lock of a row at its primary, without waiting for that.
+    fn unlock(&self, at: usize) {
+        let row = &self.scratch.rows.all()[at];
+        let Some(slot) = row.engine.slot else { return };
+        let table = self.table(row.table);
+        let node = self.seat.store.homes(table, slot).primary;
+        let mut batch = self.seat.lane.batch();
+        batch.write_word(table.slot(node, slot).plus((LOCK_AT * WORD) as u64), 0);
+        // What is posted later on this connection comes after it.
+        drop(batch.post());
+    }
+}
+
+const _: () = assert!(LOCK_AT < HEADER_WORDS);

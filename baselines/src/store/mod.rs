@@ -1,0 +1,181 @@
+//! What both engines store their rows in: tables on memory nodes, their index, and what a thread
+//! of a compute node needs to reach them.
+//!
+//! [`System`] is what an engine says of its rows: how many words a slot has, and how a loaded row
+//! looks in it. All else here is the same for all.
+//!
+//! * `placement`: which memory nodes a row is on;
+//! * `index`: its bucket and slot;
+//! * `addresses`: slots that a thread knows;
+//! * `load`: fills a table; `sight`: reads whole tables, for audits;
+//! * `rows`: rows of a transaction, as its workload has declared them;
+//! * `seat`: a thread of a compute node.
+
+pub(crate) mod addresses;
+pub(crate) mod index;
+pub(crate) mod load;
+pub(crate) mod placement;
+pub(crate) mod rows;
+pub(crate) mod seat;
+pub(crate) mod sight;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::engine::TxnEngine;
+use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr, TxnId};
+use lotus_mvcc::timestamp::{SharedClock, Timestamp};
+use lotus_mvcc::{PrimaryKey, TableSpec};
+
+use addresses::{Known, TableSlots};
+use index::{Geometry, SlotNumber};
+use placement::{Homes, Placement};
+
+/// Region of each memory node that belongs to no table: Motor's deltas, FORD's logs.
+pub(crate) const SHARED_REGION: RegionId = RegionId(u8::MAX);
+/// Bytes of address space of that region; memory is taken as it is used.
+pub(crate) const SHARED_BYTES: u64 = 64 << 30;
+/// Most tables.
+pub(crate) const MAX_TABLES: usize = 200;
+
+/// Whether the engine has the faults that its publication has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Faults {
+    /// It does not: the default.
+    #[default]
+    Mended,
+    /// It has them.
+    AsPublished,
+}
+
+/// Options of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// What decides the primary of a row.
+    pub primaries: placement::Primaries,
+    /// Addresses that threads know from the start.
+    pub known: Known,
+    /// Whether the engine is as published, faults included.
+    pub faults: Faults,
+}
+
+/// A row as it is found in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stored {
+    pub(crate) key: PrimaryKey,
+    /// Newest committed value and its writer; `None` if there is no such row.
+    pub(crate) value: Option<(Vec<u8>, Option<TxnId>)>,
+}
+
+/// An engine, as far as its rows go.
+pub(crate) trait System: Sized + Send + Sync + 'static {
+    /// Lengths of the rows of one table.
+    type Shape: Copy + Send + Sync;
+    /// Runs the transactions of one coroutine.
+    type Engine: TxnEngine + 'static;
+
+    /// Shape of the rows of a table.
+    fn shape(spec: &TableSpec) -> Self::Shape;
+
+    /// Index of a table with room for `capacity` rows, whose keys are `dense` or not.
+    fn geometry(shape: Self::Shape, capacity: u64, dense: bool) -> Geometry;
+
+    /// Lays out a row that was loaded: in its slot, and beside the index.
+    fn lay_out(
+        shape: Self::Shape,
+        table: usize,
+        row: (&PrimaryKey, &[u8]),
+        slot: &mut [u64],
+        beside: &mut [u64],
+    );
+
+    /// The key of a slot; `None` if it is free.
+    fn key_in(slot: &[u64]) -> Option<PrimaryKey>;
+
+    /// Whether a slot is locked.
+    fn is_locked(slot: &[u64]) -> bool;
+
+    /// What a slot that is not free holds, with what lies beside the index.
+    ///
+    /// # Errors
+    /// A sentence, if the words are not a row of this engine.
+    fn stored(shape: Self::Shape, slot: &[u64], beside: &[u64]) -> Result<Stored, String>;
+
+    /// The engine of task number `task` of a thread.
+    fn engine(seat: &std::rc::Rc<seat::Seat<Self>>, task: usize) -> Self::Engine;
+}
+
+/// One table.
+pub(crate) struct Table<S: System> {
+    pub(crate) number: usize,
+    pub(crate) name: String,
+    pub(crate) region: RegionId,
+    pub(crate) shape: S::Shape,
+    pub(crate) geometry: Geometry,
+    /// Length of the longest key and value, in bytes.
+    pub(crate) key_bytes: usize,
+    pub(crate) record_bytes: usize,
+    pub(crate) rows: u64,
+    /// Slots of all loaded rows, if threads are to know them.
+    pub(crate) loaded: Option<TableSlots>,
+}
+
+impl<S: System> Table<S> {
+    /// Address of a slot on a node.
+    #[inline]
+    pub(crate) fn slot(&self, node: NodeId, slot: SlotNumber) -> RemoteAddr {
+        RemoteAddr::new(node, self.region, self.geometry.slot_at(slot))
+    }
+
+    /// Address of what lies beside the index for a slot.
+    #[inline]
+    pub(crate) fn beside(&self, node: NodeId, slot: SlotNumber) -> RemoteAddr {
+        RemoteAddr::new(node, self.region, self.geometry.beside_at(slot))
+    }
+}
+
+/// All that threads of all compute nodes share.
+pub(crate) struct Store<S: System> {
+    pub(crate) options: Options,
+    pub(crate) placement: Placement,
+    pub(crate) cns: u16,
+    pub(crate) tables: Vec<Table<S>>,
+    pub(crate) clock: SharedClock,
+    /// Bytes of [`SHARED_REGION`] that threads have taken for themselves.
+    taken: AtomicU64,
+}
+
+impl<S: System> Store<S> {
+    pub(crate) fn new(options: Options, placement: Placement, cns: u16) -> Self {
+        let clock = SharedClock::after(Timestamp::LOADED);
+        Self { options, placement, cns, tables: Vec::new(), clock, taken: AtomicU64::new(0) }
+    }
+
+    /// Nodes of a slot.
+    #[inline]
+    pub(crate) fn homes(&self, table: &Table<S>, slot: SlotNumber) -> Homes {
+        self.placement.homes(table.number, table.geometry.bucket_of_slot(slot))
+    }
+
+    /// Takes so many bytes of [`SHARED_REGION`], which has the same offsets on all memory nodes;
+    /// `None` if there are no more.
+    pub(crate) fn take(&self, bytes: u64) -> Option<u64> {
+        let at = self.taken.fetch_add(bytes, Ordering::Relaxed);
+        (at + bytes <= SHARED_BYTES).then_some(at)
+    }
+
+    /// Bytes of [`SHARED_REGION`] that were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+/// A refusal with this sentence.
+pub(crate) fn refused(why: impl std::fmt::Display) -> DeployError {
+    DeployError::Refused(why.to_string())
+}
+
+/// A failure with this sentence.
+pub(crate) fn failed(why: impl std::fmt::Display) -> DeployError {
+    DeployError::Failed(why.to_string())
+}

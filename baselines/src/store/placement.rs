@@ -1,0 +1,76 @@
+//! Where rows lie: which memory node is the primary of a row, and which nodes keep backups.
+//!
+//! Motor and FORD give each *table* a primary, so that the locks of the table with most writes are
+//! all on one node. By *bucket*, primaries are dealt out as LOTUS deals out shards: the difference
+//! shows how much of a comparison is placement. Backups are the nodes that follow the primary, and
+//! a row has the same offset on all of them.
+
+use lotus_fabric::ids::{NodeId, NodeSet};
+
+/// What decides the primary of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Primaries {
+    /// The number of its table, as in Motor and FORD.
+    #[default]
+    ByTable,
+    /// The number of its bucket.
+    ByBucket,
+}
+
+/// The memory nodes, numbered from zero, and the replicas of each row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement {
+    pub(crate) memory_nodes: u16,
+    pub(crate) replicas: u16,
+    pub(crate) primaries: Primaries,
+}
+
+/// The nodes of one row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Homes {
+    pub(crate) primary: NodeId,
+    /// The primary and all backups.
+    pub(crate) all: NodeSet,
+}
+
+impl Placement {
+    /// Nodes of the rows in bucket `bucket` of table number `table`.
+    #[inline]
+    pub(crate) fn homes(&self, table: usize, bucket: u64) -> Homes {
+        let nodes = u64::from(self.memory_nodes);
+        let first = match self.primaries {
+            Primaries::ByTable => table as u64 % nodes,
+            Primaries::ByBucket => bucket % nodes,
+        };
+        let copy = |copy: u16| NodeId(((first + u64::from(copy)) % nodes) as u16);
+        Homes { primary: copy(0), all: (0..self.replicas).map(copy).collect() }
+    }
+
+    /// All memory nodes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.memory_nodes).map(NodeId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_one_primary_and_its_backups_follow() {
+        let placement = Placement { memory_nodes: 3, replicas: 2, primaries: Primaries::ByTable };
+        for (table, nodes) in [(0, [0, 1]), (1, [1, 2]), (2, [2, 0]), (3, [0, 1])] {
+            let homes = placement.homes(table, 17);
+            assert_eq!(homes.primary, NodeId(nodes[0]));
+            assert_eq!(homes.all, nodes.into_iter().map(NodeId).collect());
+        }
+    }
+
+    #[test]
+    fn by_bucket_all_nodes_are_primaries_of_a_table() {
+        let primaries = Primaries::ByBucket;
+        let placement = Placement { memory_nodes: 3, replicas: 3, primaries };
+        let primary = |bucket| placement.homes(1, bucket).primary;
+        assert_eq!([0, 1, 2, 3].map(primary), [0, 1, 2, 0].map(NodeId));
+    }
+}

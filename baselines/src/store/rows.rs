@@ -1,0 +1,195 @@
+//! The rows of one transaction, as its workload has declared them. `X` is what the engine keeps for
+//! each.
+
+use lotus_benchmarks::engine::Item;
+use lotus_benchmarks::{AbortReason, TxnError};
+use lotus_fabric::ids::TxnId;
+use lotus_mvcc::PrimaryKey;
+use zerocopy::IntoBytes;
+
+const WORD: usize = 8;
+
+/// Use of a row; each includes those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    /// It must not exist.
+    Insert,
+}
+
+/// Change of a row at commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    None,
+    Put,
+    Delete,
+}
+
+/// A value among the words of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Value {
+    first: u32,
+    /// Length in bytes.
+    pub(crate) bytes: u32,
+}
+
+/// One row.
+pub(crate) struct Row<X> {
+    pub(crate) table: usize,
+    pub(crate) key: PrimaryKey,
+    pub(crate) access: Access,
+    /// Value that was read; `None` if there is no such row.
+    pub(crate) read: Option<Value>,
+    pub(crate) writer: Option<TxnId>,
+    pub(crate) change: Change,
+    pub(crate) new: Value,
+    /// Whether it waits for the next execution.
+    pub(crate) is_new: bool,
+    pub(crate) engine: X,
+}
+
+/// The rows of a transaction, and the values that were read and will be written.
+pub(crate) struct Rows<X> {
+    rows: Vec<Row<X>>,
+    words: Vec<u64>,
+}
+
+impl<X> Default for Rows<X> {
+    fn default() -> Self {
+        Self { rows: Vec::new(), words: Vec::new() }
+    }
+}
+
+impl<X: Default> Rows<X> {
+    /// Forgets all rows; keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+        self.words.clear();
+    }
+
+    pub(crate) fn all(&self) -> &[Row<X>] {
+        &self.rows
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, at: usize) -> &mut Row<X> {
+        &mut self.rows[at]
+    }
+
+    /// Adds a row, or finds the one that was added before, with the greater access of both.
+    pub(crate) fn add(&mut self, table: usize, key: PrimaryKey, access: Access) -> Item {
+        let found = self.rows.iter().position(|row| row.table == table && row.key == key);
+        if let Some(at) = found {
+            let row = &mut self.rows[at];
+            if access > row.access && row.change != Change::Delete {
+                (row.access, row.is_new) = (access, true);
+            }
+            return Item(at as u32);
+        }
+        self.rows.push(Row {
+            table,
+            key,
+            access,
+            read: None,
+            writer: None,
+            change: Change::None,
+            new: Value::default(),
+            is_new: true,
+            engine: X::default(),
+        });
+        Item(self.rows.len() as u32 - 1)
+    }
+
+    /// Room for a value of so many words, zeroed.
+    pub(crate) fn room(&mut self, words: usize, bytes: usize) -> Value {
+        let first = self.words.len();
+        self.words.resize(first + words, 0);
+        Value { first: first as u32, bytes: bytes as u32 }
+    }
+
+    /// Words of a value, `words` of them.
+    pub(crate) fn words(&self, value: Value, words: usize) -> &[u64] {
+        &self.words[value.first as usize..][..words]
+    }
+
+    pub(crate) fn words_mut(&mut self, value: Value, words: usize) -> &mut [u64] {
+        &mut self.words[value.first as usize..][..words]
+    }
+
+    pub(crate) fn value(&self, item: Item) -> Option<&[u8]> {
+        let value = self.rows.get(item.0 as usize)?.read?;
+        let words = self.words(value, (value.bytes as usize).div_ceil(WORD));
+        Some(&words.as_bytes()[..value.bytes as usize])
+    }
+
+    pub(crate) fn writer(&self, item: Item) -> Option<TxnId> {
+        self.rows.get(item.0 as usize)?.writer
+    }
+
+    /// Sets the value that the commit writes; a table's values have at most `most` bytes, and
+    /// `words` words with all that belongs to them.
+    pub(crate) fn set(
+        &mut self,
+        item: Item,
+        value: &[u8],
+        (most, words): (usize, usize),
+    ) -> Result<(), TxnError> {
+        if value.len() > most {
+            let length = value.len();
+            return Err(TxnError::Fatal(format!("a value of {length} bytes, not at most {most}")));
+        }
+        let new = self.room(words, value.len());
+        self.words[new.first as usize..].as_mut_bytes()[..value.len()].copy_from_slice(value);
+        let row = self.writable(item)?;
+        (row.change, row.new) = (Change::Put, new);
+        Ok(())
+    }
+
+    /// Marks a row for deletion.
+    pub(crate) fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        self.writable(item)?.change = Change::Delete;
+        Ok(())
+    }
+
+    fn writable(&mut self, item: Item) -> Result<&mut Row<X>, TxnError> {
+        let row = self.rows.get_mut(item.0 as usize);
+        row.filter(|row| row.access > Access::Read)
+            .ok_or_else(|| TxnError::Fatal("a row that was not added for writing".to_owned()))
+    }
+}
+
+/// An attempt that lost against another.
+pub(crate) const CONFLICT: TxnError = TxnError::Aborted(AbortReason::Conflict);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_added_twice_is_one_with_the_greater_access() {
+        let mut rows = Rows::<()>::default();
+        let first = rows.add(0, 1_u64.into(), Access::Read);
+        rows.get(0).is_new = false;
+        assert_eq!(rows.add(0, 1_u64.into(), Access::Read), first);
+        assert!(!rows.get(0).is_new);
+        assert_eq!(rows.add(0, 1_u64.into(), Access::Write), first);
+        assert!(rows.get(0).is_new);
+        assert_ne!(rows.add(1, 1_u64.into(), Access::Write), first);
+    }
+
+    #[test]
+    fn values_are_bytes_and_only_rows_added_for_writing_can_be_set() {
+        let mut rows = Rows::<()>::default();
+        let read = rows.add(0, 1_u64.into(), Access::Read);
+        let write = rows.add(0, 2_u64.into(), Access::Write);
+        assert!(rows.set(read, &[1], (8, 1)).is_err() && rows.delete(read).is_err());
+        assert!(rows.set(write, &[1; 9], (8, 1)).is_err());
+        rows.set(write, &[1, 2, 3], (8, 1)).expect("it was added for writing");
+        let new = rows.get(1).new;
+        assert_eq!((rows.words(new, 1)[0], new.bytes), (0x03_02_01, 3));
+        rows.get(1).read = Some(new);
+        assert_eq!(rows.value(write), Some(&[1, 2, 3][..]));
+        assert_eq!(rows.value(read), None);
+    }
+}

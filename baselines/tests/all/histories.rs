@@ -1,0 +1,86 @@
+//! What clients saw, judged by the checker: nothing wrong of an engine whose faults are mended, and
+//! the anomalies that its publication does not exclude, of the engine as published.
+
+use lotus_baselines::{Engine, Faults, Known, Options, Primaries};
+use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::harness::Outcome;
+use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::ycsb::Ycsb;
+use lotus_checker::{History, Options as Check, RealTime, Report, check};
+
+use crate::support::{Case, On, assert_sound};
+
+fn judged(outcome: &Outcome) -> Report {
+    let mut text = Vec::new();
+    let history = outcome.history.as_ref().expect("it was asked for");
+    history.write(&mut text).expect("memory takes everything");
+    let history = History::read(text.as_slice()).expect("it is a history");
+    check(&history, &Check { real_time: RealTime::Enforced, ..Check::default() })
+}
+
+fn assert_clean(outcome: &Outcome, what: &str) {
+    assert_sound(outcome, what);
+    let report = judged(outcome);
+    assert!(report.is_clean(), "{what}: {:?}", report.violations.first().map(ToString::to_string));
+}
+
+fn bank(accounts: u64) -> SmallBank {
+    SmallBank::new(accounts, 0, 0.0, 1)
+}
+
+#[test]
+fn motor_is_serializable_in_simulation_under_contention() {
+    for seed in 1..=6 {
+        let case = Case { seed, ..Case::of(Engine::Motor) };
+        assert_clean(&case.run(bank(12)), &format!("smallbank, seed {seed}"));
+        assert_clean(&case.run(Kvs::new(16, 0.5, 0.9)), &format!("kvs, seed {seed}"));
+    }
+}
+
+#[test]
+fn motor_keeps_snapshots_with_any_number_of_versions() {
+    for versions in [2, 3, 5, 8] {
+        for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+            let case = Case { versions, isolation, ..Case::of(Engine::Motor) };
+            assert_clean(&case.run(bank(20)), &format!("{versions} versions"));
+        }
+    }
+}
+
+#[test]
+fn motor_inserts_and_deletes_rows() {
+    for options in [
+        Options::default(),
+        Options { primaries: Primaries::ByBucket, ..Options::default() },
+        Options { known: Known::Loaded, ..Options::default() },
+    ] {
+        for versions in [2, 4] {
+            let case = Case { options, versions, ..Case::of(Engine::Motor) };
+            assert_clean(&case.run(Tatp::new(10, 1)), &format!("{options:?}"));
+        }
+    }
+}
+
+#[test]
+fn motor_is_serializable_on_threads() {
+    let case = Case { on: On::Threads, secs: 0.5, ..Case::of(Engine::Motor) };
+    assert_clean(&case.run(bank(30)), "smallbank");
+    assert_clean(&case.run(Tatp::new(10, 1)), "tatp");
+    let large = Ycsb::new(lotus_benchmarks::ycsb::Mix::A, 50, 1_000, 0.9, false);
+    assert_clean(&case.run(large), "ycsb");
+}
+
+/// Its validation heeds no locks, and its readers do not either, so that a history with a few hot
+/// rows is not serializable.
+#[test]
+fn motor_as_published_is_not_serializable() {
+    let mut found = 0;
+    for seed in 1..=10 {
+        let options = Options { faults: Faults::AsPublished, ..Options::default() };
+        let case = Case { options, seed, ..Case::of(Engine::Motor) };
+        found += usize::from(!judged(&case.run(bank(12))).is_clean());
+    }
+    assert!(found > 0, "no anomaly in ten runs");
+}

@@ -1,0 +1,60 @@
+//! The cluster of a benchmark with an engine other than Lotus.
+
+use std::sync::Arc;
+
+use lotus_baselines::{Engine as Baseline, Faults, Known, Options as BaselineOptions, Size};
+use lotus_benchmarks::config::{BaselineConfig, Engine, Fabric, Primaries};
+use lotus_benchmarks::harness::{BenchError, Options, Outcome};
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::machines::Threads;
+
+use super::deploy::{refused, sim_machines};
+
+/// Runs a workload on the engine that the options name.
+///
+/// # Errors
+/// Those of the harness.
+pub(super) fn run<W: Workload>(
+    config: BaselineConfig,
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    let cluster = &options.cluster;
+    let size = Size {
+        memory_nodes: cluster.mns as u16,
+        compute_nodes: cluster.cns as u16,
+        threads: cluster.threads as u16,
+        replicas: cluster.replicas as u16,
+    };
+    let settings = BaselineOptions {
+        primaries: match config.primaries {
+            Primaries::Table => lotus_baselines::Primaries::ByTable,
+            Primaries::Shard => lotus_baselines::Primaries::ByBucket,
+        },
+        known: Known::Nothing,
+        faults: if config.as_published { Faults::AsPublished } else { Faults::Mended },
+    };
+    let engine = match cluster.engine {
+        Engine::Motor => Baseline::Motor,
+        Engine::Lotus => return Err(refused(&"lotus is no baseline").into()),
+    };
+    let settings = (settings, options);
+    match cluster.fabric {
+        Fabric::Local => {
+            let machines = Threads::new(size.nodes(), options.load.seed);
+            lotus_baselines::run(engine, machines, size, settings, workload, progress)
+        }
+        Fabric::Sim => {
+            let machines = sim_machines(size.nodes(), options)?;
+            lotus_baselines::run(engine, machines, size, settings, workload, progress)
+        }
+        other => Err(refused(&format!(
+            "--engine {} runs on the fabrics local and sim, not {}",
+            cluster.engine.name(),
+            other.name()
+        ))
+        .into()),
+    }
+}
