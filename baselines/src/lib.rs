@@ -3,6 +3,7 @@
 //!
 //! # What it is
 //! [`Motor`](Engine::Motor): several versions of a row, a lock word in its version table, no log.
+//! [`Ford`](Engine::Ford): one version of a row in its slot of the index, validation, an undo log.
 //! Engines are written from what their papers and programs do, not from their text, and keep to
 //! their verbs: the kind, number and order of a transaction's verbs and round trips are theirs.
 //!
@@ -11,28 +12,29 @@
 //! Some faults of the published programs are mended by default ([`Faults`]).
 //!
 //! # Rooms
-//! Folders, top floor first: `bench`, an engine under the harness; `motor`, the engine; `store`,
+//! Folders, top floor first: `bench`, an engine under the harness; `motor` and `ford`; `store`,
 //! tables, index and placement, which engines share. Each imports only from those below it.
 
 #![forbid(unsafe_code)]
 
 mod bench;
+mod ford;
 mod motor;
 mod store;
 
 use std::sync::Arc;
 
-use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError, Outcome};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::machines::Machines;
 
 pub use bench::Size;
+use store::System;
 pub use store::addresses::Known;
 pub use store::placement::Primaries;
 pub use store::seat::Harm;
-pub use store::{Faults, Options};
+pub use store::{Faults, FordOptions, Options};
 
 /// An engine of this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,29 +42,40 @@ pub use store::{Faults, Options};
 pub enum Engine {
     /// Motor (OSDI 2024).
     Motor,
+    /// FORD (FAST 2022).
+    Ford,
 }
 
 /// Runs a workload on an engine, on these machines; the outcome's remarks say what the engine as
 /// published does to the harm of others, if it came up.
 ///
 /// # Errors
-/// Those of the harness; [`DeployError::Refused`] if the sizes make no sense.
+/// Those of the harness; [`BenchError::Deploy`] if the sizes make no sense.
 pub fn run<M: Machines, W: Workload>(
     engine: Engine,
+    machines: M,
+    size: Size,
+    settings: (Options, &harness::Options),
+    workload: W,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    match engine {
+        Engine::Motor => run_on::<motor::Motor, _, _>(machines, size, settings, workload, progress),
+        Engine::Ford => run_on::<ford::Ford, _, _>(machines, size, settings, workload, progress),
+    }
+}
+
+fn run_on<S: System, M: Machines, W: Workload>(
     machines: M,
     size: Size,
     (options, bench): (Options, &harness::Options),
     workload: W,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
-    match engine {
-        Engine::Motor => {
-            let mut deployed = bench::Deployed::<M, motor::Motor>::new(machines, size, options)?;
-            let mut outcome = harness::run(&mut deployed, workload, bench, progress)?;
-            outcome.remarks.extend(remarks(options.faults, deployed.harm()));
-            Ok(outcome)
-        }
-    }
+    let mut deployed = bench::Deployed::<M, S>::new(machines, size, options)?;
+    let mut outcome = harness::run(&mut deployed, workload, bench, progress)?;
+    outcome.remarks.extend(remarks(options.faults, deployed.harm()));
+    Ok(outcome)
 }
 
 /// Sentences on what an engine has done, or would have.
@@ -81,9 +94,4 @@ fn remarks(faults: Faults, harm: Harm) -> Vec<String> {
         said.push(format!("{torn} values were overwritten while they were read, and refused"));
     }
     said
-}
-
-/// A refusal of what no engine of this crate can do.
-pub fn refuse(what: &str) -> DeployError {
-    DeployError::Refused(format!("{what} makes sense with --engine lotus only"))
 }

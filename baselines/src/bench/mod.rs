@@ -155,7 +155,8 @@ impl<M: Machines, S: System> Deployment for Deployed<M, S> {
             return Err(refused("tables are loaded in the order of their creation"));
         }
         let spec = self.specs.get(number).ok_or_else(|| refused("there is no such table"))?;
-        let (table, image) = self.store.lay_out(spec, rows, row)?;
+        let longest = self.specs.iter().map(|spec| spec.record_bytes as usize).max();
+        let (table, image) = self.store.lay_out((spec, longest.unwrap_or(0)), rows, row)?;
         let fabric = self.machines.fabric();
         for node in self.store.placement.nodes() {
             let bytes = table.geometry.bytes().next_multiple_of(4096);

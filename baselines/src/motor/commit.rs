@@ -16,6 +16,7 @@ use super::txn::{MotorTxn, broken};
 use crate::store::SHARED_REGION;
 use crate::store::placement::Homes;
 use crate::store::rows::{Access, CONFLICT, Change};
+use crate::store::search::may_have_come;
 
 /// Address of byte `offset` of the deltas on a node.
 pub(super) fn shared(node: NodeId, offset: u64) -> RemoteAddr {
@@ -37,7 +38,7 @@ impl Finish for MotorTxn {
         if !writes {
             return Ok(Receipt { commit_ts: None, snapshot });
         }
-        self.check_writes()?;
+        self.scratch.rows.check_changes()?;
         let now = self.seat.lane.executor().recent();
         let commit = self.seat.store.clock.next(now.0).raw();
         if self.reader.is_serializable_writer() {
@@ -53,19 +54,6 @@ impl Finish for MotorTxn {
 }
 
 impl MotorTxn {
-    /// Refuses to write a value to a row that does not exist, unless it is inserted.
-    fn check_writes(&self) -> Result<(), TxnError> {
-        let mut rows = self.scratch.rows.all().iter();
-        let wrong = rows.find(|row| {
-            let absent = row.read.is_none() && row.access != Access::Insert;
-            row.change != Change::None && absent
-        });
-        match wrong {
-            Some(row) => Err(TxnError::Fatal(format!("{:?} does not exist", row.key))),
-            None => Ok(()),
-        }
-    }
-
     /// Reads the version tables of all rows that were only read again, and aborts if one has
     /// changed.
     async fn validate(&mut self, commit: u64) -> Result<(), TxnError> {
@@ -106,17 +94,8 @@ impl MotorTxn {
             let cvt = Cvt::of(words);
             return cvt.is_none_or(|cvt| self.reader.has_changed(&cvt, version, commit));
         }
-        // It was absent: it must not have come, nor be about to.
-        let slots = words.chunks_exact(self.table(row.table).geometry.slot_words);
-        let (mut is_there, mut lock) = (false, None);
-        for slot in slots {
-            is_there |= row::is_of(slot, row.table, &row.key);
-            if lock.is_none() && row::key_in(slot).is_none() {
-                lock = Some(slot[LOCK_AT]);
-            }
-        }
-        // A bucket that was filled meanwhile may have had the row in the next one.
-        is_there || lock.is_none_or(|lock| self.reader.is_shut_out(lock))
+        let is_shut_out = |slot: &[u64]| self.reader.is_shut_out(slot[LOCK_AT]);
+        may_have_come(self.table(row.table), &row.key, words, is_shut_out)
     }
 
     /// Posts the WRITEs of all rows, which frees their locks.

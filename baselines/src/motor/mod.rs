@@ -36,7 +36,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use crate::store::index::Geometry;
 use crate::store::seat::Seat;
-use crate::store::{Stored, System};
+use crate::store::{Options, Stored, System};
 use row::{Cvt, LOCK_AT, Shape};
 use txn::Session;
 use zerocopy::IntoBytes;
@@ -55,7 +55,7 @@ impl System for Motor {
     type Shape = Shape;
     type Engine = Session;
 
-    fn shape(spec: &TableSpec) -> Shape {
+    fn shape(spec: &TableSpec, _longest: usize, _options: &Options) -> Shape {
         Shape::new(spec)
     }
 

@@ -25,6 +25,7 @@ use super::decide::{Reader, newer};
 use super::row::{self, Cell, Cvt, HEADER_WORDS, LOCK_AT, MAX_CELLS, WORD};
 use crate::store::index::SlotNumber;
 use crate::store::rows::{Access, CONFLICT, Row, Rows, Value};
+use crate::store::search::{Found, search};
 use crate::store::seat::Seat;
 use crate::store::{Faults, Table};
 
@@ -139,16 +140,8 @@ impl MotorTxn {
     }
 
     fn add(&mut self, table: TableId, key: PrimaryKey, access: Access) -> Result<Item, TxnError> {
-        let known = self.seat.store.tables.get(usize::from(table.0));
-        let known = known.ok_or_else(|| TxnError::Fatal(format!("there is no {table:?}")))?;
-        if key.byte_count() > known.key_bytes {
-            let (most, name) = (known.key_bytes, &known.name);
-            return Err(TxnError::Fatal(format!("{key:?} is longer than the {most} of {name}")));
-        }
-        if access > Access::Read && self.reader.kind == TxnKind::ReadOnly {
-            return Err(TxnError::Fatal("a read-only transaction cannot write".to_owned()));
-        }
-        Ok(self.scratch.rows.add(usize::from(table.0), key, access))
+        let may_write = self.reader.kind != TxnKind::ReadOnly;
+        self.scratch.rows.declare(&self.seat.store, table, (key, access), may_write)
     }
 
     /// First step of a row that was added.
@@ -233,54 +226,32 @@ impl MotorTxn {
         }
     }
 
-    /// Looks for a row in its bucket, and learns where all rows of that are.
+    /// Looks for a row in its bucket.
     fn search(&mut self, at: usize, bucket: u64, words: &[u64]) -> Result<Option<Step>, TxnError> {
-        let (table, key, access) = {
-            let row = &self.scratch.rows.all()[at];
-            (row.table, row.key, row.access)
-        };
-        let geometry = self.table(table).geometry;
-        let first = bucket * geometry.slots_per_bucket;
-        let mut free = None;
-        let mut found = None;
+        let row = &self.scratch.rows.all()[at];
+        let table = self.table(row.table);
+        let is_mine = |slot| self.claims(row.table, slot, at);
         let mut addresses = self.seat.addresses.borrow_mut();
-        for (slot, words) in (first..).zip(words.chunks_exact(geometry.slot_words)) {
-            match row::key_in(words) {
-                Some(other) => {
-                    addresses.learn(table, other, slot);
-                    if other == key {
-                        found = Some((slot, words));
-                    }
-                }
-                None => {
-                    let is_mine = self.claims(table, slot, at);
-                    if free.is_none() && !is_mine {
-                        free = Some((slot, words[LOCK_AT]));
-                    }
-                }
-            }
-        }
+        let found = search(table, &row.key, (bucket, words), &mut addresses, is_mine);
         drop(addresses);
+        let next = table.geometry.next(bucket);
         let row = self.scratch.rows.get(at);
-        match (found, free) {
-            (Some((slot, words)), _) => {
+        match (found, row.access) {
+            (Found::Full, _) => Ok(Some(Step::Bucket(next))),
+            (Found::There(slot, words), access) => {
                 (row.engine.slot, row.engine.absent_in) = (Some(slot), None);
                 match access {
                     Access::Read => self.judge(at, words),
                     _ => Ok(Some(Step::LockAndValue)),
                 }
             }
-            (None, None) => Ok(Some(Step::Bucket(geometry.next(bucket)))),
-            (None, Some((slot, lock))) => {
+            (Found::Free(_, words), Access::Read) => {
                 row.engine.absent_in = Some(bucket);
-                match access {
-                    Access::Read if self.reader.is_shut_out(lock) => Err(CONFLICT),
-                    Access::Read => Ok(None),
-                    _ => {
-                        row.engine.slot = Some(slot);
-                        Ok(Some(Step::Claim))
-                    }
-                }
+                if self.reader.is_shut_out(words[LOCK_AT]) { Err(CONFLICT) } else { Ok(None) }
+            }
+            (Found::Free(slot, _), _) => {
+                (row.engine.slot, row.engine.absent_in) = (Some(slot), Some(bucket));
+                Ok(Some(Step::Claim))
             }
         }
     }

@@ -27,7 +27,7 @@ impl<S: System> Store<S> {
     /// [`DeployError::Refused`] if a row does not fit, or two have one key.
     pub(crate) fn lay_out(
         &self,
-        spec: &TableSpec,
+        (spec, longest): (&TableSpec, usize),
         rows: u64,
         source: &RowSource<'_>,
     ) -> Result<(Table<S>, Image), DeployError> {
@@ -36,7 +36,7 @@ impl<S: System> Store<S> {
             return Err(refused(format!("there are at most {MAX_TABLES} tables")));
         }
         let capacity = spec.capacity.max(rows);
-        let shape = S::shape(spec);
+        let shape = S::shape(spec, longest, &self.options);
         let geometry = S::geometry(shape, capacity, is_dense(rows, capacity, source));
         if geometry.bucket_bytes() > MAX_VERB_BYTES {
             return Err(refused(format!(

@@ -7,6 +7,7 @@
 //! * `placement`: which memory nodes a row is on;
 //! * `index`: its bucket and slot;
 //! * `addresses`: slots that a thread knows;
+//! * `search`: a row in a bucket that was read;
 //! * `load`: fills a table; `sight`: reads whole tables, for audits;
 //! * `rows`: rows of a transaction, as its workload has declared them;
 //! * `seat`: a thread of a compute node.
@@ -16,6 +17,7 @@ pub(crate) mod index;
 pub(crate) mod load;
 pub(crate) mod placement;
 pub(crate) mod rows;
+pub(crate) mod search;
 pub(crate) mod seat;
 pub(crate) mod sight;
 
@@ -57,6 +59,18 @@ pub struct Options {
     pub known: Known,
     /// Whether the engine is as published, faults included.
     pub faults: Faults,
+    /// What is FORD's own.
+    pub ford: FordOptions,
+}
+
+/// Options of FORD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FordOptions {
+    /// Least bytes of an item; more if the longest value of the workload needs them.
+    pub item_bytes: usize,
+    /// Whether commits read back what they have written to backups, so that it is known to have
+    /// left the network card ("selective remote flush").
+    pub flush: bool,
 }
 
 /// A row as it is found in memory.
@@ -74,8 +88,8 @@ pub(crate) trait System: Sized + Send + Sync + 'static {
     /// Runs the transactions of one coroutine.
     type Engine: TxnEngine + 'static;
 
-    /// Shape of the rows of a table.
-    fn shape(spec: &TableSpec) -> Self::Shape;
+    /// Shape of the rows of a table, where the longest value of all tables has `longest` bytes.
+    fn shape(spec: &TableSpec, longest: usize, options: &Options) -> Self::Shape;
 
     /// Index of a table with room for `capacity` rows, whose keys are `dense` or not.
     fn geometry(shape: Self::Shape, capacity: u64, dense: bool) -> Geometry;

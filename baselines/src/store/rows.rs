@@ -3,9 +3,11 @@
 
 use lotus_benchmarks::engine::Item;
 use lotus_benchmarks::{AbortReason, TxnError};
-use lotus_fabric::ids::TxnId;
+use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
 use zerocopy::IntoBytes;
+
+use super::{Store, System};
 
 const WORD: usize = 8;
 
@@ -77,8 +79,31 @@ impl<X: Default> Rows<X> {
         &mut self.rows[at]
     }
 
+    /// Adds a row, if there is such a table, and the transaction may do that.
+    ///
+    /// # Errors
+    /// [`TxnError::Fatal`].
+    pub(crate) fn declare<S: System>(
+        &mut self,
+        store: &Store<S>,
+        table: TableId,
+        (key, access): (PrimaryKey, Access),
+        may_write: bool,
+    ) -> Result<Item, TxnError> {
+        let known = store.tables.get(usize::from(table.0));
+        let known = known.ok_or_else(|| TxnError::Fatal(format!("there is no {table:?}")))?;
+        if key.byte_count() > known.key_bytes {
+            let (most, name) = (known.key_bytes, &known.name);
+            return Err(TxnError::Fatal(format!("{key:?} is longer than the {most} of {name}")));
+        }
+        if access > Access::Read && !may_write {
+            return Err(TxnError::Fatal("a read-only transaction cannot write".to_owned()));
+        }
+        Ok(self.add(known.number, key, access))
+    }
+
     /// Adds a row, or finds the one that was added before, with the greater access of both.
-    pub(crate) fn add(&mut self, table: usize, key: PrimaryKey, access: Access) -> Item {
+    fn add(&mut self, table: usize, key: PrimaryKey, access: Access) -> Item {
         let found = self.rows.iter().position(|row| row.table == table && row.key == key);
         if let Some(at) = found {
             let row = &mut self.rows[at];
@@ -150,6 +175,18 @@ impl<X: Default> Rows<X> {
     pub(crate) fn delete(&mut self, item: Item) -> Result<(), TxnError> {
         self.writable(item)?.change = Change::Delete;
         Ok(())
+    }
+
+    /// Refuses a change of a row that does not exist, unless it is inserted.
+    pub(crate) fn check_changes(&self) -> Result<(), TxnError> {
+        let is_wrong = |row: &&Row<X>| {
+            let absent = row.read.is_none() && row.access != Access::Insert;
+            row.change != Change::None && absent
+        };
+        match self.rows.iter().find(is_wrong) {
+            Some(row) => Err(TxnError::Fatal(format!("{:?} does not exist", row.key))),
+            None => Ok(()),
+        }
     }
 
     fn writable(&mut self, item: Item) -> Result<&mut Row<X>, TxnError> {

@@ -1,6 +1,6 @@
 //! Verbs of a transaction, beside those that Motor's own program was counted to make.
 
-use lotus_baselines::{Engine, Known, Options};
+use lotus_baselines::{Engine, FordOptions, Known, Options};
 use lotus_benchmarks::harness::Outcome;
 use lotus_benchmarks::smallbank::SmallBank;
 
@@ -29,4 +29,23 @@ fn a_transaction_of_smallbank_has_the_verbs_of_motor() {
     assert!((reads / 3.85 - 1.0).abs() < 0.02, "{reads} READs");
     // Some transactions roll back, and then write one word for each lock.
     assert!((writes / 16.8 - 1.0).abs() < 0.10, "{writes} WRITEs");
+}
+
+/// A transaction of SmallBank that writes 1.40 rows reads 1.85, and 0.45 of them again; it writes
+/// each row to three copies by three WRITEs, and a log entry to three nodes. With a flush it reads
+/// from two backups more.
+#[test]
+fn a_transaction_of_smallbank_has_the_verbs_of_ford() {
+    for flush in [false, true] {
+        let ford = FordOptions { flush, ..FordOptions::default() };
+        let options = Options { known: Known::Loaded, ford, ..Options::default() };
+        let case = Case { options, coroutines: 1, secs: 0.2, ..Case::of(Engine::Ford) };
+        let outcome = case.run(SmallBank::new(2_000, 0, 0.0, 1));
+        assert_sound(&outcome, "smallbank");
+        let [swaps, reads, writes] = per_attempt(&outcome);
+        let expected = if flush { 2.30 + 1.70 } else { 2.30 };
+        assert!((swaps / 1.40 - 1.0).abs() < 0.02, "{swaps} compare-and-swaps");
+        assert!((reads / expected - 1.0).abs() < 0.10, "{reads} READs");
+        assert!((writes / 15.15 - 1.0).abs() < 0.10, "{writes} WRITEs");
+    }
 }

@@ -75,6 +75,8 @@ pub enum Engine {
     Lotus,
     /// Motor (LOTUS §8).
     Motor,
+    /// FORD (LOTUS §8).
+    Ford,
 }
 
 impl Engine {
@@ -83,6 +85,7 @@ impl Engine {
         match self {
             Self::Lotus => "lotus",
             Self::Motor => "motor",
+            Self::Ford => "ford",
         }
     }
 }
@@ -105,6 +108,10 @@ pub struct BaselineConfig {
     pub primaries: Primaries,
     /// Whether the engine has the faults that its publication has.
     pub as_published: bool,
+    /// Least bytes of an item of FORD.
+    pub item_bytes: usize,
+    /// Whether commits of FORD read back what they have written to backups.
+    pub flush: bool,
 }
 
 /// Locks that guard the records (DESIGN §5).

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lotus_benchmarks::config::{
-    ClusterConfig, Engine, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing,
-    Sharding, Timestamps, Visible,
+    ClusterConfig, Engine, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention,
+    Routing, Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;

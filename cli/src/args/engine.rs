@@ -6,9 +6,9 @@ use lotus_benchmarks::config::{BaselineConfig, Engine, Fabric, Primaries};
 use super::values::one_of;
 
 /// Engines by their names.
-const ENGINES: &[(&str, Engine)] = &[("lotus", Engine::Lotus), ("motor", Engine::Motor)];
-const PRIMARIES: &[(&str, Primaries)] =
-    &[("table", Primaries::Table), ("shard", Primaries::Shard)];
+const ENGINES: &[(&str, Engine)] =
+    &[("lotus", Engine::Lotus), ("motor", Engine::Motor), ("ford", Engine::Ford)];
+const PRIMARIES: &[(&str, Primaries)] = &[("table", Primaries::Table), ("shard", Primaries::Shard)];
 
 /// Flags that other engines have no use for.
 const OF_LOTUS: &[&str] = &[
@@ -32,7 +32,11 @@ const OF_LOTUS: &[&str] = &[
     "floor",
 ];
 /// Flags that Lotus has no use for.
-const OF_OTHERS: &[&str] = &["placement", "as-published"];
+const OF_OTHERS: &[&str] = &["placement", "as-published", "item-bytes", "flush"];
+/// Flags that FORD has no use for.
+const NOT_OF_FORD: &[&str] = &["isolation", "versions"];
+/// Flags that only FORD has a use for.
+const OF_FORD: &[&str] = &["item-bytes", "flush"];
 
 /// Engine under test.
 #[derive(Clone, Debug, Args)]
@@ -49,6 +53,14 @@ pub struct EngineArgs {
     /// validation that heed no locks (not for lotus).
     #[arg(long)]
     pub as_published: bool,
+    /// Least bytes of an item, key and value with their header (for ford) [default: as many as the
+    /// longest value of the workload needs; its own program has 720].
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u16).range(..=16 << 10))]
+    pub item_bytes: u16,
+    /// Lets commits read back what they have written to backups (for ford).
+    #[arg(long)]
+    pub flush: bool,
 }
 
 impl EngineArgs {
@@ -59,6 +71,15 @@ impl EngineArgs {
             Engine::Lotus => (OF_OTHERS, "engines other than lotus"),
             _ => (OF_LOTUS, "--engine lotus"),
         };
+        let isnt_for = |flags: &[&str]| {
+            let flag = given.iter().find(|flag| flags.contains(&flag.as_str()));
+            flag.map(|flag| format!("--{flag} makes no sense with --engine {engine}"))
+        };
+        match self.engine {
+            Engine::Ford => isnt_for(NOT_OF_FORD).map_or(Ok(()), Err)?,
+            Engine::Motor => isnt_for(OF_FORD).map_or(Ok(()), Err)?,
+            Engine::Lotus => {}
+        }
         if let Some(flag) = given.iter().find(|flag| wrong.contains(&flag.as_str())) {
             return Err(format!("--{flag} makes sense with {only} only"));
         }
@@ -72,7 +93,9 @@ impl EngineArgs {
     }
 
     pub(super) fn config(&self) -> Option<BaselineConfig> {
-        let (primaries, as_published) = (self.placement, self.as_published);
-        (self.engine != Engine::Lotus).then_some(BaselineConfig { primaries, as_published })
+        let Self { placement: primaries, as_published, item_bytes, flush, .. } = *self;
+        let item_bytes = usize::from(item_bytes);
+        let config = BaselineConfig { primaries, as_published, item_bytes, flush };
+        (self.engine != Engine::Lotus).then_some(config)
     }
 }

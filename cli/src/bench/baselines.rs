@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use lotus_baselines::{Engine as Baseline, Faults, Known, Options as BaselineOptions, Size};
+use lotus_baselines::{
+    Engine as Baseline, Faults, FordOptions, Known, Options as BaselineOptions, Size,
+};
 use lotus_benchmarks::config::{BaselineConfig, Engine, Fabric, Primaries};
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::progress::Progress;
@@ -35,9 +37,11 @@ pub(super) fn run<W: Workload>(
         },
         known: Known::Nothing,
         faults: if config.as_published { Faults::AsPublished } else { Faults::Mended },
+        ford: FordOptions { item_bytes: config.item_bytes, flush: config.flush },
     };
     let engine = match cluster.engine {
         Engine::Motor => Baseline::Motor,
+        Engine::Ford => Baseline::Ford,
         Engine::Lotus => return Err(refused(&"lotus is no baseline").into()),
     };
     let settings = (settings, options);

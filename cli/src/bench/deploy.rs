@@ -23,9 +23,9 @@ use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
 #[cfg(feature = "tcp")]
 use lotus_fabric::tcp::{self, TcpFabric};
 
+use super::baselines;
 #[cfg(feature = "tcp")]
 use super::drive;
-use super::baselines;
 use super::memory_nodes::MemoryNodes;
 #[cfg(feature = "tcp")]
 use crate::apps::load;

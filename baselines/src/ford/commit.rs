@@ -1,0 +1,217 @@
+//! The commit of a transaction of FORD: late locks and validation in one round trip, the WRITEs to
+//! all replicas in another one, and the release of the locks, which is not awaited.
+
+use lotus_benchmarks::TxnError;
+use lotus_benchmarks::engine::{Finish, Receipt, Txn};
+use lotus_fabric::ids::{NodeSet, RemoteAddr};
+use lotus_fabric::lane::Posted;
+use lotus_fabric::verbs::Buffer;
+
+use super::item::{self, HEADER_WORDS, Header, INVISIBLE, LOCK_AT, VERSION_AT, WORD};
+use super::txn::{FordTxn, Known, broken};
+use crate::store::SHARED_REGION;
+use crate::store::rows::{Access, CONFLICT, Change, Row};
+use crate::store::search::may_have_come;
+
+/// What is read of a row again.
+#[derive(Clone, Copy)]
+enum Again {
+    /// Version and lock.
+    Version,
+    /// The header of a slot that was free.
+    Header,
+    /// The bucket that did not have the row.
+    Bucket,
+}
+
+impl Finish for FordTxn {
+    async fn commit(mut self) -> Result<Receipt, TxnError> {
+        if self.scratch.rows.all().iter().any(|row| row.is_new) {
+            self.execute().await?;
+        }
+        self.scratch.rows.check_changes()?;
+        let writes = self.scratch.rows.all().iter().any(|row| row.change != Change::None);
+        let recent = self.seat.lane.executor().recent();
+        // It only orders commits in histories; FORD itself has no such timestamp.
+        let commit = self.seat.store.clock.next(recent.0).raw();
+        if writes || self.scratch.rows.all().len() > 1 {
+            self.validate().await?;
+        }
+        if !writes {
+            return Ok(Receipt::default());
+        }
+        for log in std::mem::take(&mut self.scratch.logs) {
+            log.await.map_err(broken)?;
+        }
+        self.write_all().await?;
+        Ok(Receipt { commit_ts: Some(commit), snapshot: None })
+    }
+
+    fn abort(self) {
+        drop(self);
+    }
+}
+
+impl FordTxn {
+    /// Locks the rows to write that are not locked yet, and reads the versions of all others again.
+    async fn validate(&mut self) -> Result<(), TxnError> {
+        let mut posted = Vec::new();
+        for at in 0..self.scratch.rows.all().len() {
+            let row = &self.scratch.rows.all()[at];
+            if row.engine.held {
+                continue;
+            }
+            let (flight, locks) = self.post_again(row);
+            posted.push((at, flight));
+            self.scratch.rows.get(at).engine.tried |= locks;
+        }
+        let mut changed = false;
+        for (at, (again, posted, lock, read)) in posted {
+            let done = posted.await.map_err(broken)?;
+            if let Some(lock) = lock {
+                let held = done.words(lock)[0];
+                self.scratch.rows.get(at).engine.held = held == 0;
+                changed |= held != 0;
+            }
+            changed |= self.has_changed(&self.scratch.rows.all()[at], again, done.words(read));
+        }
+        if changed { Err(CONFLICT) } else { Ok(()) }
+    }
+
+    /// Posts the second look at a row; returns it, and whether it locks the row.
+    fn post_again(&self, row: &Row<Known>) -> ((Again, Posted, Option<Buffer>, Buffer), bool) {
+        let table = self.table(row.table);
+        let mut batch = self.seat.lane.batch();
+        let locks = row.access > Access::Read;
+        let (again, lock, read) = match (row.engine.slot, row.engine.absent_in) {
+            (Some(slot), absent_in) => {
+                let at = table.slot(self.seat.store.homes(table, slot).primary, slot);
+                let word = |word: usize| -> RemoteAddr { at.plus((word * WORD) as u64) };
+                let lock = locks.then(|| batch.compare_and_swap(word(LOCK_AT), 0, self.id.raw()));
+                match absent_in {
+                    None => {
+                        let read = batch.read_stable(word(VERSION_AT), 2 * WORD);
+                        (Again::Version, lock, read)
+                    }
+                    Some(_) => {
+                        let read = batch.read_stable(at, HEADER_WORDS * WORD);
+                        (Again::Header, lock, read)
+                    }
+                }
+            }
+            (None, Some(bucket)) => {
+                let node = self.seat.store.placement.homes(row.table, bucket).primary;
+                let at = table.geometry.bucket_addr(node, table.region, bucket);
+                let read = batch.read_stable(at, table.geometry.bucket_bytes());
+                (Again::Bucket, None, read)
+            }
+            (None, None) => unreachable!("a row that was executed was found or is absent"),
+        };
+        ((again, batch.post(), lock, read), locks)
+    }
+
+    /// Whether a row has changed since it was read, as far as these words tell.
+    fn has_changed(&self, row: &Row<Known>, again: Again, words: &[u64]) -> bool {
+        match again {
+            Again::Version => words[0] != row.engine.version || self.is_shut_out(words[1]),
+            Again::Header => item::key_in(words).is_some(),
+            Again::Bucket => {
+                let is_shut_out = |slot: &[u64]| self.is_shut_out(slot[LOCK_AT]);
+                may_have_come(self.table(row.table), &row.key, words, is_shut_out)
+            }
+        }
+    }
+
+    /// Writes all changed rows to all replicas, waits for that, and frees all locks.
+    async fn write_all(&mut self) -> Result<(), TxnError> {
+        let mut posted = Vec::new();
+        for row in self.scratch.rows.all() {
+            if row.change != Change::None {
+                posted.push(self.post_row(row));
+            }
+        }
+        if self.seat.store.options.ford.flush {
+            posted.push(self.post_flush());
+        }
+        for posted in posted {
+            posted.await.map_err(broken)?;
+        }
+        for at in 0..self.scratch.rows.all().len() {
+            let row = &self.scratch.rows.all()[at];
+            if row.change != Change::None {
+                self.release(row);
+            } else if row.engine.held && row.engine.absent_in.is_some() {
+                self.leave_empty(row);
+            } else {
+                // Freed when the transaction is dropped.
+                continue;
+            }
+            let row = self.scratch.rows.get(at);
+            (row.engine.held, row.engine.tried) = (false, false);
+        }
+        Ok(())
+    }
+
+    /// Posts the WRITEs of a row: it is made invisible, and then written.
+    fn post_row(&self, row: &Row<Known>) -> Posted {
+        let table = self.table(row.table);
+        let slot = row.engine.slot.expect("a row that is written has a slot");
+        let homes = self.seat.store.homes(table, slot);
+        let at = table.geometry.slot_at(slot);
+        let lock = self.id.raw() | INVISIBLE;
+        let bytes = (row.change == Change::Put).then_some(row.new.bytes);
+        let header = Header { version: self.start, lock, writer: self.id.raw(), bytes };
+        let value = match (row.change, row.engine.old) {
+            (Change::Put, _) | (_, None) => row.new,
+            (_, Some(old)) => old,
+        };
+        let mut batch = self.seat.lane.batch();
+        batch.write_word_all(homes.all, table.region, at + (LOCK_AT * WORD) as u64, lock);
+        let staged = batch.stage(table.geometry.slot_bytes());
+        let words = batch.words_mut(staged);
+        words[..HEADER_WORDS].copy_from_slice(&header.to_words(row.table, &row.key));
+        let value = self.scratch.rows.words(value, table.shape.value_words());
+        words[HEADER_WORDS..].copy_from_slice(value);
+        batch.write_all(homes.all, table.region, at, staged);
+        batch.post()
+    }
+
+    /// Posts a READ of each backup of a written row, behind the WRITEs on the same connection.
+    fn post_flush(&self) -> Posted {
+        let mut batch = self.seat.lane.batch();
+        let written = self.scratch.rows.all().iter().filter(|row| row.change != Change::None);
+        let backups = written.filter_map(|row| {
+            let homes = self.seat.store.homes(self.table(row.table), row.engine.slot?);
+            Some(homes.all.without(homes.primary))
+        });
+        for node in backups.fold(NodeSet::EMPTY, NodeSet::or) {
+            batch.read(RemoteAddr::new(node, SHARED_REGION, 0), WORD);
+        }
+        batch.post()
+    }
+
+    /// Frees the lock of a row on all replicas, without waiting for that.
+    fn release(&self, row: &Row<Known>) {
+        let table = self.table(row.table);
+        let Some(slot) = row.engine.slot else { return };
+        let homes = self.seat.store.homes(table, slot);
+        let lock = table.geometry.slot_at(slot) + (LOCK_AT * WORD) as u64;
+        let mut batch = self.seat.lane.batch();
+        batch.write_word_all(homes.all, table.region, lock, 0);
+        drop(batch.post());
+    }
+
+    /// Leaves a slot that was locked for a row which does not come to its key: a row behind it may
+    /// have been placed there because it was taken, and must be found.
+    fn leave_empty(&self, row: &Row<Known>) {
+        let table = self.table(row.table);
+        let Some(slot) = row.engine.slot else { return };
+        let homes = self.seat.store.homes(table, slot);
+        let header = Header { version: self.start, lock: 0, writer: 0, bytes: None };
+        let mut batch = self.seat.lane.batch();
+        let staged = batch.stage(HEADER_WORDS * WORD);
+        batch.words_mut(staged).copy_from_slice(&header.to_words(row.table, &row.key));
+        batch.write_all(homes.all, table.region, table.geometry.slot_at(slot), staged);
+        drop(batch.post());
+    }
+}

@@ -1,0 +1,92 @@
+//! FORD (FAST 2022), the single-version engine that LOTUS is compared with (LOTUS §8).
+//!
+//! # What it is
+//! A row has one version, in its slot of the index, behind its version number and lock. Locks ride
+//! on reads: a row whose address is known is locked and read in one doorbell. The old rows go to a
+//! log on every memory node while the transaction computes; validation reads version numbers again;
+//! a commit writes every replica and waits for that, and frees the locks without waiting.
+//!
+//! # What it is not
+//! A system that recovers: the log is written and never read. FORD is made for persistent memory,
+//! and here it has plain memory, as in LOTUS's evaluation. It has no snapshots, so it is
+//! serializable only.
+//!
+//! # As published, and mended
+//! Validation as published compares versions and takes no notice of locks, so that write skew
+//! passes; and an abort frees the locks that it has tried to get, also if another holds them. Both
+//! are mended by default, and there on demand ([`Faults::AsPublished`](crate::Faults)).
+//!
+//! * `item`: bytes of a row;
+//! * `txn`: a transaction until its commit; `commit`: its commit.
+
+mod commit;
+mod item;
+mod txn;
+
+use std::rc::Rc;
+
+use lotus_mvcc::{PrimaryKey, TableSpec};
+
+use crate::store::index::Geometry;
+use crate::store::seat::Seat;
+use crate::store::{Options, Stored, System};
+use item::{LOCK_AT, Shape};
+use txn::Session;
+
+/// Most slots of a bucket, as in FORD's program.
+const SLOTS: u64 = 22;
+/// Largest bucket, in bytes: one READ brings it.
+const BUCKET_BYTES: usize = lotus_fabric::verbs::MAX_VERB_BYTES;
+/// Slots for each hundred rows that an index is sized for.
+const ROOM_PERCENT: u64 = 140;
+
+/// FORD.
+pub(crate) struct Ford;
+
+impl System for Ford {
+    type Shape = Shape;
+    type Engine = Session;
+
+    fn shape(_spec: &TableSpec, longest: usize, options: &Options) -> Shape {
+        Shape::new(longest, options.ford.item_bytes)
+    }
+
+    fn geometry(shape: Shape, capacity: u64, dense: bool) -> Geometry {
+        let slot_bytes = shape.words * item::WORD;
+        let slots_per_bucket = SLOTS.min((BUCKET_BYTES / slot_bytes) as u64).max(1);
+        let slots = if dense { capacity } else { capacity * ROOM_PERCENT / 100 };
+        Geometry {
+            buckets: slots.div_ceil(slots_per_bucket),
+            slots_per_bucket,
+            slot_words: shape.words,
+            beside_words: 0,
+            dense,
+        }
+    }
+
+    fn lay_out(
+        _shape: Shape,
+        table: usize,
+        row: (&PrimaryKey, &[u8]),
+        slot: &mut [u64],
+        _beside: &mut [u64],
+    ) {
+        item::lay_out(table, row, slot);
+    }
+
+    fn key_in(slot: &[u64]) -> Option<PrimaryKey> {
+        item::key_in(slot)
+    }
+
+    fn is_locked(slot: &[u64]) -> bool {
+        slot[LOCK_AT] != 0
+    }
+
+    fn stored(_shape: Shape, slot: &[u64], _beside: &[u64]) -> Result<Stored, String> {
+        item::stored(slot)
+    }
+
+    fn engine(seat: &Rc<Seat<Self>>, task: usize) -> Session {
+        Session::new(Rc::clone(seat), task)
+    }
+}

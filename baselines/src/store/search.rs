@@ -1,0 +1,60 @@
+//! A row in a bucket that was read: where it is, or where it would be.
+
+use lotus_mvcc::PrimaryKey;
+
+use super::addresses::Addresses;
+use super::index::SlotNumber;
+use super::{System, Table};
+
+/// What a bucket says of a row: a slot, and its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found<'w> {
+    /// The row's slot.
+    There(SlotNumber, &'w [u64]),
+    /// There is no such row; this is the first free slot that could be its own.
+    Free(SlotNumber, &'w [u64]),
+    /// No slot is free: the search goes on in the next bucket.
+    Full,
+}
+
+/// Looks for a row in the words of its bucket, and learns the addresses of all rows in it. A free
+/// slot that `is_mine`, since the transaction has claimed it for another row, is not free.
+pub(crate) fn search<'w, S: System>(
+    table: &Table<S>,
+    key: &PrimaryKey,
+    (bucket, words): (u64, &'w [u64]),
+    addresses: &mut Addresses,
+    is_mine: impl Fn(SlotNumber) -> bool,
+) -> Found<'w> {
+    let geometry = &table.geometry;
+    let first = bucket * geometry.slots_per_bucket;
+    let (mut found, mut free) = (None, None);
+    for (slot, words) in (first..).zip(words.chunks_exact(geometry.slot_words)) {
+        match S::key_in(words) {
+            Some(other) => {
+                addresses.learn(table.number, other, slot);
+                if other == *key {
+                    found = Some(Found::There(slot, words));
+                }
+            }
+            None if free.is_none() && !is_mine(slot) => free = Some(Found::Free(slot, words)),
+            None => {}
+        }
+    }
+    found.or(free).unwrap_or(Found::Full)
+}
+
+/// Whether a bucket shows that a row which was absent has come, or may be about to: its first free
+/// slot is locked, as `is_shut_out` judges, or there is none any more.
+pub(crate) fn may_have_come<S: System>(
+    table: &Table<S>,
+    key: &PrimaryKey,
+    words: &[u64],
+    is_shut_out: impl Fn(&[u64]) -> bool,
+) -> bool {
+    let mut slots = words.chunks_exact(table.geometry.slot_words);
+    if slots.clone().any(|slot| S::key_in(slot).as_ref() == Some(key)) {
+        return true;
+    }
+    slots.find(|slot| S::key_in(slot).is_none()).is_none_or(is_shut_out)
+}
