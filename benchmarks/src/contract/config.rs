@@ -81,6 +81,19 @@ pub enum Locks {
     ShiftLock,
     /// Queues in words of the memory nodes (DecLock §4).
     Declock,
+    /// The traffic of an idealized lock on the memory nodes, which excludes nothing (LOTUS §8.4).
+    #[serde(rename = "ideal-rdma")]
+    IdealRdma,
+}
+
+impl Locks {
+    /// Reason why data written under these locks cannot be judged, if it cannot.
+    pub const fn why_not_judged(self) -> Option<&'static str> {
+        match self {
+            Self::Lotus | Self::Cas | Self::Dslr | Self::ShiftLock | Self::Declock => None,
+            Self::IdealRdma => Some("ideal-rdma is a bound, not a lock: it excludes nothing"),
+        }
+    }
 }
 
 /// Treatment of a request that meets a lock held by another transaction.

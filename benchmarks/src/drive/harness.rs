@@ -163,8 +163,13 @@ pub fn run_by<D: Deployment, W: Workload>(
     let mut checks = options.audit.then(Vec::new);
     if let Some(checks) = &mut checks {
         progress.enter(Phase::Auditing);
-        checks.extend(workload.audit(deployment, &driven.tally.effects)?);
-        checks.extend(workload.judge(&driven.tally.by_transaction));
+        match options.cluster.locks.why_not_judged() {
+            None => {
+                checks.extend(workload.audit(deployment, &driven.tally.effects)?);
+                checks.extend(workload.judge(&driven.tally.by_transaction));
+            }
+            Some(why) => checks.push(Check::not_judged("the workload's data", why)),
+        }
         checks.extend(deployment.audit()?);
     }
     let mut floor = None;

@@ -272,6 +272,8 @@ impl Report {
         lines.extend(self.rates.iter().map(rate));
         lines.extend(self.unanswered.map(|calls| ("unanswered", calls.line())));
         lines.push(("aborts", self.total.aborts()));
+        let bound = self.config.cluster.locks.why_not_judged();
+        lines.extend(bound.map(|why| ("locks", why.to_owned())));
         lines.extend(self.ownership.iter().map(|ownership| ("locks", ownership.line())));
         lines.extend(self.caches.iter().map(|caches| ("caches", caches.line())));
         lines.push(("per txn", self.verbs_per_txn.line()));

@@ -112,8 +112,9 @@ pub struct CommonArgs {
     /// Whether writers go to the owner of their first record, or anywhere.
     #[arg(long, default_value = "hybrid", value_parser = one_of(ROUTINGS))]
     pub routing: Routing,
-    /// Lock tables on the compute nodes, or locks in words of the memory nodes.
-    #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS))]
+    /// Lock tables on the compute nodes, or locks in words of the memory nodes. ideal-rdma is a
+    /// bound, not a lock: it excludes nothing, and needs a build with the feature sabotage.
+    #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS_AND_BOUND))]
     pub locks: Locks,
     /// Whether a request for a lock that is held waits, where that cannot end in a deadlock, or is
     /// refused, as in the paper.
@@ -198,14 +199,17 @@ const READ_RULES: &[(&str, ReadRule)] =
     &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
 const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
 const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
-/// Locks of transactions by their names.
-pub const LOCKS: &[(&str, Locks)] = &[
+/// Locks of transactions by their names, and the bound of locks on memory nodes.
+const LOCKS_AND_BOUND: &[(&str, Locks)] = &[
     ("lotus", Locks::Lotus),
     ("cas", Locks::Cas),
     ("dslr", Locks::Dslr),
     ("shiftlock", Locks::ShiftLock),
     ("declock", Locks::Declock),
+    ("ideal-rdma", Locks::IdealRdma),
 ];
+/// Locks of transactions by their names: all but the last.
+pub const LOCKS: &[(&str, Locks)] = LOCKS_AND_BOUND.split_at(LOCKS_AND_BOUND.len() - 1).0;
 const LOCK_WAITS: &[(&str, LockWait)] = &[("ordered", LockWait::Ordered), ("none", LockWait::None)];
 const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
@@ -248,6 +252,9 @@ impl CommonArgs {
                     .to_owned(),
             );
         }
+        if self.locks == Locks::IdealRdma {
+            self.check_ideal()?;
+        }
         if self.cluster.is_some() {
             self.check_running_cluster()?;
         }
@@ -261,6 +268,19 @@ impl CommonArgs {
         }
         if !has(self.fabric) {
             return Err(lacks(self.fabric));
+        }
+        Ok(())
+    }
+
+    /// Checks the flags for the idealized lock.
+    fn check_ideal(&self) -> Result<(), String> {
+        if !cfg!(feature = "sabotage") {
+            return Err("ideal-rdma takes a build with the feature sabotage".to_owned());
+        }
+        if self.lease.is_some() {
+            return Err("--lease makes no sense with --locks ideal-rdma, which is a bound, not a \
+                        lock, and recovers nothing"
+                .to_owned());
         }
         Ok(())
     }

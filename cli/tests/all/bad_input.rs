@@ -99,6 +99,22 @@ fn nonsense_flags_are_named_in_one_sentence() {
     assert!(refusal(&["brench"]).contains("bench"));
 }
 
+#[cfg(not(feature = "sabotage"))]
+#[test]
+fn a_bound_that_excludes_nothing_takes_a_build_of_its_own() {
+    let sentence = refusal(&bench("kvs", &["--locks", "ideal-rdma"]));
+    assert_eq!(sentence, "ideal-rdma takes a build with the feature sabotage");
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn the_bound_of_locks_on_memory_nodes_recovers_and_moves_nothing() {
+    for (flag, named) in [("--lease", "is a bound, not a lock"), ("--balance", "have no owners")] {
+        let sentence = refusal(&bench("kvs", &["--locks", "ideal-rdma", flag, "100"]));
+        assert!(sentence.contains(named), "{flag}: {sentence}");
+    }
+}
+
 #[test]
 fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
