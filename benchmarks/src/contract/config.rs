@@ -136,6 +136,18 @@ pub enum Retention {
     Off,
 }
 
+/// Rows whose places are known to address caches at the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddressCache {
+    /// All loaded ones, on each compute node.
+    Warm,
+    /// None; each compute node learns them.
+    Cold,
+    /// None; each coordinator learns them for itself.
+    PerThread,
+}
+
 /// Place of small records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -184,6 +196,8 @@ pub struct ClusterConfig {
     pub lock_table_bytes: u64,
     /// Capacity of each compute node's version table cache, in rows; 0 for no cache.
     pub vt_cache: usize,
+    /// What address caches hold at the start.
+    pub address_cache: AddressCache,
     /// Source of shard numbers.
     pub sharding: Sharding,
     /// Locks that guard the records.
@@ -228,6 +242,7 @@ impl Default for ClusterConfig {
             read_rule: ReadRule::Latest,
             lock_table_bytes: 32 << 20,
             vt_cache: 64 << 10,
+            address_cache: AddressCache::Cold,
             sharding: Sharding::App,
             locks: Locks::Lotus,
             lock_wait: LockWait::None,

@@ -21,7 +21,8 @@ use lotus_fabric::ids::{TableId, TxnId};
 
 use crate::contract::audit::Check;
 use crate::contract::config::{
-    ClusterConfig, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing, Timestamps, Visible,
+    AddressCache, ClusterConfig, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing,
+    Timestamps, Visible,
 };
 use crate::contract::deployment::{
     Caches, DeployError, Deployment, Hits, Host, Memory, Ownership, Replay, RowSource, RowVisitor,
@@ -187,6 +188,11 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
             Retention::On => lotus::Retention::UntilUnneeded,
             Retention::Off => lotus::Retention::None,
         })
+        .addresses(match config.address_cache {
+            AddressCache::Warm => lotus::Addresses::Warm,
+            // Coordinators of a compute node share a cache, so the command line refuses the other.
+            AddressCache::Cold | AddressCache::PerThread => lotus::Addresses::Cold,
+        })
         .balance(config.balance_us.map(Duration::from_micros))
         .lease(config.lease_us.map(Duration::from_micros))
         .horizon_interval(Duration::from_micros(config.horizon_us))
@@ -272,7 +278,13 @@ impl<M: Machines> Deployment for Embedded<M> {
         Memory {
             bytes_per_record_and_replica: used.replica_bytes as f64 / self.rows.max(1) as f64,
             resident_bytes: resident_bytes().unwrap_or(0),
+            bytes_per_node: self.cluster.memory_in_use().unwrap_or_default(),
+            ..Memory::default()
         }
+    }
+
+    fn memory_loaded(&self) -> Vec<u64> {
+        self.cluster.memory_loaded().unwrap_or_default()
     }
 
     fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {

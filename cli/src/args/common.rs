@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lotus_benchmarks::config::{
-    ClusterConfig, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing,
-    Sharding, Timestamps, Visible,
+    AddressCache, ClusterConfig, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention,
+    Routing, Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
@@ -106,6 +106,10 @@ pub struct CommonArgs {
     #[arg(long, value_name = "ENTRIES", default_value_t = 64 << 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1 << 30))]
     pub vt_cache: u32,
+    /// Whether compute nodes know the places of all loaded rows at the start (warm), or learn them
+    /// (cold); per-thread is for other engines.
+    #[arg(long, default_value = "cold", value_parser = one_of(ADDRESS_CACHES))]
+    pub address_cache: AddressCache,
     /// Whether shards follow the application's keys or a hash.
     #[arg(long, default_value = "app", value_parser = one_of(SHARDINGS))]
     pub sharding: Sharding,
@@ -197,6 +201,11 @@ const ISOLATIONS: &[(&str, Isolation)] =
     &[("sr", Isolation::Serializable), ("si", Isolation::Snapshot)];
 const READ_RULES: &[(&str, ReadRule)] =
     &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
+const ADDRESS_CACHES: &[(&str, AddressCache)] = &[
+    ("warm", AddressCache::Warm),
+    ("cold", AddressCache::Cold),
+    ("per-thread", AddressCache::PerThread),
+];
 const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
 const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
 /// Locks of transactions by their names, and the bound of locks on memory nodes.
@@ -251,6 +260,11 @@ impl CommonArgs {
                  have no owners"
                     .to_owned(),
             );
+        }
+        if self.address_cache == AddressCache::PerThread {
+            return Err("--address-cache per-thread is not for Lotus: the coordinators of a \
+                        compute node share one cache"
+                .to_owned());
         }
         if self.locks == Locks::IdealRdma {
             self.check_ideal()?;
@@ -348,6 +362,7 @@ impl CommonArgs {
                 read_rule: self.read_rule,
                 lock_table_bytes: self.lock_table,
                 vt_cache: self.vt_cache as usize,
+                address_cache: self.address_cache,
                 sharding: self.sharding,
                 locks: self.locks,
                 lock_wait: self.lock_wait,

@@ -99,6 +99,13 @@ fn nonsense_flags_are_named_in_one_sentence() {
     assert!(refusal(&["brench"]).contains("bench"));
 }
 
+#[test]
+fn a_cache_of_other_engines_is_refused_in_one_sentence() {
+    let sentence = refusal(&bench("kvs", &["--address-cache", "per-thread"]));
+    assert!(sentence.contains("the coordinators of a compute node share one cache"), "{sentence}");
+    assert!(refusal(&bench("kvs", &["--address-cache", "hot"])).contains("warm, cold, per-thread"));
+}
+
 #[cfg(not(feature = "sabotage"))]
 #[test]
 fn a_bound_that_excludes_nothing_takes_a_build_of_its_own() {

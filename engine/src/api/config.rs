@@ -87,6 +87,17 @@ pub enum Retention {
     None,
 }
 
+/// What the address caches of compute nodes hold when the first transaction begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Addresses {
+    /// Nothing: the place of a row is learned by the first search for it.
+    #[default]
+    Cold,
+    /// The places of all rows that were loaded, on all compute nodes of the process that has loaded
+    /// them. For comparison: a short run is then as one that has gone on for long.
+    Warm,
+}
+
 /// Policy that chooses the compute node for a transaction that names a row.
 pub use lotus_router::Policy as RoutingPolicy;
 
@@ -135,6 +146,8 @@ pub struct Config {
     pub routing: RoutingPolicy,
     /// See [`Retention`].
     pub retention: Retention,
+    /// See [`Addresses`].
+    pub addresses: Addresses,
     /// Interval at which each compute node publishes the oldest snapshot it may read; default 1 ms.
     pub horizon_interval: Duration,
     /// Time that a compute node may be silent before the others expel it and recover its
@@ -172,6 +185,7 @@ impl Default for Config {
             timestamps: TimestampKind::default(),
             routing: RoutingPolicy::default(),
             retention: Retention::default(),
+            addresses: Addresses::default(),
             horizon_interval: Duration::from_millis(1),
             lease: None,
             drain_patience: Duration::from_millis(10),
