@@ -70,6 +70,12 @@ fn a_sound_engine_passes_the_audit_and_counts_agree() {
     assert_eq!(outcome.tally.all_committed, deployment.commits());
     assert!(total.committed > 100 && total.committed < outcome.tally.all_committed);
     assert!(total.aborts() > 0, "a hot set of four must conflict");
+    let memory = outcome.memory.expect("it can be seen");
+    assert_eq!(
+        (&memory.bytes_per_node[..], memory.transactions),
+        (&[3 << 20; 2][..], deployment.commits())
+    );
+    assert_eq!(memory.loaded_bytes_per_node, [2 << 20; 2]);
     assert!(outcome.elapsed_s >= 0.002, "{}", outcome.elapsed_s);
     for (name, counts) in outcome.transactions.iter().zip(&outcome.tally.by_transaction) {
         assert!(counts.committed > 0, "{name} never ran");

@@ -58,7 +58,8 @@ mod upkeep;
 pub use api::abort::{Abort, Never};
 pub use api::cache_counters::{CacheCounters, Hits};
 pub use api::config::{
-    Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+    Addresses, Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind,
+    VisibleOrder,
 };
 pub use api::error::{ClusterError, TxnError};
 pub use api::isolation::Isolation;

@@ -21,6 +21,7 @@
 //! | folder | holds |
 //! |---|---|
 //! | `trial` | load and judges, for tests and simulation |
+//! | `ideal` | the traffic of a lock without exclusion, for a bound; a feature |
 //! | `service` | locks of transactions, on a client |
 //! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
@@ -33,6 +34,8 @@
 
 mod client;
 mod contract;
+#[cfg(feature = "sabotage")]
+pub mod ideal;
 pub mod local;
 pub mod reset;
 mod service;

@@ -32,7 +32,7 @@ use lotus_mvcc::TableSpec;
 use crate::store::placement::Placement;
 use crate::store::seat::{Harm, Seat};
 use crate::store::sight::Leftovers;
-use crate::store::{Options, SHARED_BYTES, SHARED_REGION, Store, System, failed, refused};
+use crate::store::{Options, SHARED_BYTES, SHARED_REGION, Store, System, Table, failed, refused};
 pub(crate) use host::SeatHost;
 
 /// First lane for loading and audits, above those of all threads.
@@ -246,8 +246,14 @@ impl<M: Machines, S: System> Deployment for Deployed<M, S> {
         let bytes: u64 = tables.iter().map(|table| table.geometry.bytes()).sum();
         let rows: u64 = tables.iter().map(|table| table.rows).sum();
         let bytes = bytes + self.store.taken();
+        let of_node = |node| {
+            let has = |table: &&Table<S>| self.store.nodes(table).contains(node);
+            let tables: u64 = tables.iter().filter(has).map(|table| table.geometry.bytes()).sum();
+            tables + self.store.taken()
+        };
         Memory {
             bytes_per_record_and_replica: bytes as f64 / rows.max(1) as f64,
+            bytes_per_node: self.store.placement.nodes().map(of_node).collect(),
             ..Memory::default()
         }
     }

@@ -2,7 +2,7 @@
 //! WRITEs of the largest size.
 
 use lotus_benchmarks::deployment::{DeployError, RowSource};
-use lotus_fabric::ids::{NodeId, NodeSet, RegionId, RemoteAddr};
+use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::{PrimaryKey, TableSpec};
@@ -81,9 +81,7 @@ impl<S: System> Store<S> {
         table: &Table<S>,
         image: &Image,
     ) -> Result<(), DeployError> {
-        let buckets = 0..table.geometry.buckets.min(u64::from(self.placement.memory_nodes));
-        let homes = buckets.map(|bucket| self.placement.homes(table.number, bucket).all);
-        let nodes = homes.fold(NodeSet::EMPTY, NodeSet::or);
+        let nodes = self.nodes(table);
         let mut in_flight = std::collections::VecDeque::new();
         for (at, words) in image.words.chunks(MAX_VERB_BYTES / WORD).enumerate() {
             if words.iter().all(|word| *word == 0) {

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::TxnEngine;
-use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr, TxnId};
+use lotus_fabric::ids::{NodeId, NodeSet, RegionId, RemoteAddr, TxnId};
 use lotus_mvcc::timestamp::{SharedClock, Timestamp};
 use lotus_mvcc::{PrimaryKey, TableSpec};
 
@@ -169,6 +169,13 @@ impl<S: System> Store<S> {
     #[inline]
     pub(crate) fn homes(&self, table: &Table<S>, slot: SlotNumber) -> Homes {
         self.placement.homes(table.number, table.geometry.bucket_of_slot(slot))
+    }
+
+    /// Nodes that have a replica of some row of a table.
+    pub(crate) fn nodes(&self, table: &Table<S>) -> NodeSet {
+        let buckets = 0..table.geometry.buckets.min(u64::from(self.placement.memory_nodes));
+        let homes = buckets.map(|bucket| self.placement.homes(table.number, bucket).all);
+        homes.fold(NodeSet::EMPTY, NodeSet::or)
     }
 
     /// Takes so many bytes of [`SHARED_REGION`], which has the same offsets on all memory nodes;

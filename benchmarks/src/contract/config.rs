@@ -128,6 +128,19 @@ pub enum Locks {
     ShiftLock,
     /// Queues in words of the memory nodes (DecLock §4).
     Declock,
+    /// The traffic of an idealized lock on the memory nodes, which excludes nothing (LOTUS §8.4).
+    #[serde(rename = "ideal-rdma")]
+    IdealRdma,
+}
+
+impl Locks {
+    /// Reason why data written under these locks cannot be judged, if it cannot.
+    pub const fn why_not_judged(self) -> Option<&'static str> {
+        match self {
+            Self::Lotus | Self::Cas | Self::Dslr | Self::ShiftLock | Self::Declock => None,
+            Self::IdealRdma => Some("ideal-rdma is a bound, not a lock: it excludes nothing"),
+        }
+    }
 }
 
 /// Treatment of a request that meets a lock held by another transaction.
@@ -168,6 +181,18 @@ pub enum Retention {
     On,
     /// Overwritten, as in the paper.
     Off,
+}
+
+/// Rows whose places are known to address caches at the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddressCache {
+    /// All loaded ones, on each compute node.
+    Warm,
+    /// None; each compute node learns them.
+    Cold,
+    /// None; each coordinator learns them for itself.
+    PerThread,
 }
 
 /// Place of small records.
@@ -223,6 +248,8 @@ pub struct ClusterConfig {
     pub lock_table_bytes: u64,
     /// Capacity of each compute node's version table cache, in rows; 0 for no cache.
     pub vt_cache: usize,
+    /// What address caches hold at the start.
+    pub address_cache: AddressCache,
     /// Source of shard numbers.
     pub sharding: Sharding,
     /// Locks that guard the records.
@@ -269,6 +296,7 @@ impl Default for ClusterConfig {
             read_rule: ReadRule::Latest,
             lock_table_bytes: 32 << 20,
             vt_cache: 64 << 10,
+            address_cache: AddressCache::Cold,
             sharding: Sharding::App,
             locks: Locks::Lotus,
             lock_wait: LockWait::None,

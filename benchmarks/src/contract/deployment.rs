@@ -107,8 +107,15 @@ pub trait Deployment {
         Ownership::default()
     }
 
-    /// Memory that the data takes.
+    /// Memory that the data takes. [`Memory::loaded_bytes_per_node`] and [`Memory::transactions`]
+    /// are for the harness to fill in.
     fn memory(&self) -> Memory;
+
+    /// Bytes in use on each memory node after loading, before the first transaction; empty where
+    /// that is not known.
+    fn memory_loaded(&self) -> Vec<u64> {
+        Vec::new()
+    }
 
     /// Utilisation of NICs, links and cores so far; `None` unless the cluster is simulated.
     fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {
@@ -308,12 +315,21 @@ impl std::ops::AddAssign for Ownership {
 }
 
 /// Memory that the data takes.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Memory {
     /// Bytes of one replica of one record, index included, averaged over all tables.
     pub bytes_per_record_and_replica: f64,
     /// Resident bytes of the process that embeds the cluster; 0 if unknown.
     pub resident_bytes: u64,
+    /// Bytes in use on each memory node when the last transaction has ended: index, records, older
+    /// versions and logs. Empty if unknown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bytes_per_node: Vec<u64>,
+    /// The same before the first transaction. Empty if unknown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loaded_bytes_per_node: Vec<u64>,
+    /// Transactions that have committed in between, warm-up included.
+    pub transactions: u64,
 }
 
 /// Processor use of memory nodes that are processes of their own.

@@ -148,6 +148,7 @@ pub fn run_by<D: Deployment, W: Workload>(
     let load_s = wall.now().since(started).as_secs_f64();
     let workload = Arc::new(workload);
 
+    let loaded_bytes_per_node = deployment.memory_loaded();
     progress.enter(Phase::Running);
     let (before, caches_before) = (deployment.traffic(), deployment.caches());
     let ownership_before = deployment.ownership();
@@ -158,13 +159,20 @@ pub fn run_by<D: Deployment, W: Workload>(
     let (traffic, caches) = (deployment.traffic() - before, deployment.caches() - caches_before);
     let simulation =
         used.map(|used| Simulation::new(&used, options.cluster.mns, traffic.verbs(), wall_s));
-    let (memory, ownership) = (deployment.memory(), deployment.ownership().since(ownership_before));
+    let transactions = driven.tally.all_committed;
+    let memory = Memory { loaded_bytes_per_node, transactions, ..deployment.memory() };
+    let ownership = deployment.ownership().since(ownership_before);
 
     let mut checks = options.audit.then(Vec::new);
     if let Some(checks) = &mut checks {
         progress.enter(Phase::Auditing);
-        checks.extend(workload.audit(deployment, &driven.tally.effects)?);
-        checks.extend(workload.judge(&driven.tally.by_transaction));
+        match options.cluster.locks.why_not_judged() {
+            None => {
+                checks.extend(workload.audit(deployment, &driven.tally.effects)?);
+                checks.extend(workload.judge(&driven.tally.by_transaction));
+            }
+            Some(why) => checks.push(Check::not_judged("the workload's data", why)),
+        }
         checks.extend(deployment.audit()?);
     }
     let mut floor = None;

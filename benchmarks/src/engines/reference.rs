@@ -146,8 +146,17 @@ impl Deployment for Reference {
         self.shared.state().traffic
     }
 
+    fn memory_loaded(&self) -> Vec<u64> {
+        vec![2 << 20; 2]
+    }
+
     fn memory(&self) -> Memory {
-        Memory { bytes_per_record_and_replica: 100.0, resident_bytes: 1 << 20 }
+        Memory {
+            bytes_per_record_and_replica: 100.0,
+            resident_bytes: 1 << 20,
+            bytes_per_node: vec![3 << 20; 2],
+            ..Memory::default()
+        }
     }
 
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {

@@ -79,6 +79,10 @@ impl<W: Wrapper> Deployment for W {
         self.embedded().memory()
     }
 
+    fn memory_loaded(&self) -> Vec<u64> {
+        self.embedded().memory_loaded()
+    }
+
     fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {
         self.embedded().utilisation()
     }

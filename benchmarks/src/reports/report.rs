@@ -228,7 +228,7 @@ impl Report {
             caches: CacheFigures::new(&outcome.caches),
             ownership: OwnershipFigures::new(&outcome.ownership),
             timeline: TimelineFigures::new(outcome.tally.timeline.as_ref(), options.load.secs),
-            memory: outcome.memory,
+            memory: outcome.memory.clone(),
             memory_nodes: outcome.memory_nodes,
             audit: outcome.audit.clone(),
             floor: outcome
@@ -272,10 +272,12 @@ impl Report {
         lines.extend(self.rates.iter().map(rate));
         lines.extend(self.unanswered.map(|calls| ("unanswered", calls.line())));
         lines.push(("aborts", self.total.aborts()));
+        let bound = self.config.cluster.locks.why_not_judged();
+        lines.extend(bound.map(|why| ("locks", why.to_owned())));
         lines.extend(self.ownership.iter().map(|ownership| ("locks", ownership.line())));
         lines.extend(self.caches.iter().map(|caches| ("caches", caches.line())));
         lines.push(("per txn", self.verbs_per_txn.line()));
-        lines.extend(self.memory.map(|memory| ("memory", memory.line())));
+        lines.extend(self.memory.iter().map(|memory| ("memory", memory.line())));
         if let Some(MemoryNodesUse { processes, processor_s }) = self.memory_nodes {
             let busy = format!("{processes} processes, busy for {processor_s:.6} s altogether");
             lines.push(("memory nodes", busy));
@@ -331,9 +333,20 @@ impl Report {
 
 impl Memory {
     fn line(&self) -> String {
-        let Self { bytes_per_record_and_replica: bytes, resident_bytes } = *self;
-        let resident_mib = resident_bytes as f64 / f64::from(1 << 20);
-        format!("{bytes:.1} bytes per record and replica, {resident_mib:.1} MiB resident")
+        let Self { bytes_per_record_and_replica: bytes, resident_bytes, .. } = self;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let mut line = format!(
+            "{bytes:.1} bytes per record and replica, {:.1} MiB resident",
+            mib(*resident_bytes)
+        );
+        let most = |nodes: &[u64]| nodes.iter().copied().max().map(mib);
+        if let Some(most_now) = most(&self.bytes_per_node) {
+            let _ = write!(line, ", at most {most_now:.1} MiB on a memory node");
+            if let Some(loaded) = most(&self.loaded_bytes_per_node) {
+                let _ = write!(line, " ({loaded:.1} when loaded)");
+            }
+        }
+        line
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lotus_benchmarks::config::{
-    ClusterConfig, Engine, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule, Retention,
-    Routing, Sharding, Timestamps, Visible,
+    AddressCache, ClusterConfig, Engine, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule,
+    Retention, Routing, Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
@@ -109,14 +109,19 @@ pub struct CommonArgs {
     #[arg(long, value_name = "ENTRIES", default_value_t = 64 << 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1 << 30))]
     pub vt_cache: u32,
+    /// Whether compute nodes know the places of all loaded rows at the start (warm), or learn them
+    /// (cold). Each thread of the other engines learns its own (per-thread), unless it knows all.
+    #[arg(long, default_value = "cold", value_parser = one_of(ADDRESS_CACHES))]
+    pub address_cache: AddressCache,
     /// Whether shards follow the application's keys or a hash.
     #[arg(long, default_value = "app", value_parser = one_of(SHARDINGS))]
     pub sharding: Sharding,
     /// Whether writers go to the owner of their first record, or anywhere.
     #[arg(long, default_value = "hybrid", value_parser = one_of(ROUTINGS))]
     pub routing: Routing,
-    /// Lock tables on the compute nodes, or locks in words of the memory nodes.
-    #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS))]
+    /// Lock tables on the compute nodes, or locks in words of the memory nodes. ideal-rdma is a
+    /// bound, not a lock: it excludes nothing, and needs a build with the feature sabotage.
+    #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS_AND_BOUND))]
     pub locks: Locks,
     /// Whether a request for a lock that is held waits, where that cannot end in a deadlock, or is
     /// refused, as in the paper.
@@ -199,16 +204,24 @@ const ISOLATIONS: &[(&str, Isolation)] =
     &[("sr", Isolation::Serializable), ("si", Isolation::Snapshot)];
 const READ_RULES: &[(&str, ReadRule)] =
     &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
+const ADDRESS_CACHES: &[(&str, AddressCache)] = &[
+    ("warm", AddressCache::Warm),
+    ("cold", AddressCache::Cold),
+    ("per-thread", AddressCache::PerThread),
+];
 const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
 const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
-/// Locks of transactions by their names.
-pub const LOCKS: &[(&str, Locks)] = &[
+/// Locks of transactions by their names, and the bound of locks on memory nodes.
+const LOCKS_AND_BOUND: &[(&str, Locks)] = &[
     ("lotus", Locks::Lotus),
     ("cas", Locks::Cas),
     ("dslr", Locks::Dslr),
     ("shiftlock", Locks::ShiftLock),
     ("declock", Locks::Declock),
+    ("ideal-rdma", Locks::IdealRdma),
 ];
+/// Locks of transactions by their names: all but the last.
+pub const LOCKS: &[(&str, Locks)] = LOCKS_AND_BOUND.split_at(LOCKS_AND_BOUND.len() - 1).0;
 const LOCK_WAITS: &[(&str, LockWait)] = &[("ordered", LockWait::Ordered), ("none", LockWait::None)];
 const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
@@ -252,6 +265,10 @@ impl CommonArgs {
                     .to_owned(),
             );
         }
+        self.engine.check_addresses(self.address_cache, &self.given)?;
+        if self.locks == Locks::IdealRdma {
+            self.check_ideal()?;
+        }
         if self.cluster.is_some() {
             self.check_running_cluster()?;
         }
@@ -265,6 +282,19 @@ impl CommonArgs {
         }
         if !has(self.fabric) {
             return Err(lacks(self.fabric));
+        }
+        Ok(())
+    }
+
+    /// Checks the flags for the idealized lock.
+    fn check_ideal(&self) -> Result<(), String> {
+        if !cfg!(feature = "sabotage") {
+            return Err("ideal-rdma takes a build with the feature sabotage".to_owned());
+        }
+        if self.lease.is_some() {
+            return Err("--lease makes no sense with --locks ideal-rdma, which is a bound, not a \
+                        lock, and recovers nothing"
+                .to_owned());
         }
         Ok(())
     }
@@ -334,6 +364,7 @@ impl CommonArgs {
                 read_rule: self.read_rule,
                 lock_table_bytes: self.lock_table,
                 vt_cache: self.vt_cache as usize,
+                address_cache: self.engine.addresses(self.address_cache),
                 sharding: self.sharding,
                 locks: self.locks,
                 lock_wait: self.lock_wait,

@@ -1,7 +1,7 @@
 //! The engine under test, and what engines other than Lotus can do.
 
 use clap::Args;
-use lotus_benchmarks::config::{BaselineConfig, Engine, Fabric, Primaries};
+use lotus_benchmarks::config::{AddressCache, BaselineConfig, Engine, Fabric, Primaries};
 
 use super::values::one_of;
 
@@ -89,6 +89,36 @@ impl EngineArgs {
                 "--engine {engine} runs on the fabrics local and sim, not {}",
                 other.name()
             )),
+        }
+    }
+
+    /// Refuses a cache of addresses that the engine does not have.
+    pub(super) fn check_addresses(
+        &self,
+        cache: AddressCache,
+        given: &[String],
+    ) -> Result<(), String> {
+        let is_given = given.iter().any(|flag| flag == "address-cache");
+        match (self.engine, cache) {
+            (Engine::Lotus, AddressCache::PerThread) => {
+                Err("--address-cache per-thread is not for Lotus: the coordinators of a compute \
+                     node share one cache"
+                    .to_owned())
+            }
+            (Engine::Motor | Engine::Ford, AddressCache::Cold) if is_given => Err(format!(
+                "--address-cache cold is not for --engine {}, whose threads share no cache: say \
+                 per-thread",
+                self.engine.name()
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The cache of addresses that the engine gets.
+    pub(super) fn addresses(&self, cache: AddressCache) -> AddressCache {
+        match (self.engine, cache) {
+            (Engine::Motor | Engine::Ford, AddressCache::Cold) => AddressCache::PerThread,
+            _ => cache,
         }
     }
 

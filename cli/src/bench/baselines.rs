@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lotus_baselines::{
     Engine as Baseline, Faults, FordOptions, Known, Options as BaselineOptions, Size,
 };
-use lotus_benchmarks::config::{BaselineConfig, Engine, Fabric, Primaries};
+use lotus_benchmarks::config::{AddressCache, BaselineConfig, Engine, Fabric, Primaries};
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
@@ -35,7 +35,10 @@ pub(super) fn run<W: Workload>(
             Primaries::Table => lotus_baselines::Primaries::ByTable,
             Primaries::Shard => lotus_baselines::Primaries::ByBucket,
         },
-        known: Known::Nothing,
+        known: match cluster.address_cache {
+            AddressCache::Warm => Known::Loaded,
+            AddressCache::Cold | AddressCache::PerThread => Known::Nothing,
+        },
         faults: if config.as_published { Faults::AsPublished } else { Faults::Mended },
         ford: FordOptions { item_bytes: config.item_bytes, flush: config.flush },
     };

@@ -44,6 +44,7 @@ pub fn shape(file: &ClusterFile) -> ClusterConfig {
             LockKind::Dslr => Locks::Dslr,
             LockKind::ShiftLock => Locks::ShiftLock,
             LockKind::Declock => Locks::Declock,
+            LockKind::IdealRdma => Locks::IdealRdma,
         },
         balance_us: settings.balance.map(|interval: Duration| interval.as_micros() as u64),
         timestamps: Timestamps::Oracle,

@@ -100,6 +100,29 @@ fn nonsense_flags_are_named_in_one_sentence() {
 }
 
 #[test]
+fn a_cache_of_other_engines_is_refused_in_one_sentence() {
+    let sentence = refusal(&bench("kvs", &["--address-cache", "per-thread"]));
+    assert!(sentence.contains("the coordinators of a compute node share one cache"), "{sentence}");
+    assert!(refusal(&bench("kvs", &["--address-cache", "hot"])).contains("warm, cold, per-thread"));
+}
+
+#[cfg(not(feature = "sabotage"))]
+#[test]
+fn a_bound_that_excludes_nothing_takes_a_build_of_its_own() {
+    let sentence = refusal(&bench("kvs", &["--locks", "ideal-rdma"]));
+    assert_eq!(sentence, "ideal-rdma takes a build with the feature sabotage");
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn the_bound_of_locks_on_memory_nodes_recovers_and_moves_nothing() {
+    for (flag, named) in [("--lease", "is a bound, not a lock"), ("--balance", "have no owners")] {
+        let sentence = refusal(&bench("kvs", &["--locks", "ideal-rdma", flag, "100"]));
+        assert!(sentence.contains(named), "{flag}: {sentence}");
+    }
+}
+
+#[test]
 fn nonsense_about_lock_systems_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (

@@ -54,6 +54,30 @@ fn every_choice_of_the_engine_passes_its_audit() {
     }
 }
 
+/// Traffic of a lock without one: a word of a memory node is added to when the first use of a lock
+/// begins on a compute node, and when the last one ends. No money is counted afterwards.
+#[cfg(feature = "sabotage")]
+#[test]
+fn the_bound_of_locks_on_memory_nodes_adds_twice_for_a_lock() {
+    let scratch = Scratch::new("bound");
+    let json = scratch.path("report.json");
+    let flags = ["smallbank", "--accounts", "100000", "--fabric", "sim", "--cns", "3"];
+    let short = ["--secs", "0.004", "--warmup", "0.001", "--locks", "ideal-rdma", "--json", &json];
+    let text = run(&[&flags[..], &short].concat());
+    let report = fs::read(&json).expect("it was written");
+    let report: Value = serde_json::from_slice(&report).expect("JSON");
+    let per_txn = report["verbs_per_txn"]["fetch_and_add"].as_f64().expect("a number");
+    // 1.55 locks, a few of which are in use on the same node already; and aborted attempts.
+    assert!((3.0..3.3).contains(&per_txn), "{per_txn}");
+    assert_eq!(report["config"]["locks"], "ideal-rdma");
+    assert!(text.contains("locks         ideal-rdma is a bound, not a lock"), "{text}");
+    let checks = report["audit"]["checks"].as_array().expect("there are checks");
+    let judged = checks.iter().filter(|check| check["judged"] == true);
+    let judged: Vec<&Value> = judged.map(|check| &check["name"]).collect();
+    assert_eq!(judged, ["every lock object is free"], "{text}");
+    assert!(report["audit"]["passed"] == true, "{text}");
+}
+
 /// Lock systems alone, on each fabric that they run on.
 #[test]
 fn lock_systems_pass_their_audit() {

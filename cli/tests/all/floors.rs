@@ -31,7 +31,10 @@ const FLOORS: [(&str, &[&str]); 7] = [
             "api",
         ],
     ),
-    ("locks", &["trial", "service", "local", "client", "systems", "contract", "reset", "word"]),
+    (
+        "locks",
+        &["trial", "ideal", "service", "local", "client", "systems", "contract", "reset", "word"],
+    ),
     ("sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
     (
         "benchmarks",

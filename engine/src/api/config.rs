@@ -57,6 +57,10 @@ pub enum LockKind {
     /// Queues of all requests on memory nodes, handed on by messages (DecLock §4); readers share.
     /// Each queue has an entry for every coroutine slot of the cluster.
     Declock,
+    /// The idealized lock on memory nodes (LOTUS §8.4): a bound for comparison, and not a lock. It
+    /// excludes nothing, so updates are lost. Needs a build with the feature `sabotage`, and no
+    /// lease.
+    IdealRdma,
 }
 
 /// Treatment of a request that meets a lock held by another transaction.
@@ -81,6 +85,17 @@ pub enum Retention {
     /// The version is overwritten, as in LOTUS §7.1. For comparison: readers of rows that are often
     /// written must start again.
     None,
+}
+
+/// What the address caches of compute nodes hold when the first transaction begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Addresses {
+    /// Nothing: the place of a row is learned by the first search for it.
+    #[default]
+    Cold,
+    /// The places of all rows that were loaded, on all compute nodes of the process that has loaded
+    /// them. For comparison: a short run is then as one that has gone on for long.
+    Warm,
 }
 
 /// Policy that chooses the compute node for a transaction that names a row.
@@ -131,6 +146,8 @@ pub struct Config {
     pub routing: RoutingPolicy,
     /// See [`Retention`].
     pub retention: Retention,
+    /// See [`Addresses`].
+    pub addresses: Addresses,
     /// Interval at which each compute node publishes the oldest snapshot it may read; default 1 ms.
     pub horizon_interval: Duration,
     /// Time that a compute node may be silent before the others expel it and recover its
@@ -168,12 +185,17 @@ impl Default for Config {
             timestamps: TimestampKind::default(),
             routing: RoutingPolicy::default(),
             retention: Retention::default(),
+            addresses: Addresses::default(),
             horizon_interval: Duration::from_millis(1),
             lease: None,
             drain_patience: Duration::from_millis(10),
             balance: None,
         }
     }
+}
+
+fn setting(ok: bool, sentence: &str) -> Result<(), ClusterError> {
+    if ok { Ok(()) } else { Err(ClusterError::Setting(sentence.to_owned())) }
 }
 
 impl Config {
@@ -188,11 +210,12 @@ impl Config {
         self.compute_nodes.saturating_mul(self.slots())
     }
 
-    /// The lock system of the memory nodes; `None` with LOTUS's locks.
+    /// The lock system of the memory nodes; `None` with LOTUS's locks. The words of the idealized
+    /// lock are like those of `cas`: of eight bytes, and zero while nothing uses them.
     pub(crate) fn memory_locks(&self) -> Option<Choice> {
         let kind = match self.locks {
             LockKind::Lotus => return None,
-            LockKind::Cas => Kind::Cas,
+            LockKind::Cas | LockKind::IdealRdma => Kind::Cas,
             LockKind::Dslr => Kind::Dslr,
             LockKind::ShiftLock => Kind::ShiftLock,
             LockKind::Declock => Kind::Declock,
@@ -202,11 +225,21 @@ impl Config {
         Some(Choice { entries: entries.next_power_of_two() as u32, ..Choice::of(kind) })
     }
 
+    /// Checks what the idealized lock asks for, if it is used.
+    fn check_ideal(&self) -> Result<(), ClusterError> {
+        let is_used = self.locks == LockKind::IdealRdma;
+        setting(
+            !is_used || cfg!(feature = "sabotage"),
+            "ideal-rdma takes a build with the feature sabotage",
+        )?;
+        setting(
+            !is_used || self.lease.is_none(),
+            "ideal-rdma is a bound, not a lock, so it recovers nothing and takes no lease",
+        )
+    }
+
     /// Checks the settings that no other constructor checks.
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
-        let setting = |ok: bool, sentence: &str| {
-            if ok { Ok(()) } else { Err(ClusterError::Setting(sentence.to_owned())) }
-        };
         setting(self.threads > 0, "a compute node needs at least one coordinator")?;
         setting(self.coroutines > 0, "a coordinator needs at least one coroutine")?;
         setting(
@@ -226,6 +259,7 @@ impl Config {
             self.balance.is_none() || self.locks == LockKind::Lotus,
             "load balancing needs LOTUS's locks: those on memory nodes have no owners",
         )?;
+        self.check_ideal()?;
         let limit = usize::from(TxnId::MAX_SLOT) + 1;
         setting(
             self.slots() <= limit,

@@ -8,7 +8,8 @@ use lotus_authority::Authority;
 use lotus_fabric::machines::{Machines, Threads};
 
 use crate::api::config::{
-    Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+    Addresses, Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind,
+    VisibleOrder,
 };
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;
@@ -80,6 +81,8 @@ settings! {
     routing: RoutingPolicy;
     /// Treatment of displaced versions; default to keep them while a snapshot needs them.
     retention: Retention;
+    /// What address caches hold at the start; default nothing.
+    addresses: Addresses;
     /// Interval at which compute nodes exchange the snapshots they still read; default 1 ms.
     horizon_interval: Duration;
     /// Time that a compute node may be silent before the others expel and recover it; default for

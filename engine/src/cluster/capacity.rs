@@ -4,22 +4,26 @@
 //! A group's slabs are counted in its directory, on the primary. Slabs are given back only when
 //! their table is dropped, so else the allocated memory only grows. How much of it is in use is
 //! known only to all compute nodes together: each reports the slots that are free at itself
-//! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is what is free.
+//! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is what is free. Where all compute
+//! nodes are in this process, [`Cluster::memory_in_use`] adds it up.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use lotus_fabric::ids::TableId;
 use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::region::{FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
-use lotus_mvcc::slab::SlotKind;
+use lotus_mvcc::slab::{SlabAllocator, SlotKind};
 use lotus_router::{GroupId, Placement, Replica};
 
+use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::node::coordinator::Coordinator;
-use crate::space::slabs::directory_from;
+use crate::node::shared::Shared;
+use crate::space::slabs::{allocated_end, directory_from};
 use crate::txn::body::purpose;
 use crate::txn::submit::Submitted;
 
@@ -120,6 +124,87 @@ impl<M: Machines> Cluster<M> {
                 Err(error) => Err(coordinator.after_failure(error).await),
             }
         })
+    }
+}
+
+impl<M: Machines> Cluster<M> {
+    /// Bytes in use on each memory node, by its place: index, records and older versions, logs, and
+    /// what describes the memory itself. Slots that are free at a compute node of this process, or
+    /// at one of its coordinators, are not in use. 0 for a memory node that is not.
+    ///
+    /// # Errors
+    /// Memory nodes that cannot be read, or a coordinator that fails meanwhile.
+    pub fn memory_in_use(&self) -> Result<Vec<u64>, ClusterError> {
+        let mut free = self.shared.free_at_nodes();
+        for seat in self.serving_seats() {
+            let asked = self.submit(seat, |session| async move {
+                let coordinator = session.coordinator();
+                Ok(coordinator.shared.free_in(&coordinator.slabs.borrow()))
+            });
+            let failed = |_| ClusterError::CoordinatorFailed { node: seat.compute_node };
+            add(&mut free, &self.wait(asked).map_err(failed)?);
+        }
+        self.in_use_but(&free)
+    }
+
+    /// As [`Self::memory_in_use`], before the first transaction: asks no coordinator, so no time
+    /// passes on simulated machines.
+    ///
+    /// # Errors
+    /// Memory nodes that cannot be read.
+    pub fn memory_loaded(&self) -> Result<Vec<u64>, ClusterError> {
+        self.in_use_but(&self.shared.free_at_nodes())
+    }
+
+    /// Bytes in use on each memory node, if so many are free in each group.
+    fn in_use_but(&self, free: &[u64]) -> Result<Vec<u64>, ClusterError> {
+        let shared = &*self.shared;
+        let placement = &shared.surviving();
+        let ends = shared.control.with_lane(|lane| async move {
+            let mut ends = Vec::new();
+            for (_, replicas) in placement.groups() {
+                ends.push(allocated_end(&lane, replicas.primary(), &shared.region).await?);
+            }
+            Ok(ends)
+        })?;
+        let ends: Vec<u64> = ends.map_err(unreachable_nodes)?;
+        let mut nodes = vec![0; shared.config.memory_nodes];
+        for node in placement.nodes() {
+            nodes[usize::from(node.0)] += shared.log.region_bytes();
+        }
+        for ((_, replicas), (end, free)) in placement.groups().zip(ends.iter().zip(free)) {
+            debug_assert!(free <= end, "I53: what is free was allocated");
+            for replica in replicas.members() {
+                nodes[usize::from(replica.node.0)] += end - free;
+            }
+        }
+        Ok(nodes)
+    }
+}
+
+fn add(all: &mut [u64], more: &[u64]) {
+    all.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+}
+
+impl Shared {
+    /// Bytes of the slots that are free in an allocator, by group.
+    fn free_in(&self, slabs: &SlabAllocator) -> Vec<u64> {
+        let tables = self.all_tables();
+        let of = |group: GroupId| {
+            let kinds = |def: &Arc<TableDef>| {
+                let (id, sizes) = (def.id(), SlotKind::ALL.map(|kind| (kind, def.bytes_of(kind))));
+                sizes.map(|(kind, bytes)| slabs.available(purpose(id, group, kind), bytes) * bytes)
+            };
+            tables.iter().flat_map(kinds).sum()
+        };
+        self.placement.groups().map(|(group, _)| of(group)).collect()
+    }
+
+    /// Bytes of the slots that the coordinators of compute nodes here share, by group.
+    fn free_at_nodes(&self) -> Vec<u64> {
+        let mut free = vec![0; self.placement.group_count()];
+        self.nodes.iter().for_each(|node| add(&mut free, &self.free_in(&node.slots.lock())));
+        free
     }
 }
 

@@ -183,10 +183,11 @@ impl<M: Machines> Cluster<M> {
         let taking = shared.take_by_control().ok_or_else(leaving)?;
         let placement = &taking.placement;
         let workers = shared.control.workers();
+        let told = &shared.told_of_rows(table);
         let loads = shared.control.in_parallel(workers, |worker| {
             let table = Arc::clone(&def);
             shared.control.with_lane(|lane| async move {
-                Loader { shared, placement, lane, table, source, loaded }
+                Loader { shared, placement, lane, table, source, loaded, told }
                     .run(rows, worker, workers)
                     .await
             })?
@@ -245,7 +246,7 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Seats of the coordinators on compute nodes that have not failed.
-    fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
+    pub(super) fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let serves = |seat: &Seat| {
             let node = self.shared.hosted(seat.compute_node);
             node.is_some_and(|node| !node.has_failed())

@@ -24,7 +24,7 @@ use lotus_points::point;
 use lotus_router::{Placement, ReplicaSet};
 
 use crate::api::error::ClusterError;
-use crate::node::shared::Shared;
+use crate::node::shared::{NodeTable, Shared};
 use crate::space::slabs::{self, SlabError};
 
 /// Number of batches that a worker keeps under way.
@@ -44,6 +44,8 @@ pub(crate) struct Loader<'a> {
     pub(crate) source: &'a RowSource<'a>,
     /// Rows loaded so far, by all workers.
     pub(crate) loaded: &'a AtomicU64,
+    /// The table on the compute nodes that are told where its rows are.
+    pub(crate) told: &'a [Arc<NodeTable>],
 }
 
 impl Loader<'_> {
@@ -134,7 +136,14 @@ impl<'a> Writer<'a> {
             let row = LoadedRow { record: place, length: value.len() as u32 };
             loop {
                 match image.place(*key, row) {
-                    Ok(_) => break,
+                    Ok(cvt) => {
+                        let id = table.id();
+                        loader
+                            .told
+                            .iter()
+                            .for_each(|node| _ = node.addresses.insert(id, *key, cvt));
+                        break;
+                    }
                     Err(PlaceError::NeedsOverflow(kind)) => {
                         let first = self.allocate(shard, kind).await?;
                         image.add_overflow(match kind {

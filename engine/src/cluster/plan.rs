@@ -206,7 +206,11 @@ impl Admission<'_> {
             // Other locks do not involve the row's owner, so its cache could not learn of writers.
             cached: match config.locks {
                 LockKind::Lotus => config.version_table_cache,
-                LockKind::Cas | LockKind::Dslr | LockKind::ShiftLock | LockKind::Declock => 0,
+                LockKind::Cas
+                | LockKind::Dslr
+                | LockKind::ShiftLock
+                | LockKind::Declock
+                | LockKind::IdealRdma => 0,
             },
         };
         Ok(Arc::new(ComputeNode::new(parts)))

@@ -2,6 +2,7 @@
 //!
 //! Locks on memory nodes are those of `lotus-locks`, fenced: what a lost node held or waited for is
 //! taken from it once it is settled ([`crate::node::lock_peers`]).
+//! The idealized lock (`ideal`) takes their place in the same way.
 //!
 //! # A memory node that is lost
 //! Locks are not copied. They lie on the primary in use of their shard's group, and move with it
@@ -9,6 +10,9 @@
 //! abandoning the locks there, and acknowledges it when none of their uses is under way. Attempts
 //! that hold some will not commit, unless they have begun to; what they release later posts
 //! nothing. So the memory node has only free locks when it is used again, with zeroed memory.
+
+#[cfg(feature = "sabotage")]
+mod ideal;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +26,7 @@ use lotus_fabric::exec::Handle;
 use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr};
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_locks::systems::Visitor;
-use lotus_locks::{Client, Identity, Limits, LockSystem, MemoryLocks, Mode, Wait};
+use lotus_locks::{Client, Identity, Limits, LockSystem, MemoryLocks, Mode, ObjectOf, Wait};
 use lotus_locktable::{HeldLocks, LockError, LockName, LockRequest, LockService, LotusLocks};
 
 use lotus_recovery::membership::returns::Life;
@@ -202,6 +206,10 @@ impl<S: LockSystem> OnMemory for MemoryLocks<S> {
 
 impl Locks {
     pub(crate) fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
+        #[cfg(feature = "sabotage")]
+        if shared.config.locks == crate::api::config::LockKind::IdealRdma {
+            return Self::OnMemory(ideal::begin(shared, node, rpc));
+        }
         match shared.config.memory_locks() {
             None => {
                 let (table, lease) = (Arc::clone(&node.locks), shared.config.lease);
@@ -288,14 +296,19 @@ impl Visitor for Beginning<'_> {
             // Before a request is given up, so that those ask too that leave nothing in a queue.
             client.stalls_after(lease.min(shared.config.lock_timeout / 2).min(STALL));
         }
-        let shared = Arc::clone(shared);
-        let object_of = move |name: &LockName, hash| {
-            let group = shared.placement.group_of(name.shard());
-            let node = homes.borrow()[usize::from(group.0)];
-            RemoteAddr::new(node, LOCK_REGION, hash % objects * bytes)
-        };
-        Box::new(MemoryLocks::new(client, rpc.lane().clone(), Rc::new(object_of)))
+        let object_of = objects_of(shared, homes, objects, bytes);
+        Box::new(MemoryLocks::new(client, rpc.lane().clone(), object_of))
     }
+}
+
+/// Finds the objects of locks, `objects` of so many bytes on each home.
+fn objects_of(shared: &Arc<Shared>, homes: Homes, objects: u64, bytes: u64) -> ObjectOf {
+    let shared = Arc::clone(shared);
+    Rc::new(move |name: &LockName, hash| {
+        let group = shared.placement.group_of(name.shard());
+        let node = homes.borrow()[usize::from(group.0)];
+        RemoteAddr::new(node, LOCK_REGION, hash % objects * bytes)
+    })
 }
 
 impl LockService for Locks {

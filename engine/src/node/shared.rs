@@ -97,6 +97,9 @@ pub(crate) struct ComputeNode {
     /// Its clock and randomness.
     pub(crate) env: Env,
     pub(crate) locks: Arc<LockTable>,
+    /// Uses of the idealized lock, once a coordinator has begun with it.
+    #[cfg(feature = "sabotage")]
+    pub(crate) ideal: std::sync::OnceLock<Arc<lotus_locks::ideal::Counters>>,
     pub(crate) versions: VersionTables,
     /// Shard owners, as far as this node knows.
     pub(crate) shards: Arc<ShardMap>,
@@ -228,6 +231,8 @@ impl ComputeNode {
             env: parts.env,
             versions: VersionTables::new(id, Arc::clone(&locks), Arc::clone(&shards), cached),
             locks,
+            #[cfg(feature = "sabotage")]
+            ideal: std::sync::OnceLock::new(),
             shards,
             routes: parts.routes,
             counts: parts.balanced.then(NodeCounts::new),

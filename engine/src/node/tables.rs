@@ -15,6 +15,7 @@ use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::{TableDef, TableSpec, retention};
 use lotus_recovery::Membership;
 
+use crate::api::config::Addresses;
 use crate::api::error::ClusterError;
 use crate::node::catalogue::TableState;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
@@ -191,10 +192,28 @@ impl Shared {
         let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
         let share = self.region.bytes() / PATIENT_SHARE / coordinators;
         let patient_limit = retired_limit.max((share / table.slot_bytes()) as usize);
-        // A quarter more entries than rows, so that few rows compete for a line.
-        let addresses = AddressCache::with_entries((capacity + capacity / 4) as usize)?;
+        let entries = match self.config.addresses {
+            // A quarter more entries than rows, so that few rows compete for a line.
+            Addresses::Cold => capacity + capacity / 4,
+            // One row in a thousand gives way to another.
+            Addresses::Warm => 3 * capacity,
+        };
+        let addresses = AddressCache::with_entries(entries as usize)?;
         let (def, is_dropped) = (Arc::clone(table), AtomicBool::new(false));
         Ok(NodeTable { def, addresses, retired_limit, patient_limit, is_dropped })
+    }
+
+    /// A table on the compute nodes of this process that are told where its rows are when they are
+    /// loaded.
+    pub(crate) fn told_of_rows(&self, id: TableId) -> Vec<Arc<NodeTable>> {
+        let of = |node: Arc<ComputeNode>| {
+            let tables = node.tables.read().unwrap_or_else(PoisonError::into_inner);
+            tables.get(usize::from(id.0)).cloned()
+        };
+        match self.config.addresses {
+            Addresses::Cold => Vec::new(),
+            Addresses::Warm => self.nodes.iter().filter_map(of).collect(),
+        }
     }
 
     /// Definition in place of that of a table that is gone, whose own nobody remembers.

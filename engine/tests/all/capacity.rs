@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Cluster, ClusterBuilder, Isolation, Seat, Session, TableId, TableSpec, Transaction, TxnError,
+    Cluster, ClusterBuilder, Isolation, PrimaryKey, Retention, Seat, Session, TableId, TableSpec,
+    Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 
@@ -220,5 +221,42 @@ fn updates_succeed_when_all_memory_is_taken() {
         })
         .expect("it can be read");
     assert_eq!(rows, keys.len());
+    stop_clean(cluster);
+}
+
+/// What is in use is what the rows' slots take, not the slabs that coordinators cut them from: so
+/// an insert takes one, and the first update of a row another, for the version before. Later ones
+/// take the place of the oldest version.
+#[test]
+fn memory_in_use_grows_by_records_and_not_with_every_update() {
+    const ROWS: u64 = 40;
+    // The key, the value, and what a record has before them, in lines.
+    const SLOT_BYTES: u64 = 64;
+    let builder = small().compute_nodes(2).memory_nodes(3).replicas(2).retention(Retention::None);
+    let (cluster, table) = with_table(builder, NUMBERS_APART);
+    let zero = |row: u64, value: &mut Vec<u8>| {
+        value.extend(0_u64.to_le_bytes());
+        PrimaryKey::from(row)
+    };
+    cluster.load(table, ROWS, &zero, &Default::default()).expect("they fit");
+    let loaded = cluster.memory_loaded().expect("all nodes can be reached");
+    let in_use = || {
+        cluster.settle().expect("no coordinator has failed");
+        cluster.memory_in_use().expect("all nodes can be reached")
+    };
+    assert_eq!(in_use(), loaded, "no transaction has run");
+    assert!(loaded.iter().all(|bytes| *bytes > ROWS * SLOT_BYTES), "{loaded:?}");
+    let sum = |nodes: &[u64]| nodes.iter().sum::<u64>();
+    let before = sum(&loaded);
+    let rows: Vec<_> = (ROWS..2 * ROWS).map(|key| (key, key)).collect();
+    insert_all(&cluster, table, &rows);
+    let inserted = sum(&in_use());
+    assert_eq!(inserted - before, 2 * ROWS * SLOT_BYTES);
+    for round in 0..4 {
+        for key in 0..2 * ROWS {
+            update(&cluster, table, key, round).expect("nothing is in the way");
+        }
+        assert_eq!(sum(&in_use()) - inserted, 2 * 2 * ROWS * SLOT_BYTES, "round {round}");
+    }
     stop_clean(cluster);
 }

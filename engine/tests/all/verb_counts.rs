@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{ClusterBuilder, Machines, Retention, Seat, TableSpec, Threads, VerbCounters};
+use lotus::{
+    Addresses, ClusterBuilder, Machines, Retention, Seat, TableSpec, Threads, VerbCounters,
+};
 use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
 
 const SEED: u64 = 11;
@@ -70,6 +72,36 @@ fn local_and_sim_take_the_same_verbs() {
         let sim = verbs_on(spec, |nodes| simulated(nodes, 0.0));
         assert!(local.verbs() > 2 * ROWS * ROUNDS);
         assert_eq!(decided(&local), decided(&sim));
+    }
+}
+
+/// A row whose place is known takes a READ of its version table, and another one a READ of the
+/// bucket that it is in. Without an address for each row at the start, each node learns its own.
+#[test]
+fn places_of_loaded_rows_are_known_from_the_start_or_learned() {
+    const LOADED: u64 = 1_000;
+    // A row in a thousand gives way to another.
+    for (addresses, known) in [(Addresses::Warm, 0.99..=1.0), (Addresses::Cold, 0.0..=0.0)] {
+        let (cluster, table) = with_zeroes(builder().addresses(addresses), LOADED);
+        let read_all = || {
+            let before = cluster.cache_counters().expect("no coordinator has failed").addresses;
+            for key in 0..LOADED {
+                let seat = Seat { compute_node: key as usize % 2, thread: 0 };
+                let read = cluster.submit(seat, move |mut session| async move {
+                    session.read(table, key).await.map(|row| row.is_some())
+                });
+                assert!(cluster.wait(read).expect("nobody is in the way"), "{key}");
+            }
+            let now = cluster.cache_counters().expect("no coordinator has failed").addresses;
+            let asked = now - before;
+            assert_eq!(asked.lookups, LOADED);
+            asked.hits as f64 / LOADED as f64
+        };
+        let share = read_all();
+        assert!(known.contains(&share), "{addresses:?}: {share}");
+        let share = read_all();
+        assert!(share > 0.99, "{addresses:?}: {share}");
+        stop_clean(cluster);
     }
 }
 

@@ -22,6 +22,7 @@ pub const fn lock_name(locks: LockKind) -> &'static str {
         LockKind::Dslr => "dslr",
         LockKind::ShiftLock => "shiftlock",
         LockKind::Declock => "declock",
+        LockKind::IdealRdma => "ideal-rdma",
     }
 }
 

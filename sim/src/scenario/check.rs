@@ -90,6 +90,8 @@ impl Scenario {
         must(cached <= 1 << 20, "version-table-cache is more than 2^20")?;
         must(self.cluster.horizon_us > 0, "the horizon's interval is zero")?;
         must((1..=4096).contains(&self.cluster.shards), "shards are not from 1 to 4096")?;
+        let excludes = self.cluster.locks.why_not_judged().is_none();
+        must(excludes, "its locks exclude nothing, so nothing could be judged")?;
         let moves = self.cluster.moves_us + self.cluster.balance_us == 0
             || self.cluster.locks == Locks::Lotus;
         must(moves, "shards move, and only LOTUS's locks have owners")?;

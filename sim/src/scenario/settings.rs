@@ -1,7 +1,9 @@
 //! Settings of a cluster, its load and its network, as a scenario gives them.
 
 use crate::scenario::format::{Scenario, ScenarioError, Topology, Workload};
-use lotus_benchmarks::config::{ClusterConfig, Engine, Fabric, LoadConfig, LockWait, Sharding};
+use lotus_benchmarks::config::{
+    AddressCache, ClusterConfig, Engine, Fabric, LoadConfig, LockWait, Sharding,
+};
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
@@ -70,6 +72,7 @@ impl Scenario {
             read_rule: self.cluster.read_rule,
             lock_table_bytes,
             vt_cache: self.cluster.version_table_cache,
+            address_cache: AddressCache::Cold,
             sharding: Sharding::App,
             locks,
             lock_wait,

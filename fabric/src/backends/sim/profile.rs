@@ -14,7 +14,9 @@
 //! * `link.cn_cn_delay_ns`: delay of messages between two nodes that have no memory for others,
 //!   where it is not that between other nodes;
 //! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
-//!   do not travel with their work requests, and the NIC fetches them from memory.
+//!   do not travel with their work requests, and the NIC fetches them from memory;
+//! * `cpu.factor`: all other constants of `[cpu]` are multiplied by it, which makes cores slower or
+//!   faster as a whole, where what a core takes for a transaction is known and no single cost is.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -315,6 +317,23 @@ struct CpuCosts {
     send_ns: Constant,
     receive_ns: Constant,
     transaction_ns: Constant,
+    factor: Option<Constant>,
+}
+
+impl CpuCosts {
+    fn costs(&self) -> Result<Cpu, Wrong> {
+        let factor = self.factor.as_ref().map(|factor| factor.checked(FACTORS)).transpose()?;
+        let times = |constant: &Constant| constant.nanos_times(factor.unwrap_or(1.0));
+        Ok(Cpu {
+            poll: times(&self.poll_ns)?,
+            completion: times(&self.completion_ns)?,
+            verb: times(&self.verb_ns)?,
+            doorbell: times(&self.doorbell_ns)?,
+            send: times(&self.send_ns)?,
+            receive: times(&self.receive_ns)?,
+            transaction: times(&self.transaction_ns)?,
+        })
+    }
 }
 
 /// What a NIC allows one connection; no limits by default.
@@ -355,6 +374,8 @@ const MAX_NANOS: f64 = 1e9;
 const MAX_OVERHEAD_BYTES: f64 = 4096.0;
 /// Largest limit of inlined data: work requests of real NICs are smaller.
 const MAX_INLINE_BYTES: f64 = 4096.0;
+/// Factors of CPU time: a core is not a thousand times slower or faster than another.
+const FACTORS: RangeInclusive<f64> = 1e-3..=1e3;
 /// A queue pair's `max_rd_atomic` is a byte.
 const MAX_DEPTH: f64 = 255.0;
 
@@ -398,7 +419,12 @@ impl Constant {
     }
 
     fn nanos(&self) -> Result<Picos, Wrong> {
-        let picos = |nanos: f64| (nanos * PICOS_PER_NANO as f64).round() as Picos;
+        self.nanos_times(1.0)
+    }
+
+    /// So many times the constant, which is a number of nanoseconds.
+    fn nanos_times(&self, factor: f64) -> Result<Picos, Wrong> {
+        let picos = |nanos: f64| (nanos * factor * PICOS_PER_NANO as f64).round() as Picos;
         self.checked(0.0..=MAX_NANOS).map(picos)
     }
 }
@@ -453,7 +479,7 @@ impl Document {
     }
 
     fn costs(&self) -> Result<Costs, Wrong> {
-        let (link, cpu) = (&self.link, &self.cpu);
+        let link = &self.link;
         Ok(Costs {
             inbound: self.inbound.services()?,
             outbound: self.outbound.services()?,
@@ -467,15 +493,7 @@ impl Document {
             delay: link.delay_ns.nanos()?,
             cn_cn_delay: link.cn_cn_delay_ns.as_ref().map(Constant::nanos).transpose()?,
             jitter: link.jitter_ns.nanos()?,
-            cpu: Cpu {
-                poll: cpu.poll_ns.nanos()?,
-                completion: cpu.completion_ns.nanos()?,
-                verb: cpu.verb_ns.nanos()?,
-                doorbell: cpu.doorbell_ns.nanos()?,
-                send: cpu.send_ns.nanos()?,
-                receive: cpu.receive_ns.nanos()?,
-                transaction: cpu.transaction_ns.nanos()?,
-            },
+            cpu: self.cpu.costs()?,
         })
     }
 }

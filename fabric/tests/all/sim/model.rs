@@ -322,6 +322,26 @@ fn cpu_time_is_charged_and_reported() {
     assert_eq!(world.report().bound().map(|most| most.resource), Some(core));
 }
 
+/// What a factor multiplies is what the profile charges, not what programs say that they take.
+#[test]
+fn cores_take_longer_by_the_factor_of_the_profile() {
+    const CX3: &str = include_str!("../../../profiles/cx3-56g.toml");
+    let factor = "[cpu]\nfactor = { value = 3, source = \"a test\" }";
+    for (profile, expected) in [(CX3.to_owned(), 200.0), (CX3.replace("[cpu]", factor), 400.0)] {
+        let profile = Profile::parse("cx3", profile.as_bytes()).expect("well-formed");
+        let mut world = world(Config::new(1, 2, profile));
+        let (fabric, env) = (world.fabric().clone(), world.env(CLIENT));
+        run_alone(&mut world, at(CLIENT, 0), async move |lane| {
+            for _ in 0..100 {
+                fabric.charge(Duration::from_micros(1));
+                env.transaction_begins();
+                lane.executor().yield_now().await;
+            }
+        });
+        assert_near(world.now().as_secs_f64() * 1e6, expected, 0.04);
+    }
+}
+
 #[test]
 fn slow_cores_take_longer() {
     let mut world = cx3(Interleaving::PerVerb);

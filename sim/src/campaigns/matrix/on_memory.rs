@@ -32,6 +32,7 @@ pub(super) const fn name(locks: Locks) -> Option<&'static str> {
         Locks::Dslr => Some("dslr"),
         Locks::ShiftLock => Some("shiftlock"),
         Locks::Declock => Some("declock"),
+        Locks::IdealRdma => Some("ideal-rdma"),
     }
 }
 

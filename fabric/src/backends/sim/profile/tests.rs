@@ -123,6 +123,36 @@ fn wide_atomics_take_their_own_time_if_the_profile_says_so() {
 }
 
 #[test]
+fn one_factor_multiplies_all_times_of_cores_if_the_profile_says_so() {
+    let with = |factor: &str| {
+        let text = BUILT_IN[0].1.replace("[cpu]", &format!("[cpu]\n{factor}"));
+        Profile::parse("p", text.as_bytes()).map(|profile| profile.costs)
+    };
+    let times = |costs: &Costs| {
+        let Cpu { poll, completion, verb, doorbell, send, receive, transaction } = costs.cpu;
+        [poll, completion, verb, doorbell, send, receive, transaction]
+    };
+    let (once, slower) = ("", "factor = { value = 10.5, source = \"a test\" }");
+    let [before, after] = [once, slower].map(|factor| with(factor).expect("well-formed"));
+    assert_eq!(times(&after), times(&before).map(|time| time * 21 / 2));
+    assert!(times(&before).iter().all(|time| *time > 0));
+    // Nothing else.
+    assert_eq!(after.delay, before.delay);
+    assert_eq!(after.atomics.unit, before.atomics.unit);
+    let line = 2 + BUILT_IN[0].1.lines().position(|line| line == "[cpu]").expect("it has one");
+    for (factor, part) in [
+        (slower.replace("10.5", "0"), "between"),
+        (slower.replace("10.5", "nan"), "between"),
+        (slower.replace("10.5", "1001"), "between"),
+        (slower.replace("a test", ""), "source"),
+    ] {
+        let error = with(&factor).expect_err("malformed").to_string();
+        assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+        assert!(error.contains(part), "{error} has no {part}");
+    }
+}
+
+#[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = Profile::named("cx9").expect_err("no such profile").to_string();
     assert_eq!(error, "unknown profile \"cx9\"; known are cx3-56g, cx4-100g, cx5-100g, ideal");
