@@ -86,6 +86,10 @@ pub struct CommonArgs {
     /// Seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Runs it so often, with this seed and the next ones, and shows medians and quartiles.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
     /// Serializable or snapshot isolation.
     #[arg(long, default_value = "sr", value_parser = one_of(ISOLATIONS))]
     pub isolation: Isolation,
@@ -248,6 +252,9 @@ impl CommonArgs {
                     .to_owned(),
             );
         }
+        if self.repeat > 1 {
+            self.check_repeated()?;
+        }
         if self.cluster.is_some() {
             self.check_running_cluster()?;
         }
@@ -263,6 +270,19 @@ impl CommonArgs {
             return Err(lacks(self.fabric));
         }
         Ok(())
+    }
+
+    /// Checks the flags for a benchmark that runs several times.
+    fn check_repeated(&self) -> Result<(), String> {
+        if self.history.is_some() {
+            return Err(
+                "--repeat makes no sense with --history: a history is of one run".to_owned()
+            );
+        }
+        match self.seed.checked_add(u64::from(self.repeat)) {
+            Some(_) => Ok(()),
+            None => Err(format!("--repeat needs {} seeds from --seed on", self.repeat)),
+        }
     }
 
     /// Checks the flags for a cluster that runs already.
