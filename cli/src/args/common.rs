@@ -163,6 +163,9 @@ pub struct CommonArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Shows no progress: the caller shows its own.
+    #[arg(skip)]
+    pub quiet: bool,
     /// Names of the flags on the command line.
     #[arg(skip)]
     pub(super) given: Vec<String>,

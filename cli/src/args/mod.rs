@@ -156,9 +156,12 @@ pub enum FiguresTask {
 
 #[derive(Debug, Args)]
 pub struct FiguresRunArgs {
-    /// Experiments, or all.
-    #[arg(value_name = "NAME|all", required = true)]
+    /// Experiments, or files of experiments, or all.
+    #[arg(value_name = "NAME|FILE|all", required = true)]
     pub names: Vec<String>,
+    /// Measures each point for a moment, and sweeps at three loads: at most 90 s an experiment.
+    #[arg(long)]
+    pub short: bool,
     /// Writes every report as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

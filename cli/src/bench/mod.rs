@@ -142,7 +142,10 @@ fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
 
 fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
-    let watch = Watch::start(coordinators, "committed");
+    let watch = match args.common().quiet {
+        true => Watch::unseen(coordinators),
+        false => Watch::start(coordinators, "committed"),
+    };
     let progress = &watch.progress;
     let outcome = match &args.workload {
         WorkloadArgs::Kvs(args) => {

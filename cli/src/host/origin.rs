@@ -8,9 +8,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// Version of this program.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Commit that this program was built from, if its sources were a checkout.
-pub const COMMIT: Option<&str> = option_env!("LOTUS_COMMIT");
+const COMMIT: Option<&str> = option_env!("LOTUS_COMMIT");
 
 /// Origin of a result of this process that begins now.
 pub fn here() -> Origin {
@@ -19,8 +19,8 @@ pub fn here() -> Origin {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     Origin {
-        version: VERSION,
-        commit: COMMIT,
+        version: VERSION.to_owned(),
+        commit: COMMIT.map(str::to_owned),
         host: Machine { name, cores: env.parallelism() },
         date: date(env.now()),
     }
@@ -49,6 +49,6 @@ mod tests {
     fn a_result_of_this_process_names_its_cores() {
         let origin = here();
         assert!(origin.host.cores > 0 && !origin.date.is_empty(), "{origin:?}");
-        assert!(origin.commit.is_none_or(|commit| commit.len() >= 40), "{origin:?}");
+        assert!(origin.commit.as_ref().is_none_or(|commit| commit.len() >= 40), "{origin:?}");
     }
 }

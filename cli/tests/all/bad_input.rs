@@ -313,3 +313,31 @@ fn a_history_that_cannot_be_judged_says_why() {
     assert_eq!(fs::read_to_string(&good).expect("readable"), LINE);
     assert_eq!(fs::read_dir(dir.path("")).expect("readable").count(), 2);
 }
+
+#[test]
+fn a_file_that_is_no_experiment_is_refused_in_one_sentence() {
+    let dir = Scratch::new("no-figure");
+    let (file, plots) = (dir.path("figure.toml"), dir.path("plots"));
+    let sound = "title = 'a'\nsource = 'b'\n[[series]]\nname = 's'\nbench = 'kvs'\n\
+                 [[series.points]]\nlabel = 'p'\n";
+    let cases = [
+        (sound.replace("title", "titel"), "figure.toml: line 1: unknown field `titel`"),
+        (sound.replace("label", "lable"), "line 7: unknown field `lable`"),
+        (sound.replace("kvs", "kvs --cn 2"), "s, p: unexpected argument '--cn'"),
+        (sound.replace("kvs", "kvsx"), "s, p: unrecognized subcommand 'kvsx'"),
+        ("sweep = 'clients'\n".to_owned(), "missing field"),
+        ("titel = [".to_owned(), "figure.toml: line 1: "),
+        (String::new(), "missing field `title`"),
+    ];
+    for (text, named) in cases {
+        fs::write(&file, &text).expect("writable");
+        let sentence = refusal(&["figures", "run", &file, "--plots", &plots]);
+        assert!(sentence.contains(named), "{text}: {sentence}");
+    }
+    let cases = [("gravity", "there is no experiment gravity"), ("no.toml", "cannot be read")];
+    for (name, named) in cases {
+        let sentence = refusal(&["figures", "run", name, "--plots", &plots]);
+        assert!(sentence.contains(named), "{sentence}");
+    }
+    assert!(!fs::exists(&plots).expect("readable"));
+}
