@@ -95,6 +95,11 @@ impl Course {
         took_s
     }
 
+    /// Gives up what is left of an experiment.
+    pub(super) fn skip(&mut self, experiment: usize) {
+        self.pace.left[experiment] = 0;
+    }
+
     /// Lets something else be shown, which the bar does not draw over.
     pub(super) fn aside<T>(&self, show: impl FnOnce() -> T) -> T {
         match &self.bar {

@@ -38,6 +38,8 @@ pub(super) struct Findings {
     pub plots: Vec<Plot>,
     /// What is published if it is not a number, and why results differ from it.
     pub remarks: String,
+    /// The busiest resource of each measurement, and its share; empty where that is not known.
+    pub busiest: Vec<String>,
     /// Published values that ours are judged by.
     pub tally: Tally,
     /// Labels of points that were in their band once and are not now.

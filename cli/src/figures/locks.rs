@@ -510,6 +510,7 @@ impl Experiment for LocksAlone {
             blocks,
             plots: vec![figure.plot(&self.name, &rows)],
             remarks: figure.remarks.clone(),
+            busiest: rows.iter().map(|row| row.ours.busiest.clone()).collect(),
             tally: Tally::of(figure.in_band(&rows).into_iter().chain(ratios)),
             fallen: Vec::new(),
             unsound: rows.iter().filter(|row| !row.is_sound()).map(Row::label).collect(),

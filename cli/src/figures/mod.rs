@@ -8,7 +8,7 @@
 //! says why; parameters are not adjusted to match.
 //!
 //! * `catalogue`: experiments by their names, and files of the user; `run`: measures them and shows
-//!   what they show;
+//!   what they show; `report`: one page about all, from points that are kept;
 //! * `transactions`: figures of transactions; `locks`: of lock systems alone, on the testbeds of
 //!   their papers; `recovery`: of losses; all are an `experiment`;
 //! * `judge`: bands around published ratios; `observed`: what is read from a report; `timeline`;
@@ -27,6 +27,7 @@ mod locks;
 mod observed;
 mod plot;
 mod recovery;
+mod report;
 mod run;
 mod timeline;
 mod transactions;
@@ -49,6 +50,9 @@ pub enum Failure {
     /// An experiment cannot be run.
     #[error(transparent)]
     Refused(#[from] catalogue::Refused),
+    /// The folder of a report cannot be used. Name another.
+    #[error(transparent)]
+    Folder(#[from] report::Refused),
     /// A benchmark did not finish.
     #[error("{label}: {error}")]
     Bench {
@@ -79,6 +83,7 @@ pub fn run(args: &FiguresArgs) -> Result<Verdict, Failure> {
     match &args.task {
         FiguresTask::List => list(),
         FiguresTask::Run(args) => run::run(args),
+        FiguresTask::Report(args) => report::run(args),
     }
 }
 

@@ -170,6 +170,7 @@ impl Experiment for Recovery {
             blocks: tables.into_iter().map(Block::Table).collect(),
             plots: drawn(&all),
             remarks: String::new(),
+            busiest: all.iter().map(|_| String::new()).collect(),
             tally: Tally::default(),
             fallen: Vec::new(),
             unsound: Vec::new(),

@@ -341,3 +341,37 @@ fn a_file_that_is_no_experiment_is_refused_in_one_sentence() {
     }
     assert!(!fs::exists(&plots).expect("readable"));
 }
+
+#[test]
+fn a_folder_that_is_no_report_is_refused_and_left_alone() {
+    let dir = Scratch::new("no-report");
+    let (file, full) = (dir.path("thesis.tex"), dir.path(""));
+    fs::write(&file, "mine").expect("writable");
+    let report = |out: &str, name: &str, again: &[&str]| {
+        refusal(&[&["figures", "report", "--out", out, name], again].concat())
+    };
+    let cases = [
+        (full.as_str(), "recovery", "is not empty, and what is in it is no report of lotus"),
+        (file.as_str(), "recovery", "is not a folder"),
+        ("/dev/null", "recovery", "is not a folder"),
+        (full.as_str(), "gravity", "there is no experiment gravity"),
+    ];
+    for (out, name, named) in cases {
+        for again in [&[][..], &["--again"]] {
+            let sentence = report(out, name, again);
+            assert!(sentence.contains(named), "{sentence}");
+        }
+    }
+    assert!(refusal(&["figures", "report"]).contains("--out"));
+    // A report of another program.
+    let other = dir.path("other");
+    fs::create_dir(&other).expect("writable");
+    let manifest = format!("{other}/report.json");
+    let text = r#"{"lotus_report":1,"version":"0.0.1","short":false,"experiments":[]}"#;
+    fs::write(&manifest, text).expect("writable");
+    let sentence = report(&other, "recovery", &[]);
+    assert!(sentence.contains("is a report of version 0.0.1") && sentence.contains("--again"));
+    assert_eq!(fs::read_to_string(&manifest).expect("readable"), text);
+    assert_eq!(fs::read_dir(&other).expect("readable").count(), 1);
+    assert_eq!(fs::read_dir(&full).expect("readable").count(), 2);
+}

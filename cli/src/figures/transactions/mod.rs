@@ -97,6 +97,7 @@ impl Experiment for Transactions {
             blocks: table::blocks(&self.figure, &rows),
             plots: drawn::plots(&self.name, &self.figure, &rows),
             remarks: self.figure.remarks.clone().unwrap_or_default(),
+            busiest: observed.iter().map(Observed::busiest).collect(),
             tally: Tally::of(rows.iter().filter_map(Row::in_band)),
             fallen: rows.iter().filter(|row| row.has_fallen()).map(Row::label).collect(),
             unsound: unsound.map(Row::label).collect(),
