@@ -316,6 +316,6 @@ pub fn nodes(utilisation: Option<&Report>) -> Vec<NodeLoad> {
 pub fn busiest(report: &Report) -> String {
     report.bound().map_or_else(
         || "nothing".to_owned(),
-        |found| format!("{:?}: {:.0} %", found.resource, 100.0 * found.busy),
+        |found| format!("{}: {:.0} %", found.resource, 100.0 * found.busy),
     )
 }

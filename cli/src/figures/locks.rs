@@ -396,13 +396,11 @@ impl LockFigure {
                 let value = |row: &Row<'_>| Some(self.drawn.drawn(values(row)?));
                 rows.filter_map(|row| Some((at(row)? as f64, value(row)?))).collect()
             };
-            let label = series.name.clone();
             let ours = of(&|row| row.ours.measured.get(&self.drawn).copied());
-            lines.push(Line { label, points: ours });
+            lines.push(Line::ours(&series.name, ours));
             let published = of(&|row| row.published.get(&self.drawn).copied());
             if !published.is_empty() {
-                let label = format!("{}, published", series.name);
-                lines.push(Line { label, points: published });
+                lines.push(Line::published(format!("{}, published", series.name), published));
             }
         }
         let (x, y) = (self.sweep.clone(), self.drawn.title().to_owned());

@@ -10,10 +10,30 @@ use plotters::prelude::*;
 
 use super::Failure;
 
-const SIZE: (u32, u32) = (960, 480);
+const SIZE: (u32, u32) = (760, 420);
 const MARGIN: u32 = 12;
 /// Room for the numbers on the axes.
-const LABELS: u32 = 52;
+const LABELS: u32 = 56;
+/// Room for the half of the last number that is beyond its axis.
+const LAST_NUMBER: u32 = 28;
+const FONT: &str = "sans-serif";
+/// Colours of lines that can be told from each other, and their number.
+const COLOURS: [RGBColor; 10] = [
+    RGBColor(31, 119, 180),
+    RGBColor(255, 127, 14),
+    RGBColor(44, 160, 44),
+    RGBColor(214, 39, 40),
+    RGBColor(148, 103, 189),
+    RGBColor(140, 86, 75),
+    RGBColor(227, 119, 194),
+    RGBColor(110, 110, 110),
+    RGBColor(188, 189, 34),
+    RGBColor(23, 190, 207),
+];
+/// Length of the piece of a line beside its label.
+const KEY: i32 = 16;
+/// Lengths of a dash and of the gap behind it.
+const DASHES: (i32, i32) = (6, 4);
 /// Most points of a line that are marked one by one.
 const MARKED: usize = 30;
 /// Length of the vertical axis, relative to the highest point.
@@ -47,8 +67,30 @@ pub(super) enum Corner {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Line {
     pub label: String,
-    /// Points from left to right.
+    /// Points in the order in which they are connected.
     pub points: Vec<(f64, f64)>,
+    /// What is published beside the line before this one: dashed, in its colour.
+    pub is_published: bool,
+}
+
+impl Line {
+    /// A line of ours.
+    pub(super) fn ours(label: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { label: label.into(), points, is_published: false }
+    }
+
+    /// What is published beside the line before this one.
+    pub(super) fn published(label: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { label: label.into(), points, is_published: true }
+    }
+}
+
+/// A number on an axis, without decimals that say nothing.
+fn number(value: &f64) -> String {
+    match format!("{value:.3}") {
+        text if text.contains('.') => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        text => text,
+    }
 }
 
 /// Words of a title with hyphens between them, for the name of a file.
@@ -114,31 +156,50 @@ impl Plot {
         area.fill(&WHITE)?;
         let ([left, right], top) = self.ends();
         let mut chart = ChartBuilder::on(area)
-            .caption(&self.name, ("sans-serif", 20))
+            .caption(&self.name, (FONT, 18))
             .margin(MARGIN)
+            .margin_right(LAST_NUMBER)
             .x_label_area_size(LABELS)
             .y_label_area_size(LABELS)
             .build_cartesian_2d(left..right, 0.0..top)?;
         let tick = |x: &f64| self.ticks.get(x.round() as usize).cloned().unwrap_or_default();
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(&self.x).y_desc(&self.y);
+        mesh.x_label_formatter(&number).y_label_formatter(&number);
+        mesh.label_style((FONT, 14)).axis_desc_style((FONT, 15));
+        mesh.light_line_style(TRANSPARENT).bold_line_style(BLACK.mix(0.12));
         if !self.ticks.is_empty() {
             mesh.x_labels(self.ticks.len()).x_label_formatter(&tick);
         }
         mesh.draw()?;
-        for (number, line) in self.lines.iter().enumerate() {
-            let color = Palette99::pick(number).to_rgba();
-            if line.points.len() <= MARKED {
-                let dot = |at: &(f64, f64)| Circle::new(*at, 3, color.filled());
-                chart.draw_series(line.points.iter().map(dot))?;
+        let mut colours = COLOURS.iter().cycle();
+        let mut colour = COLOURS[0];
+        for line in &self.lines {
+            if !line.is_published {
+                colour = *colours.next().unwrap_or(&colour);
             }
-            let drawn = chart.draw_series(LineSeries::new(line.points.iter().copied(), color))?;
-            let key = move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], color);
+            let points = || line.points.iter().copied();
+            if line.points.len() <= MARKED {
+                let style =
+                    if line.is_published { colour.stroke_width(1) } else { colour.filled() };
+                chart.draw_series(points().map(|at| Circle::new(at, 3, style)))?;
+            }
+            let drawn = match line.is_published {
+                true => chart.draw_series(DashedLineSeries::new(
+                    points(),
+                    DASHES.0,
+                    DASHES.1,
+                    colour.stroke_width(1),
+                ))?,
+                false => chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?,
+            };
+            let length = if line.is_published { DASHES.0 } else { KEY };
+            let key = move |(x, y)| PathElement::new(vec![(x, y), (x + length, y)], colour);
             drawn.label(&line.label).legend(key);
         }
         for (what, at) in &self.marks {
             chart.draw_series(LineSeries::new([(*at, 0.0), (*at, top)], BLACK.mix(0.5)))?;
-            let text = Text::new(what.clone(), (*at, top), ("sans-serif", 14));
+            let text = Text::new(what.clone(), (*at, top), (FONT, 14));
             chart.draw_series(std::iter::once(text))?;
         }
         // A single line needs no key: the title names it.
@@ -148,7 +209,7 @@ impl Plot {
                 Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
             };
             let mut keys = chart.configure_series_labels();
-            keys.position(place).background_style(WHITE.mix(0.8)).draw()?;
+            keys.position(place).label_font((FONT, 13)).background_style(WHITE.mix(0.8)).draw()?;
         }
         area.present()
     }
@@ -159,10 +220,7 @@ mod tests {
     use super::*;
 
     fn plot() -> Plot {
-        let line = |label: &str, points: &[(f64, f64)]| Line {
-            label: label.to_owned(),
-            points: points.to_vec(),
-        };
+        let line = |label: &str, points: &[(f64, f64)]| Line::ours(label, points.to_vec());
         Plot {
             name: "recovery, 3 of 9 nodes".to_owned(),
             x: "ms".to_owned(),
@@ -184,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_plot_of_one_point_or_none_has_axes() {
-        let one = Line { label: "one".to_owned(), points: vec![(7.0, 0.0)] };
+        let one = Line::published("one", vec![(7.0, 0.0)]);
         for (lines, ends) in [
             (Vec::new(), ([-0.5, 0.5], 1.0)),
             (vec![one], ([6.5, 7.5], 1.0)),
@@ -193,6 +251,14 @@ mod tests {
             let plot = Plot::new("few".to_owned(), lines);
             assert_eq!(plot.ends(), ends);
             assert!(plot.svg().contains("few"));
+        }
+    }
+
+    #[test]
+    fn numbers_on_axes_have_no_empty_decimals() {
+        for (value, text) in [(0.0, "0"), (1000.0, "1000"), (0.25, "0.25"), (1.200_000_001, "1.2")]
+        {
+            assert_eq!(number(&value), text);
         }
     }
 

@@ -408,7 +408,7 @@ fn drawn(all: &[Measured]) -> Vec<Plot> {
             marks,
             ..Plot::new(
                 format!("{NAME}, {}", one.label),
-                vec![Curve { label: one.label.clone(), points }],
+                vec![Curve::ours(one.label.clone(), points)],
             )
         }
     };

@@ -302,7 +302,7 @@ mod tests {
         let mut grid = Grid::new(1, 1);
         grid.add("point", vec!["<p>".to_owned()]);
         grid.add("in band", vec!["no".to_owned()]);
-        let line = Line { label: "ours <1>".to_owned(), points: vec![(0.0, 1.0), (1.0, 2.0)] };
+        let line = Line::ours("ours <1>", vec![(0.0, 1.0), (1.0, 2.0)]);
         let findings = Findings {
             blocks: vec![Block::Heading("a < b".to_owned()), Block::Table(grid)],
             plots: vec![Plot::new("plot".to_owned(), vec![line])],

@@ -37,7 +37,7 @@ fn curves(name: &str, rows: &[&Row<'_>]) -> [Plot; 2] {
                 let us = if which == "P50" { latency.p50 } else { latency.p99 };
                 (observed.throughput_tps / 1e3, us)
             };
-            Line { label: row.point.label.clone(), points: row.curve.iter().map(at).collect() }
+            Line::ours(&row.point.label, row.curve.iter().map(at).collect())
         };
         Plot {
             x: "thousand transactions a second".to_owned(),
@@ -56,18 +56,23 @@ fn over(name: &str, x: &str, rows: &[Row<'_>]) -> [Plot; 3] {
             labels.push(&row.point.label);
         }
     }
-    let lines = |what: &str, value: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<Line> {
-        let line = |label: &&str| {
-            let of = rows.iter().filter(|row| row.point.label == **label);
-            let mut points: Vec<_> =
-                of.filter_map(|row| Some((row.series.at?, value(row)?))).collect();
-            points.sort_by(|one, other| one.0.total_cmp(&other.0));
-            Line { label: format!("{label}{what}"), points }
-        };
-        labels.iter().map(line).filter(|line| !line.points.is_empty()).collect()
+    let points = |label: &str, value: &dyn Fn(&Row<'_>) -> Option<f64>| {
+        let of = rows.iter().filter(|row| row.point.label == label);
+        let mut points: Vec<_> = of.filter_map(|row| Some((row.series.at?, value(row)?))).collect();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        points
     };
-    let mut ratios = lines("", &|row| Some(row.ratio));
-    ratios.extend(lines(", published", &|row| row.point.published));
+    let lines = |value: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<Line> {
+        labels.iter().map(|label| Line::ours(*label, points(label, value))).collect()
+    };
+    let mut ratios = Vec::new();
+    for label in &labels {
+        ratios.push(Line::ours(*label, points(label, &|row| Some(row.ratio))));
+        let published = points(label, &|row| row.point.published);
+        if !published.is_empty() {
+            ratios.push(Line::published(format!("{label}, published"), published));
+        }
+    }
     let plot = |what: &str, y: &str, lines| Plot {
         x: x.to_owned(),
         y: y.to_owned(),
@@ -75,24 +80,23 @@ fn over(name: &str, x: &str, rows: &[Row<'_>]) -> [Plot; 3] {
     };
     [
         plot("throughput", "thousand transactions a second", {
-            lines("", &|row| Some(row.best().throughput_tps / 1e3))
+            lines(&|row| Some(row.best().throughput_tps / 1e3))
         }),
         plot("ratio", "ratio of throughputs", ratios),
-        plot("P50", "P50, us", lines("", &|row| Some(row.best().latency_us.p50))),
+        plot("P50", "P50, us", lines(&|row| Some(row.best().latency_us.p50))),
     ]
 }
 
 /// Ratios of the points of a series, ours and published.
 fn ratios(name: String, rows: &[&Row<'_>]) -> Plot {
-    let line = |label: &str, value: &dyn Fn(&Row<'_>) -> Option<f64>| {
+    let points = |value: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<(f64, f64)> {
         let points = rows.iter().enumerate();
-        let points = points.filter_map(|(at, row)| Some((at as f64, value(row)?))).collect();
-        Line { label: label.to_owned(), points }
+        points.filter_map(|(at, row)| Some((at as f64, value(row)?))).collect()
     };
-    let mut lines = vec![line("ours", &|row| Some(row.ratio))];
-    let published = line("published", &|row| row.point.published);
-    if !published.points.is_empty() {
-        lines.push(published);
+    let mut lines = vec![Line::ours("ours", points(&|row| Some(row.ratio)))];
+    let published = points(&|row| row.point.published);
+    if !published.is_empty() {
+        lines.push(Line::published("published", published));
     }
     Plot {
         y: "ratio of throughputs".to_owned(),
@@ -122,7 +126,7 @@ mod tests {
         assert_eq!(names, ["engines, bank, P50", "engines, bank, P99", "engines, store"]);
         assert_eq!(plots[0].lines[1].points, [(0.012, 3.0), (0.020, 2.0)]);
         assert_eq!(plots[2].ticks, ["off", "more", "on"]);
-        let published = Line { label: "published".to_owned(), points: vec![(1.0, 0.5)] };
+        let published = Line::published("published", vec![(1.0, 0.5)]);
         assert_eq!(plots[2].lines[1], published);
     }
 
