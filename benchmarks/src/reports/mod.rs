@@ -4,5 +4,7 @@
 
 pub mod callgrind;
 mod nodes;
+pub mod origin;
 pub mod output;
 pub mod report;
+pub mod spread;

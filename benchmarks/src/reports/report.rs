@@ -10,6 +10,8 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
 
+use super::origin::Origin;
+use super::spread::{Bucket, buckets};
 use crate::contract::audit::Audit;
 use crate::contract::config::{ClusterConfig, LoadConfig};
 use crate::contract::deployment::{
@@ -24,6 +26,9 @@ use crate::judge::utilisation::{Busy, Simulation};
 /// The result of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// Program, machine and time; absent where the caller has not told them.
+    #[serde(flatten)]
+    pub origin: Option<Origin>,
     /// The workload's name.
     pub workload: &'static str,
     /// The fabric's name.
@@ -38,6 +43,10 @@ pub struct Report {
     /// Figures of all types of transaction together.
     #[serde(flatten)]
     pub total: Figures,
+    /// Latencies of all types of transaction together, in buckets.
+    pub histogram: Vec<Bucket>,
+    /// Commits, warm-up included: the transactions that verbs and nodes are counted for.
+    pub all_committed: u64,
     /// Rates by which the workload is known; none for most workloads.
     #[serde(flatten, serialize_with = "rates")]
     pub rates: Vec<Rate>,
@@ -111,6 +120,8 @@ pub struct Figures {
 /// Latency percentiles, in microseconds, to one per cent.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
+    /// Arithmetic mean.
+    pub mean: f64,
     /// Half of the transactions took no longer.
     pub p50: f64,
     /// 90 % took no longer.
@@ -207,12 +218,14 @@ pub struct Floor {
 impl Report {
     /// Derives the report from `outcome`.
     pub fn new(options: &Options, outcome: &Outcome) -> Self {
-        let total = Figures::new(&outcome.tally.total(), outcome.elapsed_s);
+        let counts = outcome.tally.total();
+        let total = Figures::new(&counts, outcome.elapsed_s);
         let coordinators = options.cluster.cns * options.cluster.threads;
         let by_transaction = outcome.transactions.iter().zip(&outcome.tally.by_transaction);
         let by_transaction =
             by_transaction.map(|(name, counts)| (*name, Figures::new(counts, outcome.elapsed_s)));
         Self {
+            origin: None,
             workload: outcome.workload,
             fabric: options.cluster.fabric.name(),
             config: RunConfig {
@@ -222,6 +235,8 @@ impl Report {
             },
             load_s: outcome.load_s,
             elapsed_s: outcome.elapsed_s,
+            histogram: buckets(&counts.latency_ns),
+            all_committed: outcome.tally.all_committed,
             rates: outcome.rates.clone(),
             by_transaction: by_transaction.collect(),
             verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
@@ -376,6 +391,7 @@ impl Figures {
             abort_rate: counts.abort_rate(),
             unknown: counts.unknown,
             latency_us: Latency {
+                mean: counts.latency_ns.mean() / 1e3,
                 p50: percentile(0.5),
                 p90: percentile(0.9),
                 p99: percentile(0.99),
@@ -402,7 +418,7 @@ impl Figures {
     }
 
     fn row(&self, name: &str) -> [String; 9] {
-        let Latency { p50, p90, p99, p999, max } = self.latency_us;
+        let Latency { p50, p90, p99, p999, max, .. } = self.latency_us;
         let [p50, p90, p99, p999, max] = [p50, p90, p99, p999, max].map(|us| format!("{us:.1}"));
         let abort_percent = format!("{:.2}", self.abort_rate * 100.0);
         let throughput = grouped(self.throughput_tps as u64);

@@ -89,6 +89,10 @@ pub struct CommonArgs {
     /// Seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Runs it so often, with this seed and the next ones, and shows medians and quartiles.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
     /// Serializable or snapshot isolation.
     #[arg(long, default_value = "sr", value_parser = one_of(ISOLATIONS))]
     pub isolation: Isolation,
@@ -167,6 +171,9 @@ pub struct CommonArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Shows no progress: the caller shows its own.
+    #[arg(skip)]
+    pub quiet: bool,
     /// Names of the flags on the command line.
     #[arg(skip)]
     pub(super) given: Vec<String>,
@@ -269,6 +276,9 @@ impl CommonArgs {
         if self.locks == Locks::IdealRdma {
             self.check_ideal()?;
         }
+        if self.repeat > 1 {
+            self.check_repeated()?;
+        }
         if self.cluster.is_some() {
             self.check_running_cluster()?;
         }
@@ -297,6 +307,19 @@ impl CommonArgs {
                 .to_owned());
         }
         Ok(())
+    }
+
+    /// Checks the flags for a benchmark that runs several times.
+    fn check_repeated(&self) -> Result<(), String> {
+        if self.history.is_some() {
+            return Err(
+                "--repeat makes no sense with --history: a history is of one run".to_owned()
+            );
+        }
+        match self.seed.checked_add(u64::from(self.repeat)) {
+            Some(_) => Ok(()),
+            None => Err(format!("--repeat needs {} seeds from --seed on", self.repeat)),
+        }
     }
 
     /// Checks the flags for a cluster that runs already.

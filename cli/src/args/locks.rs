@@ -95,6 +95,9 @@ pub struct LockRunArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Shows no progress: the caller shows its own.
+    #[arg(skip)]
+    pub quiet: bool,
 }
 
 #[derive(Clone, Debug, Args)]

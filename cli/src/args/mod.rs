@@ -153,13 +153,35 @@ pub enum FiguresTask {
     List,
     /// Runs experiments, one after the other. Each takes minutes.
     Run(FiguresRunArgs),
+    /// Writes one HTML page about all experiments; measures what is missing, and goes on where an
+    /// earlier run was interrupted.
+    Report(FiguresReportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct FiguresReportArgs {
+    /// Experiments, or files of experiments, or all [default: all that this build can run].
+    #[arg(value_name = "NAME|FILE|all")]
+    pub names: Vec<String>,
+    /// Folder of the page and of all measured points; made if it does not exist.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub out: PathBuf,
+    /// Measures each point for a moment, and sweeps at three loads: at most 90 s an experiment.
+    #[arg(long)]
+    pub short: bool,
+    /// Measures all points anew, whichever program measured those in the folder.
+    #[arg(long)]
+    pub again: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct FiguresRunArgs {
-    /// Experiments, or all.
-    #[arg(value_name = "NAME|all", required = true)]
+    /// Experiments, or files of experiments, or all.
+    #[arg(value_name = "NAME|FILE|all", required = true)]
     pub names: Vec<String>,
+    /// Measures each point for a moment, and sweeps at three loads: at most 90 s an experiment.
+    #[arg(long)]
+    pub short: bool,
     /// Writes every report as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

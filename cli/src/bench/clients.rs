@@ -57,7 +57,11 @@ pub(super) trait Load {
 /// # Errors
 /// [`BenchError`] if there is no result.
 pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Outcome, BenchError> {
-    let watch = Watch::start(args.cns * args.threads, L::DONE);
+    let coordinators = args.cns * args.threads;
+    let watch = match args.quiet {
+        true => Watch::unseen(coordinators),
+        false => Watch::start(coordinators, L::DONE),
+    };
     let (nodes, progress) = (load.clients().nodes(), &watch.progress);
     let outcome = match args.fabric {
         Fabric::Local => load.run(&Threads::new(nodes, args.seed), progress),
@@ -312,6 +316,6 @@ pub fn nodes(utilisation: Option<&Report>) -> Vec<NodeLoad> {
 pub fn busiest(report: &Report) -> String {
     report.bound().map_or_else(
         || "nothing".to_owned(),
-        |found| format!("{:?}: {:.0} %", found.resource, 100.0 * found.busy),
+        |found| format!("{}: {:.0} %", found.resource, 100.0 * found.busy),
     )
 }

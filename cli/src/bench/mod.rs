@@ -3,6 +3,7 @@
 //!
 //! * `deploy`: the cluster that a benchmark runs on; `baselines`: that of another engine than
 //!   Lotus; `memory_nodes`: memory nodes as processes of their own, and `lotus host`;
+//! * `repeat`: one benchmark several times;
 //! * `drive`: load on a cluster that runs already;
 //! * `locks`: load on a lock system alone; `objects`: an object store on one; `tree`: a tree under
 //!   one; `clients`: what these three share.
@@ -18,6 +19,7 @@ mod drive;
 pub mod locks;
 pub mod memory_nodes;
 pub mod objects;
+mod repeat;
 pub mod tree;
 
 use std::io::{self, Write};
@@ -30,6 +32,7 @@ use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::origin::Origin;
 use lotus_benchmarks::output::OutputError;
 use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
@@ -41,6 +44,7 @@ use lotus_fabric::ids::ShardId;
 use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 #[cfg(feature = "tcp")]
 use crate::config;
+use crate::host::origin;
 use crate::show::outputs::{Outputs, Refused};
 use crate::show::watch::Watch;
 use crate::show::{Verdict, screen};
@@ -82,10 +86,14 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
     if let Some(path) = &common.cluster {
         return run_on_cluster(args.clone(), path, &outputs);
     }
+    if common.repeat > 1 {
+        return repeat::run(args, &outputs);
+    }
     let options = common.options();
     warn_of_crowding(&options);
+    let origin = origin::here();
     let outcome = measure(args, &options)?;
-    show(&options, &outcome, &outputs)
+    show(origin, &options, &outcome, &outputs)
 }
 
 /// Runs a benchmark on a cluster that runs already.
@@ -98,8 +106,9 @@ fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result
     let mut options = args.common().options();
     options.cluster = config::shape(&file);
     let place = Place { rdma: &args.common().rdma, cluster: Some(&file) };
+    let origin = origin::here();
     let outcome = measure_at(&args, &options, &place)?;
-    show(&options, &outcome, outputs)
+    show(origin, &options, &outcome, outputs)
 }
 
 /// Runs a benchmark and reports on it; writes nothing.
@@ -108,8 +117,8 @@ fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result
 /// [`Failure`] if there is no result.
 pub fn report(args: &BenchArgs) -> Result<Report, Failure> {
     check(args)?;
-    let options = args.common().options();
-    Ok(Report::new(&options, &measure(args, &options)?))
+    let (origin, options) = (Some(origin::here()), args.common().options());
+    Ok(Report { origin, ..Report::new(&options, &measure(args, &options)?) })
 }
 
 /// Refuses arguments that make no sense together.
@@ -134,7 +143,10 @@ fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
 
 fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
-    let watch = Watch::start(coordinators, "committed");
+    let watch = match args.common().quiet {
+        true => Watch::unseen(coordinators),
+        false => Watch::start(coordinators, "committed"),
+    };
     let progress = &watch.progress;
     let outcome = match &args.workload {
         WorkloadArgs::Kvs(args) => {
@@ -205,8 +217,13 @@ fn warn_of_crowding(options: &Options) {
 }
 
 /// Writes the results, the human one last.
-fn show(options: &Options, outcome: &Outcome, outputs: &Outputs) -> Result<Verdict, Failure> {
-    let report = Report::new(options, outcome);
+fn show(
+    origin: Origin,
+    options: &Options,
+    outcome: &Outcome,
+    outputs: &Outputs,
+) -> Result<Verdict, Failure> {
+    let report = Report { origin: Some(origin), ..Report::new(options, outcome) };
     if let (Some(history), Some(output)) = (&outcome.history, &outputs.history) {
         output.write(|out| history.write(out))?;
     }

@@ -10,15 +10,18 @@
 mod measures;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::command::CommandLine;
+use super::experiment::{Block, Experiment, Findings, Length, Tally, Task};
+use super::grid::Grid;
+use super::judge::{Band, Judged, WITHIN, off, yes_no};
 use super::plot::{Line, Plot};
-use super::{Failure, announce};
-use crate::args::{LocksArgs, TreeArgs};
+use super::transactions::of_toml;
+use crate::args::{LockRunArgs, LocksArgs, TreeArgs};
 use crate::bench::{self, locks, tree};
 use measures::{Measure, Seen};
 
@@ -57,14 +60,18 @@ files! {
     "dslr-skew"
 }
 
+/// Words in front of the command line of a point.
+const LOCKS: &str = "lotus bench locks";
+const TREE: &str = "lotus bench tree";
+
 /// One experiment.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LockFigure {
+struct LockFigure {
     /// Headline.
-    pub(super) title: String,
+    title: String,
     /// Place of publication.
-    pub(super) source: String,
+    source: String,
     /// What is published if it is not a number, and why results differ from it.
     remarks: String,
     /// What its points run.
@@ -141,20 +148,23 @@ struct Ratio {
     value: f64,
 }
 
-/// A measured point.
-#[derive(Debug, Serialize)]
-pub(super) struct LockMeasured {
-    figure: &'static str,
-    series: String,
-    label: String,
+/// A measured point, as it is kept.
+#[derive(Debug, Deserialize, Serialize)]
+struct LockMeasured {
     measured: BTreeMap<Measure, f64>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    published: BTreeMap<Measure, f64>,
     /// The busiest resource, and its share.
     busiest: String,
     /// Whether the audit passed, if there was one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     audited: Option<bool>,
+}
+
+/// A measured point beside what is published of it.
+struct Row<'a> {
+    series: &'a LockSeries,
+    point: &'a LockPoint,
+    ours: LockMeasured,
+    published: BTreeMap<Measure, f64>,
 }
 
 /// Parses what stands in a file as if it had been typed after `lotus bench locks`.
@@ -181,14 +191,28 @@ enum BenchLine {
 }
 
 impl BenchLine {
+    /// Parses and checks the command line of a point.
+    ///
     /// # Errors
-    /// See [`locks::check`] and [`tree::check`].
-    #[cfg(test)]
-    fn check(&self) -> Result<(), bench::Failure> {
-        match self {
-            Self::Locks(args) => locks::check(args),
-            Self::Tree(args) => tree::check(args),
+    /// The first line of the parser's message, or the sentence of [`locks::check`] or
+    /// [`tree::check`].
+    fn parse(command: &str) -> Result<Self, String> {
+        let refused = |error: clap::Error| {
+            let message = error.to_string();
+            let first = message.lines().next().unwrap_or_default();
+            first.trim_start_matches("error: ").to_owned()
+        };
+        let words = |bench| command.strip_prefix(bench).map(str::split_whitespace);
+        if let Some(words) = words(TREE) {
+            let args = TreeLine::try_parse_from(words).map_err(refused)?.args;
+            tree::check(&args).map_err(|error| error.to_string())?;
+            return Ok(Self::Tree(args));
         }
+        let args =
+            LockLine::try_parse_from(words(LOCKS).unwrap_or_else(|| command.split_whitespace()));
+        let args = args.map_err(refused)?.args;
+        locks::check(&args).map_err(|error| error.to_string())?;
+        Ok(Self::Locks(args))
     }
 
     /// # Errors
@@ -197,6 +221,13 @@ impl BenchLine {
         match self {
             Self::Locks(args) => locks::measure(args).map(Seen::from),
             Self::Tree(args) => tree::measure(args).map(Seen::from),
+        }
+    }
+
+    const fn run_mut(&mut self) -> &mut LockRunArgs {
+        match self {
+            Self::Locks(args) => &mut args.run,
+            Self::Tree(args) => &mut args.run,
         }
     }
 
@@ -210,25 +241,59 @@ impl BenchLine {
 }
 
 impl LockSeries {
-    fn line(&self, figure: &LockFigure, point: &LockPoint) -> Result<BenchLine, clap::Error> {
-        let words = ["--fabric sim", &figure.testbed, &self.flags, &point.flags];
-        let words = words.into_iter().flat_map(|words| words.split_whitespace());
-        match figure.bench {
-            Bench::Locks => LockLine::try_parse_from(words).map(|line| BenchLine::Locks(line.args)),
-            Bench::Tree => TreeLine::try_parse_from(words).map(|line| BenchLine::Tree(line.args)),
-        }
-    }
-
     fn has(&self, point: &LockPoint) -> bool {
         self.at.as_ref().is_none_or(|at| at.contains(&point.label))
     }
 }
 
 impl LockFigure {
-    /// # Panics
-    /// Never: a test reads them all.
-    pub(super) fn parse(file: &str) -> Self {
-        toml::from_str(file).expect("the files are sound")
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong.
+    fn parse(text: &str) -> Result<Self, String> {
+        let figure: Self = toml::from_str(text).map_err(|error| of_toml(text, &error))?;
+        if figure.all().next().is_none() {
+            return Err("it has no points".to_owned());
+        }
+        for (series, point) in figure.all() {
+            let command = figure.command(series, point);
+            let parsed = BenchLine::parse(&command);
+            parsed.map_err(|why| format!("{}, {}: {why}", series.name, point.label))?;
+        }
+        figure.check()?;
+        Ok(figure)
+    }
+
+    /// Refuses what is published of points or measures that there are not.
+    fn check(&self) -> Result<(), String> {
+        let is_there = |of: &str, at: Option<&str>| {
+            let is_it = |(series, point): (&LockSeries, &LockPoint)| {
+                series.name == of && at.is_none_or(|label| point.label == label)
+            };
+            self.all().any(is_it)
+        };
+        let is_shown = |measure| self.measures.contains(&measure);
+        if !is_shown(self.drawn) {
+            return Err("what is drawn is no measure of it".to_owned());
+        }
+        for Published { series, point, measure, .. } in &self.published {
+            if !is_there(series, point.as_deref()) || !is_shown(*measure) {
+                return Err(format!("what is published of {series} is of no point or measure"));
+            }
+        }
+        for Ratio { of, over, measure, .. } in &self.ratios {
+            let mut both = [of, over].into_iter();
+            if !both.all(|[series, point]| is_there(series, Some(point))) || !is_shown(*measure) {
+                return Err(format!("a ratio of {} is of no point or measure", of.join(", ")));
+            }
+        }
+        let labels = || self.points.iter().map(|point| &point.label);
+        let mut at = self.series.iter().flat_map(|series| series.at.iter().flatten());
+        match at.find(|at| labels().all(|label| label != *at)) {
+            Some(at) => Err(format!("there is no point {at}")),
+            None => Ok(()),
+        }
     }
 
     /// All points, series by series.
@@ -237,30 +302,14 @@ impl LockFigure {
         self.series.iter().flat_map(of).filter(|(series, point)| series.has(point))
     }
 
-    /// Measures all points.
-    ///
-    /// # Errors
-    /// [`Failure::Bench`].
-    pub(super) fn measure(&self, figure: &'static str) -> Result<Vec<LockMeasured>, Failure> {
-        let mut measured = Vec::new();
-        let points = self.all().count();
-        for (series, point) in self.all() {
-            let label = format!("{}, {}", series.name, point.label);
-            announce(figure, &label, measured.len(), points);
-            let line = series.line(self, point).expect("the files are sound");
-            let seen = line.measure().map_err(|error| Failure::Bench { label, error })?;
-            let value = |measure: &Measure| Some((*measure, measure.of(line.secs(), &seen)?));
-            measured.push(LockMeasured {
-                figure,
-                series: series.name.clone(),
-                label: point.label.clone(),
-                measured: self.measures.iter().filter_map(value).collect(),
-                published: self.published_of(series, point),
-                busiest: seen.busiest(),
-                audited: seen.audited(),
-            });
-        }
-        Ok(measured)
+    /// The command that measures a point alone.
+    fn command(&self, series: &LockSeries, point: &LockPoint) -> String {
+        let bench = match self.bench {
+            Bench::Locks => LOCKS,
+            Bench::Tree => TREE,
+        };
+        let words = ["--fabric sim", &self.testbed, &series.flags, &point.flags];
+        format!("{bench} {}", CommandLine::of(words).typed())
     }
 
     fn published_of(&self, series: &LockSeries, point: &LockPoint) -> BTreeMap<Measure, f64> {
@@ -272,121 +321,199 @@ impl LockFigure {
         of.map(|published| (published.measure, published.value)).collect()
     }
 
-    pub(super) fn show(&self, measured: &[LockMeasured]) -> String {
-        let mut columns: Vec<(String, Vec<String>)> = vec![
-            ("series".to_owned(), measured.iter().map(|point| point.series.clone()).collect()),
-            (self.sweep.clone(), measured.iter().map(|point| point.label.clone()).collect()),
-        ];
+    /// A row for each point.
+    fn grid(&self, rows: &[Row<'_>]) -> Grid {
+        let mut grid = Grid::new(rows.len(), 2);
+        let column = |value: &dyn Fn(&Row<'_>) -> Option<String>| -> Vec<String> {
+            rows.iter().map(|row| value(row).unwrap_or_default()).collect()
+        };
+        grid.add("series", column(&|row| Some(row.series.name.clone())));
+        grid.add(self.sweep.clone(), column(&|row| Some(row.point.label.clone())));
         for measure in &self.measures {
-            let column = |value: &dyn Fn(&LockMeasured) -> Option<String>| -> Vec<String> {
-                measured.iter().map(|point| value(point).unwrap_or_default()).collect()
-            };
-            let ours = |point: &LockMeasured| point.measured.get(measure).copied();
-            let theirs = |point: &LockMeasured| point.published.get(measure).copied();
-            let shown = column(&|point| Some(measure.show(ours(point)?)));
-            columns.push((measure.title().to_owned(), shown));
-            if measured.iter().any(|point| theirs(point).is_some()) {
-                let shown = column(&|point| Some(measure.show(theirs(point)?)));
-                columns.push(("published".to_owned(), shown));
-                let off = column(&|point| Some(off(ours(point)?, theirs(point)?)));
-                columns.push(("off by %".to_owned(), off));
+            let ours = |row: &Row<'_>| row.ours.measured.get(measure).copied();
+            let theirs = |row: &Row<'_>| row.published.get(measure).copied();
+            grid.add(measure.title(), column(&|row| Some(measure.show(ours(row)?))));
+            grid.add_if_any("published", column(&|row| Some(measure.show(theirs(row)?))));
+            if rows.iter().any(|row| theirs(row).is_some()) {
+                grid.add("off by %", column(&|row| Some(off(ours(row)?, theirs(row)?))));
             }
         }
-        columns.push(("busiest".to_owned(), measured.iter().map(LockMeasured::noted).collect()));
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN);
-        table.set_header(columns.iter().map(|(title, _)| title));
-        for row in 0..measured.len() {
-            table.add_row(columns.iter().map(|(_, cells)| &cells[row]));
-        }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let Self { title, source, remarks, .. } = self;
-        let ratios = self.show_ratios(measured);
-        format!("{title} ({source})\n\n{table}\n\n{ratios}{}\n\n", remarks.trim())
+        grid.add("busiest", column(&|row| Some(row.noted())));
+        grid
     }
 
-    /// A table of the published multiples beside ours; nothing if there are none.
-    fn show_ratios(&self, measured: &[LockMeasured]) -> String {
-        if self.ratios.is_empty() {
-            return String::new();
-        }
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN);
-        table.set_header(["measure", "of", "over", "ratio", "published", "off by %"]);
-        for ratio in &self.ratios {
+    /// The published multiples beside ours.
+    fn judged(&self, rows: &[Row<'_>]) -> Vec<Judged> {
+        let judge = |ratio: &Ratio| {
             let [of, over] = [&ratio.of, &ratio.over].map(|[series, label]| {
-                let point =
-                    measured.iter().find(|point| point.series == *series && point.label == *label);
-                point.and_then(|point| point.measured.get(&ratio.measure)).copied()
+                let is_it =
+                    |row: &&Row<'_>| row.series.name == *series && row.point.label == *label;
+                rows.iter().find(is_it).and_then(|row| row.ours.measured.get(&ratio.measure))
             });
             let ours = of.zip(over).map_or(f64::NAN, |(of, over)| of / over);
-            table.add_row([
+            Judged::new(ours, ratio.value, Band::around(ratio.value, WITHIN))
+        };
+        self.ratios.iter().map(judge).collect()
+    }
+
+    /// A table of the published multiples beside ours.
+    fn ratios(&self, judged: &[Judged]) -> Grid {
+        let header = ["measure", "of", "over", "ratio", "published", "off by %", "in band"];
+        let row = |(ratio, judged): (&Ratio, &Judged)| {
+            vec![
                 ratio.measure.title().to_owned(),
                 ratio.of.join(", "),
                 ratio.over.join(", "),
-                format!("{ours:.2}"),
-                format!("{:.2}", ratio.value),
-                off(ours, ratio.value),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(3) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        format!("{table}\n\n")
+                format!("{:.2}", judged.ours),
+                format!("{:.2}", judged.published),
+                judged.off(),
+                yes_no(judged.in_band).to_owned(),
+            ]
+        };
+        Grid::of_rows(3, header.map(str::to_owned), self.ratios.iter().zip(judged).map(row))
     }
 
-    /// Draws the sweep into `directory`, ours and what is published.
-    ///
-    /// # Errors
-    /// [`Failure::Plot`].
-    pub(super) fn draw(
-        &self,
-        name: &str,
-        measured: &[LockMeasured],
-        directory: &Path,
-    ) -> Result<(), Failure> {
+    /// Whether each published value is within the band around it.
+    fn in_band(&self, rows: &[Row<'_>]) -> Vec<bool> {
+        let of = |row: &Row<'_>| -> Vec<bool> {
+            let judge = |(measure, published): (&Measure, &f64)| {
+                let ours = *row.ours.measured.get(measure)?;
+                Some(Band::around(*published, WITHIN).has(ours))
+            };
+            row.published.iter().filter_map(judge).collect()
+        };
+        rows.iter().flat_map(of).collect()
+    }
+
+    /// The sweep, ours and what is published.
+    fn plot(&self, name: &str, rows: &[Row<'_>]) -> Plot {
         let ticks: Vec<_> = self.points.iter().map(|point| point.label.clone()).collect();
         let mut lines = Vec::new();
         for series in &self.series {
-            let of = |values: &dyn Fn(&LockMeasured) -> Option<f64>| -> Vec<(f64, f64)> {
-                let points = measured.iter().filter(|point| point.series == series.name);
-                let at = |point: &LockMeasured| ticks.iter().position(|tick| *tick == point.label);
-                let value = |point| Some(self.drawn.drawn(values(point)?));
-                points.filter_map(|point| Some((at(point)? as f64, value(point)?))).collect()
+            let of = |values: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<(f64, f64)> {
+                let rows = rows.iter().filter(|row| row.series.name == series.name);
+                let at = |row: &Row<'_>| ticks.iter().position(|tick| *tick == row.point.label);
+                let value = |row: &Row<'_>| Some(self.drawn.drawn(values(row)?));
+                rows.filter_map(|row| Some((at(row)? as f64, value(row)?))).collect()
             };
-            let label = series.name.clone();
-            let ours = of(&|point| point.measured.get(&self.drawn).copied());
-            lines.push(Line { label, points: ours });
-            let published = of(&|point| point.published.get(&self.drawn).copied());
+            let ours = of(&|row| row.ours.measured.get(&self.drawn).copied());
+            lines.push(Line::ours(&series.name, ours));
+            let published = of(&|row| row.published.get(&self.drawn).copied());
             if !published.is_empty() {
-                let label = format!("{}, published", series.name);
-                lines.push(Line { label, points: published });
+                lines.push(Line::published(format!("{}, published", series.name), published));
             }
         }
-        let (name, x, y) = (name.to_owned(), self.sweep.clone(), self.drawn.title());
-        Plot { name, x, y, ticks, lines, marks: Vec::new() }.write(directory).map(drop)
+        let (x, y) = (self.sweep.clone(), self.drawn.title().to_owned());
+        Plot { x, y, ticks, ..Plot::new(name.to_owned(), lines) }
     }
 }
 
-/// Deviation of ours from what is published, in percent; nothing where that is zero.
-fn off(ours: f64, published: f64) -> String {
-    match published {
-        0.0 => String::new(),
-        _ => format!("{:+.1}", (ours / published - 1.0) * 100.0),
+impl Row<'_> {
+    fn is_sound(&self) -> bool {
+        self.ours.audited != Some(false)
     }
-}
 
-impl LockMeasured {
-    pub(super) fn is_sound(&self) -> bool {
-        self.audited != Some(false)
+    fn label(&self) -> String {
+        format!("{}, {}", self.series.name, self.point.label)
     }
 
     /// The busiest resource, and whether the audit failed.
     fn noted(&self) -> String {
         let failed = if self.is_sound() { "" } else { ", AUDIT FAILED" };
-        format!("{}{failed}", self.busiest)
+        format!("{}{failed}", self.ours.busiest)
+    }
+
+    fn json(&self, figure: &str) -> Value {
+        let mut row = serde_json::json!({
+            "figure": figure,
+            "series": self.series.name,
+            "label": self.point.label,
+            "measured": self.ours.measured,
+            "busiest": self.ours.busiest,
+        });
+        if !self.published.is_empty() {
+            row["published"] = serde_json::json!(self.published);
+        }
+        if let Some(audited) = self.ours.audited {
+            row["audited"] = audited.into();
+        }
+        row
+    }
+}
+
+/// A figure of locks alone, with its name.
+pub(super) struct LocksAlone {
+    name: String,
+    figure: LockFigure,
+}
+
+impl LocksAlone {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong.
+    pub(super) fn parse(name: &str, text: &str) -> Result<Self, String> {
+        Ok(Self { name: name.to_owned(), figure: LockFigure::parse(text)? })
+    }
+}
+
+impl Experiment for LocksAlone {
+    fn title(&self) -> &str {
+        &self.figure.title
+    }
+
+    fn source(&self) -> &str {
+        &self.figure.source
+    }
+
+    /// The same at any length: the longest of these figures takes half a minute.
+    fn tasks(&self, _: Length) -> Vec<Task> {
+        let task = |(series, point): (&LockSeries, &LockPoint)| Task {
+            label: format!("{}, {}", series.name, point.label),
+            command: self.figure.command(series, point),
+            without: Vec::new(),
+        };
+        self.figure.all().map(task).collect()
+    }
+
+    fn measure(&self, task: &Task) -> Result<Value, bench::Failure> {
+        let refused = bench::Failure::Arguments;
+        let mut line = BenchLine::parse(&task.command).map_err(refused)?;
+        line.run_mut().quiet = true;
+        let seen = line.measure()?;
+        let value = |measure: &Measure| Some((*measure, measure.of(line.secs(), &seen)?));
+        let measured = LockMeasured {
+            measured: self.figure.measures.iter().filter_map(value).collect(),
+            busiest: seen.busiest(),
+            audited: seen.audited(),
+        };
+        serde_json::to_value(measured).map_err(|error| refused(error.to_string()))
+    }
+
+    fn findings(&self, _: Length, results: &[Value]) -> Result<Findings, serde_json::Error> {
+        let figure = &self.figure;
+        let row = |((series, point), result)| {
+            let ours = LockMeasured::deserialize(result)?;
+            Ok(Row { series, point, ours, published: figure.published_of(series, point) })
+        };
+        let rows =
+            figure.all().zip(results).map(row).collect::<Result<Vec<_>, serde_json::Error>>()?;
+        let judged = figure.judged(&rows);
+        let mut blocks = vec![Block::Table(figure.grid(&rows))];
+        if !judged.is_empty() {
+            blocks.push(Block::Table(figure.ratios(&judged)));
+        }
+        let ratios = judged.iter().map(|judged| judged.in_band);
+        Ok(Findings {
+            blocks,
+            plots: vec![figure.plot(&self.name, &rows)],
+            remarks: figure.remarks.clone(),
+            busiest: rows.iter().map(|row| row.ours.busiest.clone()).collect(),
+            tally: Tally::of(figure.in_band(&rows).into_iter().chain(ratios)),
+            fallen: Vec::new(),
+            unsound: rows.iter().filter(|row| !row.is_sound()).map(Row::label).collect(),
+            json: rows.iter().map(|row| row.json(&self.name)).collect(),
+        })
     }
 }
 
@@ -394,16 +521,36 @@ impl LockMeasured {
 mod tests {
     use super::*;
 
+    fn known(name: &str) -> LocksAlone {
+        let (_, file) = FILES.iter().find(|(known, _)| *known == name).expect("it is");
+        LocksAlone::parse(name, file).expect("sound")
+    }
+
+    fn measured(figure: &LocksAlone) -> Vec<Value> {
+        let tasks = figure.tasks(Length::Full);
+        tasks.iter().map(|task| figure.measure(task).expect("it runs")).collect()
+    }
+
     #[test]
     fn every_file_is_sound_and_every_point_of_it_can_be_run() {
         for (name, file) in FILES {
-            let figure =
-                toml::from_str::<LockFigure>(file).unwrap_or_else(|e| panic!("{name}: {e}"));
-            for (series, point) in figure.all() {
-                let args = series.line(&figure, point);
-                let args = args.unwrap_or_else(|e| panic!("{name}, {}: {e}", point.label));
-                args.check().unwrap_or_else(|e| panic!("{name}: {e}"));
-            }
+            LockFigure::parse(file).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_in_one_sentence() {
+        let (_, sound) = FILES.iter().find(|(name, _)| *name == "shiftlock-verbs").expect("it is");
+        let ratio =
+            "[[ratios]]\nmeasure = 'atomics'\nof = ['a', 'b']\nover = ['a', 'b']\nvalue = 1";
+        let cases = [
+            (format!("titel = 'a'\n{sound}"), "line 1: unknown field `titel`"),
+            (sound.replacen("--lock", "--luck", 1), "unexpected argument '--luck'"),
+            (format!("{sound}\n{ratio}"), "a ratio of a, b is of no point"),
+        ];
+        for (text, expected) in cases {
+            let why = LockFigure::parse(&text).expect_err(expected);
+            assert!(why.contains(expected) && !why.contains('\n'), "{why}");
         }
     }
 
@@ -411,70 +558,44 @@ mod tests {
     #[test]
     fn short_versions_of_all_experiments_measure_the_same_again() {
         const SHORT: &str = " --cns 2 --threads 2 --coroutines 1 --secs 0.0005 --warmup 0.0002";
-        for (name, file) in FILES {
-            let mut figure = LockFigure::parse(file);
+        for (name, _) in FILES {
+            let mut experiment = known(name);
+            let figure = &mut experiment.figure;
             figure.points.truncate(1);
             figure.points[0].flags += SHORT;
             figure.points[0].flags += match figure.bench {
                 Bench::Locks => " --count 1000",
                 Bench::Tree => " --keys 1000",
             };
-            let [first, again] = [(); 2].map(|()| figure.measure(name).expect("it runs"));
+            let [first, again] = [(); 2].map(|()| measured(&experiment));
             for (one, other) in first.iter().zip(&again) {
-                assert_eq!(one.measured, other.measured, "{name}, {}", one.series);
+                assert_eq!(one["measured"], other["measured"], "{name}");
+                let one = LockMeasured::deserialize(one).expect("it was written so");
                 assert!(one.measured.values().all(|value| value.is_finite()), "{one:?}");
-                assert_eq!(one.measured.len(), figure.measures.len(), "{name}: {one:?}");
-                assert!(one.measured[&figure.drawn] >= 0.0 && one.is_sound(), "{one:?}");
+                assert_eq!(one.measured.len(), experiment.figure.measures.len(), "{name}: {one:?}");
+                assert!(one.measured[&experiment.figure.drawn] >= 0.0, "{one:?}");
+                assert_ne!(one.audited, Some(false), "{name}");
             }
-            assert!(!first.is_empty() && figure.show(&first).contains(&figure.title));
+            let findings = experiment.findings(Length::Full, &first).expect("results");
+            assert!(!first.is_empty() && findings.unsound.is_empty());
+            assert!(findings.text(experiment.title()).contains(experiment.title()));
         }
     }
 
     #[test]
     fn a_reader_or_writer_of_shiftlock_makes_two_atomics() {
-        let (name, file) =
-            FILES.iter().find(|(name, _)| *name == "shiftlock-verbs").expect("it is");
-        let mut figure = LockFigure::parse(file);
+        let mut experiment = known("shiftlock-verbs");
+        let figure = &mut experiment.figure;
         figure.series.truncate(1);
         for point in &mut figure.points {
             point.flags += " --cns 2 --threads 4 --count 100000 --secs 0.002 --warmup 0.001";
         }
-        for point in figure.measure(name).expect("it runs") {
-            let off = point.measured[&Measure::Atomics] / point.published[&Measure::Atomics] - 1.0;
-            assert!(off.abs() < 0.05, "{point:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_published_is_of_points_that_there_are() {
-        for (name, file) in FILES {
-            let figure = LockFigure::parse(file);
-            let is_there = |of: &str, at: Option<&str>| {
-                let is_it = |(series, point): (&LockSeries, &LockPoint)| {
-                    series.name == of && at.is_none_or(|label| point.label == label)
-                };
-                figure.all().any(is_it)
-            };
-            let is_shown = |measure| figure.measures.contains(&measure);
-            assert!(is_shown(figure.drawn), "{name}");
-            for published in &figure.published {
-                let Published { series, point, measure, .. } = published;
-                assert!(is_there(series, point.as_deref()), "{name}: {published:?}");
-                assert!(is_shown(*measure), "{name}: {published:?}");
-            }
-            for ratio in &figure.ratios {
-                let [of, over] = [&ratio.of, &ratio.over];
-                assert!(is_there(&of[0], Some(&of[1])), "{name}: {ratio:?}");
-                assert!(is_there(&over[0], Some(&over[1])), "{name}: {ratio:?}");
-                assert!(is_shown(ratio.measure), "{name}: {ratio:?}");
-            }
-            let labels = figure.points.iter().map(|point| &point.label);
-            for at in figure.series.iter().filter_map(|series| series.at.as_ref()) {
-                assert!(
-                    at.iter().all(|label| labels.clone().any(|l| l == label)),
-                    "{name}: {at:?}"
-                );
-            }
+        let results = measured(&experiment);
+        for ((series, point), result) in experiment.figure.all().zip(&results) {
+            let ours = LockMeasured::deserialize(result).expect("it was written so");
+            let published = experiment.figure.published_of(series, point);
+            let off = ours.measured[&Measure::Atomics] / published[&Measure::Atomics] - 1.0;
+            assert!(off.abs() < 0.05, "{ours:?}");
         }
     }
 }

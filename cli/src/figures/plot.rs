@@ -5,14 +5,37 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lotus_benchmarks::output::Output;
 use plotters::prelude::*;
 
 use super::Failure;
 
-const SIZE: (u32, u32) = (960, 480);
+const SIZE: (u32, u32) = (760, 420);
 const MARGIN: u32 = 12;
 /// Room for the numbers on the axes.
-const LABELS: u32 = 52;
+const LABELS: u32 = 56;
+/// Room for the half of the last number that is beyond its axis.
+const LAST_NUMBER: u32 = 28;
+const FONT: &str = "sans-serif";
+/// Colours of lines that can be told from each other, and their number.
+const COLOURS: [RGBColor; 10] = [
+    RGBColor(31, 119, 180),
+    RGBColor(255, 127, 14),
+    RGBColor(44, 160, 44),
+    RGBColor(214, 39, 40),
+    RGBColor(148, 103, 189),
+    RGBColor(140, 86, 75),
+    RGBColor(227, 119, 194),
+    RGBColor(110, 110, 110),
+    RGBColor(188, 189, 34),
+    RGBColor(23, 190, 207),
+];
+/// Length of the piece of a line beside its label.
+const KEY: i32 = 16;
+/// Lengths of a dash and of the gap behind it.
+const DASHES: (i32, i32) = (6, 4);
+/// Most points of a line that are marked one by one.
+const MARKED: usize = 30;
 /// Length of the vertical axis, relative to the highest point.
 const HEADROOM: f64 = 1.1;
 
@@ -23,48 +46,107 @@ pub(super) struct Plot {
     pub name: String,
     /// Labels of the axes, units included.
     pub x: String,
-    pub y: &'static str,
+    pub y: String,
     /// Labels of 0, 1 and so on of the horizontal axis, if it does not show numbers.
     pub ticks: Vec<String>,
     pub lines: Vec<Line>,
     /// Events, drawn as vertical lines.
     pub marks: Vec<(String, f64)>,
+    /// Place of the key.
+    pub key: Corner,
+}
+
+/// Corner of a plot that its lines leave free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Corner {
+    #[default]
+    LowerRight,
+    UpperLeft,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Line {
     pub label: String,
-    /// Points from left to right.
+    /// Points in the order in which they are connected.
     pub points: Vec<(f64, f64)>,
+    /// What is published beside the line before this one: dashed, in its colour.
+    pub is_published: bool,
+}
+
+impl Line {
+    /// A line of ours.
+    pub(super) fn ours(label: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { label: label.into(), points, is_published: false }
+    }
+
+    /// What is published beside the line before this one.
+    pub(super) fn published(label: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { label: label.into(), points, is_published: true }
+    }
+}
+
+/// A number on an axis, without decimals that say nothing.
+fn number(value: &f64) -> String {
+    match format!("{value:.3}") {
+        text if text.contains('.') => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        text => text,
+    }
+}
+
+/// Words of a title with hyphens between them, for the name of a file.
+pub(super) fn hyphenated(title: &str) -> String {
+    let words = title.split(|c: char| !c.is_ascii_alphanumeric());
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
 }
 
 impl Plot {
+    /// A plot of these lines, with numbers on axes without labels.
+    pub(super) fn new(name: String, lines: Vec<Line>) -> Self {
+        let (x, y) = (String::new(), String::new());
+        Self { name, x, y, ticks: Vec::new(), lines, marks: Vec::new(), key: Corner::default() }
+    }
+
     /// Draws it into `directory`, which is made if it does not exist; returns the file's path.
     ///
     /// # Errors
     /// [`Failure::Plot`] if the system refuses.
     pub(super) fn write(&self, directory: &Path) -> Result<PathBuf, Failure> {
         let path = directory.join(self.file_name());
-        let svg = self.svg();
-        let written = fs::create_dir_all(directory).and_then(|()| fs::write(&path, svg));
-        written.map_err(|error| Failure::Plot(path.clone(), error.to_string()))?;
+        let made = fs::create_dir_all(directory);
+        made.map_err(|error| Failure::Plot(path.clone(), error.to_string()))?;
+        Output::check(&path)?.write(|out| out.write_all(self.svg().as_bytes()))?;
         Ok(path)
     }
 
     /// The title, with hyphens for everything that is neither a letter nor a digit.
     fn file_name(&self) -> String {
-        let words = self.name.split(|c: char| !c.is_ascii_alphanumeric());
-        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
-        format!("{}.svg", words.join("-"))
+        format!("{}.svg", hyphenated(&self.name))
     }
 
+    /// The plot as text in SVG.
+    ///
     /// # Panics
     /// Never: only files refuse to be drawn into.
-    fn svg(&self) -> String {
+    pub(super) fn svg(&self) -> String {
         let mut svg = String::new();
         self.draw(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())
             .expect("text can be drawn into");
         svg
+    }
+
+    /// Ends of the horizontal axis, and the upper end of the vertical one. An axis has a length
+    /// also where there is one point, or none.
+    fn ends(&self) -> ([f64; 2], f64) {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let (mut left, mut right, mut top) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
+        for (x, y) in points() {
+            (left, right, top) = (left.min(*x), right.max(*x), top.max(*y * HEADROOM));
+        }
+        if !left.is_finite() || !right.is_finite() {
+            (left, right) = (0.0, 0.0);
+        }
+        let room = if right > left { 0.0 } else { 0.5 };
+        ([left - room, right + room], if top > 0.0 && top.is_finite() { top } else { 1.0 })
     }
 
     fn draw<B: DrawingBackend>(
@@ -72,40 +154,62 @@ impl Plot {
         area: &DrawingArea<B, plotters::coord::Shift>,
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         area.fill(&WHITE)?;
-        let points = || self.lines.iter().flat_map(|line| &line.points);
-        let (mut left, mut right, mut top) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
-        for (x, y) in points() {
-            (left, right, top) = (left.min(*x), right.max(*x), top.max(*y * HEADROOM));
-        }
+        let ([left, right], top) = self.ends();
         let mut chart = ChartBuilder::on(area)
-            .caption(&self.name, ("sans-serif", 20))
+            .caption(&self.name, (FONT, 18))
             .margin(MARGIN)
+            .margin_right(LAST_NUMBER)
             .x_label_area_size(LABELS)
             .y_label_area_size(LABELS)
             .build_cartesian_2d(left..right, 0.0..top)?;
         let tick = |x: &f64| self.ticks.get(x.round() as usize).cloned().unwrap_or_default();
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc(&self.x).y_desc(self.y);
+        mesh.x_desc(&self.x).y_desc(&self.y);
+        mesh.x_label_formatter(&number).y_label_formatter(&number);
+        mesh.label_style((FONT, 14)).axis_desc_style((FONT, 15));
+        mesh.light_line_style(TRANSPARENT).bold_line_style(BLACK.mix(0.12));
         if !self.ticks.is_empty() {
             mesh.x_labels(self.ticks.len()).x_label_formatter(&tick);
         }
         mesh.draw()?;
-        for (number, line) in self.lines.iter().enumerate() {
-            let color = Palette99::pick(number).to_rgba();
-            let drawn = chart.draw_series(LineSeries::new(line.points.iter().copied(), color))?;
-            let key = move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], color);
+        let mut colours = COLOURS.iter().cycle();
+        let mut colour = COLOURS[0];
+        for line in &self.lines {
+            if !line.is_published {
+                colour = *colours.next().unwrap_or(&colour);
+            }
+            let points = || line.points.iter().copied();
+            if line.points.len() <= MARKED {
+                let style =
+                    if line.is_published { colour.stroke_width(1) } else { colour.filled() };
+                chart.draw_series(points().map(|at| Circle::new(at, 3, style)))?;
+            }
+            let drawn = match line.is_published {
+                true => chart.draw_series(DashedLineSeries::new(
+                    points(),
+                    DASHES.0,
+                    DASHES.1,
+                    colour.stroke_width(1),
+                ))?,
+                false => chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?,
+            };
+            let length = if line.is_published { DASHES.0 } else { KEY };
+            let key = move |(x, y)| PathElement::new(vec![(x, y), (x + length, y)], colour);
             drawn.label(&line.label).legend(key);
         }
         for (what, at) in &self.marks {
             chart.draw_series(LineSeries::new([(*at, 0.0), (*at, top)], BLACK.mix(0.5)))?;
-            let text = Text::new(what.clone(), (*at, top), ("sans-serif", 14));
+            let text = Text::new(what.clone(), (*at, top), (FONT, 14));
             chart.draw_series(std::iter::once(text))?;
         }
         // A single line needs no key: the title names it.
         if self.lines.len() > 1 {
-            let place = SeriesLabelPosition::LowerRight;
+            let place = match self.key {
+                Corner::LowerRight => SeriesLabelPosition::LowerRight,
+                Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
+            };
             let mut keys = chart.configure_series_labels();
-            keys.position(place).background_style(WHITE.mix(0.8)).draw()?;
+            keys.position(place).label_font((FONT, 13)).background_style(WHITE.mix(0.8)).draw()?;
         }
         area.present()
     }
@@ -116,17 +220,14 @@ mod tests {
     use super::*;
 
     fn plot() -> Plot {
-        let line = |label: &str, points: &[(f64, f64)]| Line {
-            label: label.to_owned(),
-            points: points.to_vec(),
-        };
+        let line = |label: &str, points: &[(f64, f64)]| Line::ours(label, points.to_vec());
         Plot {
             name: "recovery, 3 of 9 nodes".to_owned(),
             x: "ms".to_owned(),
-            y: "txn/s",
-            ticks: Vec::new(),
+            y: "txn/s".to_owned(),
             lines: vec![line("up", &[(0.0, 0.0), (1.0, 5.0)]), line("down", &[(0.0, 5.0)])],
             marks: vec![("lost <here>".to_owned(), 0.5)],
+            ..Plot::new(String::new(), Vec::new())
         }
     }
 
@@ -137,6 +238,28 @@ mod tests {
             assert!(svg.contains(&format!("{text}\n")), "{text}: {svg}");
         }
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    }
+
+    #[test]
+    fn a_plot_of_one_point_or_none_has_axes() {
+        let one = Line::published("one", vec![(7.0, 0.0)]);
+        for (lines, ends) in [
+            (Vec::new(), ([-0.5, 0.5], 1.0)),
+            (vec![one], ([6.5, 7.5], 1.0)),
+            (plot().lines, ([0.0, 1.0], 5.0 * HEADROOM)),
+        ] {
+            let plot = Plot::new("few".to_owned(), lines);
+            assert_eq!(plot.ends(), ends);
+            assert!(plot.svg().contains("few"));
+        }
+    }
+
+    #[test]
+    fn numbers_on_axes_have_no_empty_decimals() {
+        for (value, text) in [(0.0, "0"), (1000.0, "1000"), (0.25, "0.25"), (1.200_000_001, "1.2")]
+        {
+            assert_eq!(number(&value), text);
+        }
     }
 
     #[test]

@@ -6,18 +6,14 @@
 
 mod watched;
 
-use std::fmt::Write as _;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError};
 use lotus_benchmarks::lotus::{Embedded, builder};
-use lotus_benchmarks::output::Output;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::smallbank::SmallBank;
@@ -26,17 +22,21 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{
     Config, Fault, Interleaving, MemoryFate, Profile, Scheduled, SimMachines, When, World,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::experiment::{Block, Experiment, Findings, Length, Tally, Task};
+use super::grid::Grid;
 use super::plot::{Line as Curve, Plot};
-use super::{Failure, Line, TESTBED, announce};
+use super::transactions::{Line, TESTBED};
 use crate::bench;
-use crate::show::screen;
 use watched::{Awaited, Sightings, Watched};
 
 pub(super) const NAME: &str = "recovery";
-pub(super) const TITLE: &str =
-    "Throughput around the loss of three compute nodes, or of a memory node (LOTUS §8.4)";
+const TITLE: &str = "Throughput around the loss of three compute nodes, or of a memory node";
+const SOURCE: &str = "LOTUS §8.4";
+/// The command that measures all cases.
+const COMMAND: &str = "lotus figures run recovery";
 
 const BENCH: &str = "smallbank --accounts 2000000 --hot-accounts 80000 --audit no --timeline 1";
 /// Overrides the testbed's warm-up.
@@ -90,9 +90,9 @@ const NOTHING: Case = Case {
 };
 
 /// Measurements of a loss.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Measured {
-    label: &'static str,
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Measured {
+    label: String,
     lease_ms: u64,
     /// Throughput before the loss.
     before_tps: f64,
@@ -104,15 +104,15 @@ pub(super) struct Measured {
     /// Time from the loss until throughput is at [`BACK`] of the survivors' share for good.
     back_ms: Option<f64>,
     /// Filling of the memory node, if it was filled.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     filled: Option<Filled>,
     /// Throughput by milliseconds of the timeline.
     tps: Vec<f64>,
 }
 
 /// Filling of a memory node that returned with empty memory, to its end or as far as was seen.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub(super) struct Filled {
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
+struct Filled {
     /// Time at which its process was started again, in milliseconds after the loss.
     made_anew_ms: f64,
     /// Time from which it gets every write, in milliseconds after the loss.
@@ -130,25 +130,62 @@ pub(super) struct Filled {
     whole_tps: Option<f64>,
 }
 
-/// Runs all cases, shows the results, and draws them into `plots`.
-pub(super) fn run(output: &Option<Output>, plots: &Path) -> Result<Vec<Measured>, Failure> {
-    let mut all = Vec::new();
-    for case in &CASES {
-        announce(NAME, case.label, all.len(), CASES.len());
-        let outcome = measure(case).map_err(|error| Failure::Bench {
+/// The experiment.
+pub(super) struct Recovery;
+
+impl Experiment for Recovery {
+    fn title(&self) -> &str {
+        TITLE
+    }
+
+    fn source(&self) -> &str {
+        SOURCE
+    }
+
+    /// The same at any length: all of it takes less than a minute.
+    fn tasks(&self, _: Length) -> Vec<Task> {
+        let task = |case: &Case| Task {
             label: case.label.to_owned(),
-            error: bench::Failure::Bench(error),
-        })?;
-        all.push(outcome);
+            command: COMMAND.to_owned(),
+            without: Vec::new(),
+        };
+        CASES.iter().map(task).collect()
     }
-    let mut text = text(&all);
-    for plot in drawn(&all) {
-        let path = plot.write(plots)?;
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "{}", path.display());
+
+    fn measure(&self, task: &Task) -> Result<Value, bench::Failure> {
+        let refused = |why: String| bench::Failure::Arguments(why);
+        let case = CASES.iter().find(|case| case.label == task.label);
+        let case = case.ok_or_else(|| refused(format!("there is no case {}", task.label)))?;
+        let measured = measure(case)?;
+        serde_json::to_value(measured).map_err(|error| refused(error.to_string()))
     }
-    screen::show(&text, &[output])?;
-    Ok(all)
+
+    fn findings(&self, _: Length, results: &[Value]) -> Result<Findings, serde_json::Error> {
+        let all = results.iter().map(Measured::deserialize).collect::<Result<Vec<_>, _>>()?;
+        let mut tables = vec![losses(&all), steps(&all)];
+        if all.iter().any(|one| one.filled.is_some()) {
+            tables.push(fillings(&all));
+        }
+        Ok(Findings {
+            blocks: tables.into_iter().map(Block::Table).collect(),
+            plots: drawn(&all),
+            remarks: String::new(),
+            busiest: all.iter().map(|_| String::new()).collect(),
+            tally: Tally::default(),
+            fallen: Vec::new(),
+            unsound: Vec::new(),
+            json: results.iter().map(of_figure).collect(),
+        })
+    }
+}
+
+/// A result, with the experiment's name.
+fn of_figure(result: &Value) -> Value {
+    let mut named = result.clone();
+    if let Some(fields) = named.as_object_mut() {
+        fields.insert("figure".to_owned(), NAME.into());
+    }
+    named
 }
 
 /// The command line of a case, as if it had been typed after `lotus bench`.
@@ -229,7 +266,7 @@ fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Sightings, copied_bytes: 
     let enough = before * share * BACK;
     let low = after.iter().rposition(|tps| *tps < enough).map_or(0, |low| low + 1);
     Measured {
-        label: case.label,
+        label: case.label.to_owned(),
         lease_ms: case.lease_ms,
         before_tps: before,
         share,
@@ -268,31 +305,17 @@ fn mean(tps: &[f64]) -> f64 {
     tps.iter().sum::<f64>() / tps.len() as f64
 }
 
-fn text(all: &[Measured]) -> String {
-    let mut text = format!("{TITLE}\n\n{}\n\n{}\n", losses(all), steps(all));
-    if all.iter().any(|one| one.filled.is_some()) {
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "\n{}\n", fillings(all));
-    }
-    text
-}
-
 /// Formats a time; empty if there is none.
 fn ms(ms: Option<f64>) -> String {
     ms.map_or_else(String::new, |ms| format!("{ms:.1}"))
 }
 
 /// A table of numbers, each row under its label.
-fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header(header).add_rows(rows);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Grid {
+    Grid::of_rows(1, header.map(str::to_owned), rows.map(Vec::from))
 }
 
-fn losses(all: &[Measured]) -> Table {
+fn losses(all: &[Measured]) -> Grid {
     let header = [
         "lost",
         "lease ms",
@@ -305,7 +328,7 @@ fn losses(all: &[Measured]) -> Table {
     ];
     let row = |one: &Measured| {
         [
-            one.label.to_owned(),
+            one.label.clone(),
             one.lease_ms.to_string(),
             grouped(one.before_tps as u64),
             format!("{:.1}", one.share * 100.0),
@@ -319,7 +342,7 @@ fn losses(all: &[Measured]) -> Table {
 }
 
 /// Table of the fillings: times, rates, and throughput meanwhile.
-fn fillings(all: &[Measured]) -> Table {
+fn fillings(all: &[Measured]) -> Grid {
     let header = [
         "filled",
         "made anew after ms",
@@ -336,7 +359,7 @@ fn fillings(all: &[Measured]) -> Table {
     let row = |one: &Measured| {
         let filled = one.filled?;
         Some([
-            one.label.to_owned(),
+            one.label.clone(),
             format!("{:.0}", filled.made_anew_ms),
             format!("{:.1}", filled.joined_ms),
             ms(filled.whole_ms),
@@ -353,23 +376,18 @@ fn fillings(all: &[Measured]) -> Table {
 }
 
 /// Table of throughput by milliseconds around the losses.
-fn steps(all: &[Measured]) -> Table {
-    let mut steps = Table::new();
-    let header = ["ms after the loss".to_owned()].into_iter();
+fn steps(all: &[Measured]) -> Grid {
+    let header = std::iter::once("ms after the loss".to_owned());
     let header = header.chain(all.iter().map(|one| format!("{}, ktps", one.label)));
-    steps.load_preset(presets::ASCII_MARKDOWN).set_header(header);
     let first = (LOST_AT_MS - WARM_UP_MS) as usize - SHOWN_BEFORE;
-    for step in first..first + SHOWN {
+    let row = |step: usize| {
         let of = |one: &Measured| {
             one.tps.get(step).map_or_else(String::new, |tps| grouped((tps / 1e3) as u64))
         };
         let at = (step as i64 - (first + SHOWN_BEFORE) as i64).to_string();
-        steps.add_row([at].into_iter().chain(all.iter().map(of)));
-    }
-    for column in steps.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    steps
+        std::iter::once(at).chain(all.iter().map(of)).collect()
+    };
+    Grid::of_rows(0, header, (first..first + SHOWN).map(row))
 }
 
 /// A plot of each timeline, in the manner of LOTUS Figure 15.
@@ -385,12 +403,13 @@ fn drawn(all: &[Measured]) -> Vec<Plot> {
             marks.extend(filled.whole_ms.map(|ms| ("whole".to_owned(), ms)));
         }
         Plot {
-            name: format!("{NAME}, {}", one.label),
             x: "ms after the loss".to_owned(),
-            y: "million transactions a second",
-            ticks: Vec::new(),
-            lines: vec![Curve { label: one.label.to_owned(), points }],
+            y: "million transactions a second".to_owned(),
             marks,
+            ..Plot::new(
+                format!("{NAME}, {}", one.label),
+                vec![Curve::ours(one.label.clone(), points)],
+            )
         }
     };
     all.iter().map(plot).collect()

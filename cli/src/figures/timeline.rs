@@ -2,11 +2,10 @@
 //!
 //! Pure: turns a benchmark's counts into tables.
 
-use std::fmt::Write as _;
-
-use comfy_table::{CellAlignment, Table, presets};
 use lotus_benchmarks::report::{TimelineFigures, grouped};
 use serde::Serialize;
+
+use super::grid::Grid;
 
 /// The share of its former throughput at which a cluster counts as recovered.
 const RECOVERED: f64 = 0.9;
@@ -59,51 +58,30 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// The timeline of a point, a column for each jump, and what the jumps did.
-pub fn show(label: &str, timeline: &TimelineFigures, every_s: f64) -> String {
+/// The timeline of a point in thousands of transactions a second, a column for each jump, and a
+/// table of what the jumps did.
+pub fn tables(timeline: &TimelineFigures, every_s: f64) -> [Grid; 2] {
     let all = jumps(timeline, every_s);
     let steps = steps_between(timeline, every_s);
-    let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = writeln!(text, "{label}: thousands of transactions a second\n");
     let number = |jump: &Jump| format!("jump at {:.0} ms", jump.at_ms);
-    let mut table = table(["ms after".to_owned()].into_iter().chain(all.iter().map(number)));
-    for step in 0..steps {
+    let header = std::iter::once("ms after".to_owned()).chain(all.iter().map(number));
+    let row = |step: usize| {
         let of = |jump: usize| grouped((timeline.tps[jump * steps + step] / 1e3) as u64);
         let at = format!("{:.0}", step as f64 * timeline.step_ms);
-        table.add_row([at].into_iter().chain((0..all.len()).map(of)));
-    }
-    let _ = writeln!(text, "{}\n\n{}", aligned(table), summary(&all));
-    text
+        std::iter::once(at).chain((0..all.len()).map(of)).collect()
+    };
+    [Grid::of_rows(0, header, (0..steps).map(row)), summary(&all)]
 }
 
-fn summary(jumps: &[Jump]) -> Table {
+fn summary(jumps: &[Jump]) -> Grid {
     let header = ["jump at ms", "before, txn/s", "lowest, txn/s", "back to 90 % after ms"];
-    let mut table = table(header.map(str::to_owned).into_iter());
-    for jump in jumps {
+    let tps = |tps: f64| grouped(tps as u64);
+    let row = |jump: &Jump| {
         let back = jump.back_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms:.0}"));
-        let tps = |tps: f64| grouped(tps as u64);
-        table.add_row([
-            format!("{:.0}", jump.at_ms),
-            tps(jump.before_tps),
-            tps(jump.lowest_tps),
-            back,
-        ]);
-    }
-    aligned(table)
-}
-
-fn table(header: impl Iterator<Item = String>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
-    table
-}
-
-fn aligned(mut table: Table) -> Table {
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+        let at = format!("{:.0}", jump.at_ms);
+        vec![at, tps(jump.before_tps), tps(jump.lowest_tps), back]
+    };
+    Grid::of_rows(0, header.map(str::to_owned), jumps.iter().map(row))
 }
 
 #[cfg(test)]
@@ -140,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_table_has_a_column_for_each_jump() {
-        let text = show("balanced", &timeline(&[5e6; 8]), 0.08);
+        let text = tables(&timeline(&[5e6; 8]), 0.08).map(|table| table.text()).concat();
         assert!(text.contains("| jump at 0 ms | jump at 80 ms |"), "{text}");
         assert!(text.contains("|     5,000,000 |"), "{text}");
     }

@@ -3,30 +3,34 @@
 //! An engine with broken rules is unsafe to use, so this takes a build in which rules can be
 //! broken; other builds refuse such experiments.
 
-use super::{Failure, Figure};
-
-/// Whether this build can run an experiment.
-///
-/// # Errors
-/// [`Failure::Unbreakable`] if it cannot.
-pub(super) fn check(name: &'static str, figure: &Figure) -> Result<(), Failure> {
-    let mut points = figure.series.iter().flat_map(|series| &series.points);
-    match cfg!(feature = "sabotage") || points.all(|point| point.without.is_empty()) {
-        true => Ok(()),
-        false => Err(Failure::Unbreakable(name)),
-    }
+/// Whether this build can break rules.
+pub(super) const fn can_be_broken() -> bool {
+    cfg!(feature = "sabotage")
 }
 
 /// The rule of this name.
 #[cfg(any(test, feature = "sabotage"))]
-pub(super) fn rule(name: &str) -> Option<lotus_sabotage::Rule> {
+fn rule(name: &str) -> Option<lotus_sabotage::Rule> {
     lotus_sabotage::Rule::ALL.iter().copied().find(|rule| rule.name() == name)
+}
+
+/// Whether there is a rule of this name. Builds that cannot break any take all for granted, and
+/// refuse the experiment before it begins.
+#[cfg(any(test, feature = "sabotage"))]
+pub(super) fn is_known(name: &str) -> bool {
+    rule(name).is_some()
+}
+
+/// See above.
+#[cfg(not(any(test, feature = "sabotage")))]
+pub(super) fn is_known(_: &str) -> bool {
+    true
 }
 
 /// Breaks the rules of these names until the guard is dropped.
 ///
 /// # Panics
-/// Never: a test looks for all of them.
+/// Never: files with other names are refused.
 #[cfg(feature = "sabotage")]
 pub(super) fn broken(names: &[String]) -> lotus_sabotage::Guard {
     let rules: Option<Vec<_>> = names.iter().map(|name| rule(name)).collect();
@@ -37,7 +41,7 @@ pub(super) fn broken(names: &[String]) -> lotus_sabotage::Guard {
 #[cfg(not(feature = "sabotage"))]
 pub(super) struct Guard;
 
-/// Breaks nothing: [`check`] has refused every experiment that would.
+/// Breaks nothing: experiments that would are refused before they begin.
 #[cfg(not(feature = "sabotage"))]
 pub(super) fn broken(_: &[String]) -> Guard {
     Guard

@@ -41,6 +41,11 @@ impl Watch {
         bar.enable_steady_tick(REDRAW);
         Self { progress, bar: Some(bar) }
     }
+
+    /// Watches a run without showing anything, for a caller that shows its own progress.
+    pub fn unseen(coordinators: usize) -> Self {
+        Self { progress: Arc::new(Progress::new(coordinators, |_| ())), bar: None }
+    }
 }
 
 impl Drop for Watch {

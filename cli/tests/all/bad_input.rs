@@ -48,6 +48,10 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("kvs", &["--update-ratio", "1.1"], "between 0 and 1"),
         ("kvs", &["--zipf", "-0.5"], "--zipf"),
         ("kvs", &["--seed", "-1"], "--seed"),
+        ("kvs", &["--repeat", "0"], "--repeat"),
+        ("kvs", &["--repeat", "2", "--history", "h"], "--repeat makes no sense with --history"),
+        ("kvs", &["--repeat", "2", "--seed", "18446744073709551615"], "needs 2 seeds"),
+        ("kvs", &["--cluster", "somewhere", "--repeat", "2"], "--repeat makes no sense with"),
         ("kvs", &["--lock-table", "10"], "--lock-table"),
         ("kvs", &["--lock-table", "1X"], "1048576"),
         ("kvs", &["--vt-cache", "-1"], "--vt-cache"),
@@ -331,4 +335,66 @@ fn a_history_that_cannot_be_judged_says_why() {
     refusal(&["check", &empty, "--json", &json]);
     assert_eq!(fs::read_to_string(&good).expect("readable"), LINE);
     assert_eq!(fs::read_dir(dir.path("")).expect("readable").count(), 2);
+}
+
+#[test]
+fn a_file_that_is_no_experiment_is_refused_in_one_sentence() {
+    let dir = Scratch::new("no-figure");
+    let (file, plots) = (dir.path("figure.toml"), dir.path("plots"));
+    let sound = "title = 'a'\nsource = 'b'\n[[series]]\nname = 's'\nbench = 'kvs'\n\
+                 [[series.points]]\nlabel = 'p'\n";
+    let cases = [
+        (sound.replace("title", "titel"), "figure.toml: line 1: unknown field `titel`"),
+        (sound.replace("label", "lable"), "line 7: unknown field `lable`"),
+        (sound.replace("kvs", "kvs --cn 2"), "s, p: unexpected argument '--cn'"),
+        (sound.replace("kvs", "kvsx"), "s, p: unrecognized subcommand 'kvsx'"),
+        ("sweep = 'clients'\n".to_owned(), "missing field"),
+        ("titel = [".to_owned(), "figure.toml: line 1: "),
+        (String::new(), "missing field `title`"),
+    ];
+    for (text, named) in cases {
+        fs::write(&file, &text).expect("writable");
+        let sentence = refusal(&["figures", "run", &file, "--plots", &plots]);
+        assert!(sentence.contains(named), "{text}: {sentence}");
+    }
+    let cases = [("gravity", "there is no experiment gravity"), ("no.toml", "cannot be read")];
+    for (name, named) in cases {
+        let sentence = refusal(&["figures", "run", name, "--plots", &plots]);
+        assert!(sentence.contains(named), "{sentence}");
+    }
+    assert!(!fs::exists(&plots).expect("readable"));
+}
+
+#[test]
+fn a_folder_that_is_no_report_is_refused_and_left_alone() {
+    let dir = Scratch::new("no-report");
+    let (file, full) = (dir.path("thesis.tex"), dir.path(""));
+    fs::write(&file, "mine").expect("writable");
+    let report = |out: &str, name: &str, again: &[&str]| {
+        refusal(&[&["figures", "report", "--out", out, name], again].concat())
+    };
+    let cases = [
+        (full.as_str(), "recovery", "is not empty, and what is in it is no report of lotus"),
+        (file.as_str(), "recovery", "is not a folder"),
+        ("/dev/null", "recovery", "is not a folder"),
+        (full.as_str(), "gravity", "there is no experiment gravity"),
+    ];
+    for (out, name, named) in cases {
+        for again in [&[][..], &["--again"]] {
+            let sentence = report(out, name, again);
+            assert!(sentence.contains(named), "{sentence}");
+        }
+    }
+    assert!(refusal(&["figures", "report"]).contains("--out"));
+    // A report of another program.
+    let other = dir.path("other");
+    fs::create_dir(&other).expect("writable");
+    let manifest = format!("{other}/report.json");
+    let text = r#"{"lotus_report":1,"version":"0.0.1","short":false,"experiments":[]}"#;
+    fs::write(&manifest, text).expect("writable");
+    let sentence = report(&other, "recovery", &[]);
+    assert!(sentence.contains("is a report of version 0.0.1") && sentence.contains("--again"));
+    assert_eq!(fs::read_to_string(&manifest).expect("readable"), text);
+    assert_eq!(fs::read_dir(&other).expect("readable").count(), 1);
+    assert_eq!(fs::read_dir(&full).expect("readable").count(), 2);
 }

@@ -361,6 +361,52 @@ fn assert_adds_up(report: &Value, in_history: u64) {
     assert!(in_history >= parts, "{in_history} in the history, {parts} in the report");
 }
 
+/// What a report says of the program, the machine and the time, and of the spread of latencies.
+#[test]
+fn a_report_says_where_it_comes_from_and_how_latencies_spread() {
+    let report: Value =
+        serde_json::from_str(&bench(&["kvs", "--keys", "500", "--json", "-"])).expect("JSON");
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    let commit = report.get("commit").map(|commit| commit.as_str().expect("text").len());
+    assert!(commit.is_none_or(|length| length >= 40), "{report}");
+    assert!(report["host"]["cores"].as_u64() > Some(0), "{report}");
+    let date = report["date"].as_str().expect("text");
+    assert!(date.starts_with("20") && date.ends_with('Z') && date.len() == 20, "{date}");
+    let buckets = report["histogram"].as_array().expect("a list");
+    let counted: u64 = buckets.iter().filter_map(|bucket| bucket["count"].as_u64()).sum();
+    assert_eq!(report["committed"], counted);
+    assert!(report["all_committed"].as_u64() >= Some(counted), "{report}");
+    let from: Vec<f64> = buckets.iter().filter_map(|bucket| bucket["from_us"].as_f64()).collect();
+    assert!(from.len() == buckets.len() && from.is_sorted(), "{from:?}");
+    let latency = |what: &str| report["latency_us"][what].as_f64().expect("a number");
+    assert!(latency("mean") > 0.0 && latency("mean") <= latency("max"), "{report}");
+}
+
+/// Simulated, so that a seed gives one result: the runs are those of their seeds.
+#[test]
+fn repeated_runs_are_those_of_their_seeds_summed_up() {
+    let scratch = Scratch::new("repeat");
+    let json = scratch.path("report.json");
+    let short = ["--fabric", "sim", "--secs", "0.003", "--warmup", "0.001", "--json", &json];
+    let measured = |flags: &[&str]| {
+        let text = run(&[&["kvs", "--keys", "500"], flags, &short[..]].concat());
+        let written = fs::read(&json).expect("it was written");
+        (serde_json::from_slice::<Value>(&written).expect("JSON"), text)
+    };
+    let (all, text) = measured(&["--repeat", "3", "--seed", "7"]);
+    assert!(text.contains("3 runs") && text.contains("all audits passed"), "{text}");
+    let runs = all["runs"].as_array().expect("a list");
+    let tps = |report: &Value| report["throughput_tps"].as_f64().expect("a number");
+    let mut sorted: Vec<f64> = runs.iter().map(tps).collect();
+    assert_eq!(sorted[1], tps(&measured(&["--seed", "8"]).0));
+    sorted.sort_by(f64::total_cmp);
+    let spread = &all["repeated"]["throughput_tps"];
+    let [least, median, most] = ["least", "median", "most"].map(|which| spread[which].as_f64());
+    assert_eq!([least, median, most], [0, 1, 2].map(|run| Some(sorted[run])));
+    assert_eq!(all["repeated"]["runs"], 3);
+    assert!(runs[0]["config"]["seed"] == 7 && runs[2]["config"]["seed"] == 9, "{all}");
+}
+
 #[test]
 fn standard_output_takes_the_json_alone() {
     let text = bench(&["kvs", "--keys", "500", "--json", "-"]);

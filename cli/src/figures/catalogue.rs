@@ -1,0 +1,151 @@
+//! All experiments by their names, and those in files of the user.
+
+use std::fs;
+use std::path::Path;
+
+use super::experiment::Experiment;
+use super::locks::{self, LocksAlone};
+use super::recovery::{self, Recovery};
+use super::transactions::{self, Transactions};
+
+/// The name of all experiments that this build can run.
+const ALL: &str = "all";
+
+/// An experiment that was asked for.
+pub(super) struct Chosen {
+    pub name: String,
+    pub experiment: Box<dyn Experiment>,
+    /// It comes with the program.
+    pub is_known: bool,
+}
+
+/// Refusal of an experiment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// There is no such experiment.
+    #[error(
+        "there is no experiment {0}; `lotus figures list` names them, and a path to a file ends \
+         in .toml"
+    )]
+    Unknown(String),
+    /// A file is not one of an experiment.
+    #[error("{0}: {1}")]
+    File(String, String),
+    /// The experiment breaks rules, to measure what they cost, which this build cannot do.
+    #[error("{0} takes a build with the feature sabotage")]
+    Unbreakable(String),
+    /// Two experiments have one name, and so would their results.
+    #[error("two experiments are called {0}")]
+    Twice(String),
+}
+
+/// Names of all experiments that come with the program.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let files = transactions::FILES.iter().chain(locks::FILES);
+    files.map(|(name, _)| *name).chain([recovery::NAME])
+}
+
+/// An experiment that comes with the program, by its name.
+///
+/// # Panics
+/// Never: a test reads all files.
+pub(super) fn known(name: &str) -> Option<Chosen> {
+    let file = |files: &'static [(&'static str, &'static str)]| {
+        files.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    };
+    const SOUND: &str = "the files are sound";
+    let experiment: Box<dyn Experiment> = if let Some(text) = file(transactions::FILES) {
+        Box::new(Transactions::parse(name, text).expect(SOUND))
+    } else if let Some(text) = file(locks::FILES) {
+        Box::new(LocksAlone::parse(name, text).expect(SOUND))
+    } else if name == recovery::NAME {
+        Box::new(Recovery)
+    } else {
+        return None;
+    };
+    Some(Chosen { name: name.to_owned(), experiment, is_known: true })
+}
+
+/// The experiments of these names or files, each once. `all` means those that come with the program
+/// and that this build can run.
+///
+/// # Errors
+/// [`Refused`] if there is one that cannot be run.
+pub(super) fn chosen(asked: &[String]) -> Result<Vec<Chosen>, Refused> {
+    let mut all: Vec<Chosen> = Vec::new();
+    for name in asked {
+        let found = if name == ALL {
+            let possible = names().filter_map(known).filter(|one| one.experiment.is_possible());
+            possible.collect()
+        } else {
+            vec![one(name)?]
+        };
+        for one in found {
+            match all.iter().find(|other| other.name == one.name) {
+                Some(other) if other.is_known && one.is_known => (),
+                Some(_) => return Err(Refused::Twice(one.name)),
+                None => all.push(one),
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn one(name: &str) -> Result<Chosen, Refused> {
+    let is_file = Path::new(name).extension().is_some_and(|extension| extension == "toml");
+    let one = match is_file {
+        true => of_file(name)?,
+        false => known(name).ok_or_else(|| Refused::Unknown(name.to_owned()))?,
+    };
+    match one.experiment.is_possible() {
+        true => Ok(one),
+        false => Err(Refused::Unbreakable(one.name)),
+    }
+}
+
+/// An experiment of a file, called as it is.
+fn of_file(path: &str) -> Result<Chosen, Refused> {
+    let bad = |why: String| Refused::File(path.to_owned(), why);
+    let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
+    let name = Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let name = name.unwrap_or_default();
+    // What its series are measured at stands at the top of a file about locks alone.
+    let is_of_locks = toml::from_str::<toml::Table>(&text)
+        .is_ok_and(|file| ["points", "sweep", "drawn"].iter().any(|key| file.contains_key(*key)));
+    let experiment: Box<dyn Experiment> = match is_of_locks {
+        true => Box::new(LocksAlone::parse(&name, &text).map_err(bad)?),
+        false => Box::new(Transactions::parse(&name, &text).map_err(bad)?),
+    };
+    Ok(Chosen { name, experiment, is_known: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_that_of_one_experiment() {
+        let mut all: Vec<_> = names().collect();
+        for name in &all {
+            let one = known(name).expect("it is known");
+            assert_eq!(one.name, *name);
+            assert!(!one.experiment.title().is_empty() && !one.experiment.source().is_empty());
+        }
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        assert!(known("gravity").is_none());
+    }
+
+    #[test]
+    fn each_experiment_is_run_once() {
+        let asked = ["recovery", "isolation", "all", "recovery"].map(str::to_owned);
+        let all = chosen(&asked).expect("they are known");
+        let first: Vec<_> = all.iter().take(2).map(|one| one.name.as_str()).collect();
+        assert_eq!(first, ["recovery", "isolation"]);
+        let possible = names().filter_map(known).filter(|one| one.experiment.is_possible());
+        assert_eq!(all.len(), possible.count());
+    }
+}

@@ -1,0 +1,69 @@
+//! Command lines of points, put together from what a figure, its series and the point say.
+//!
+//! Pure. Later flags win over earlier ones, which the program itself refuses: so a point has one
+//! command line that it is measured with, and that anyone can type.
+
+/// Words of a command line, each flag once.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct CommandLine {
+    /// Words before the first flag.
+    words: Vec<String>,
+    /// Flags, each with its values.
+    flags: Vec<(String, Vec<String>)>,
+}
+
+impl CommandLine {
+    /// Reads the parts from left to right.
+    pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut line = Self::default();
+        parts.into_iter().for_each(|part| line.add(part));
+        line
+    }
+
+    /// Adds flags, which replace those of the same names.
+    pub(super) fn add(&mut self, part: &str) {
+        for word in part.split_whitespace() {
+            if word.starts_with("--") {
+                self.flags.retain(|(flag, _)| flag != word);
+                self.flags.push((word.to_owned(), Vec::new()));
+            } else {
+                match self.flags.last_mut() {
+                    Some((_, values)) => values.push(word.to_owned()),
+                    None => self.words.push(word.to_owned()),
+                }
+            }
+        }
+    }
+
+    /// All words, in order.
+    pub(super) fn words(&self) -> impl Iterator<Item = &str> {
+        let flags = self.flags.iter();
+        let flags = flags.flat_map(|(flag, values)| std::iter::once(flag).chain(values));
+        self.words.iter().chain(flags).map(String::as_str)
+    }
+
+    /// The line as it is typed.
+    pub(super) fn typed(&self) -> String {
+        self.words().collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_each_flag_is_left() {
+        let cases: &[(&[&str], &str)] = &[
+            (&["kvs --keys 5", "--zipf 0.99 --keys 7"], "kvs --zipf 0.99 --keys 7"),
+            (&["kvs", "", "--balance", "--floor --balance 50"], "kvs --floor --balance 50"),
+            (&["kvs\n--secs 1", "--secs  2 "], "kvs --secs 2"),
+            (&[], ""),
+        ];
+        for (parts, expected) in cases {
+            let line = CommandLine::of(parts.iter().copied());
+            assert_eq!(line.typed(), *expected);
+            assert_eq!(CommandLine::of([*expected]), line);
+        }
+    }
+}

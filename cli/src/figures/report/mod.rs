@@ -1,0 +1,171 @@
+//! `lotus figures report`: one page about experiments, from points that are kept in its folder.
+//!
+//! * `store`: the folder; `page`: the page.
+//!
+//! The page is written after each experiment, so that a run that is interrupted has one as well.
+
+mod page;
+mod store;
+
+use std::io::{self, Write as _};
+
+use super::Failure;
+use super::catalogue::{Chosen, chosen, known};
+use super::course::Course;
+use super::experiment::{Length, Task};
+use crate::args::FiguresReportArgs;
+use crate::host::origin;
+use crate::show::Verdict;
+use page::{Content, Section, page};
+pub use store::Refused;
+use store::{Kept, Store};
+
+/// The name of all experiments.
+const ALL: &str = "all";
+
+/// An experiment, and what there is of its results.
+struct Part {
+    chosen: Chosen,
+    tasks: Vec<(Task, Option<Kept>)>,
+    /// Reason why it cannot be measured.
+    failed: Option<String>,
+}
+
+/// Runs the subcommand. The verdict is unsound if an audit failed, if a ratio has left the band
+/// that it was in, or if a point could not be measured.
+///
+/// # Errors
+/// [`Failure`] if there is no page.
+pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, Failure> {
+    let all = [ALL.to_owned()];
+    let mut asked = chosen(if args.names.is_empty() { &all } else { &args.names })?;
+    let length = if args.short { Length::Short } else { Length::Full };
+    let mut store = Store::open(&args.out, origin::here(), length, args.again)?;
+    let earlier = store.experiments().iter();
+    let earlier: Vec<_> = earlier
+        .filter(|name| asked.iter().all(|one| one.name != **name))
+        .filter_map(|name| known(name))
+        .collect();
+    asked.extend(earlier.into_iter().filter(|one| one.experiment.is_possible()));
+    let names = asked.iter().filter(|one| one.is_known).map(|one| one.name.as_str());
+    store.ask_for(names)?;
+    let mut parts: Vec<_> = asked.into_iter().map(|one| Part::of(one, length, &store)).collect();
+    let measured = measure(&mut parts, &store, length, args.short)?;
+    let sections: Vec<_> = parts.iter().map(|part| part.section(length)).collect();
+    let path = store.write_page(&page(&sections, &origin::here(), args.short))?;
+    let kept: usize = parts.iter().map(|part| part.tasks.len() - part.missing()).sum();
+    let text = format!(
+        "{}: {} experiments, {measured} points measured now, {} earlier\n",
+        path.display(),
+        parts.len(),
+        kept - measured
+    );
+    io::stdout().write_all(text.as_bytes())?;
+    let is_sound = |section: &Section| match &section.content {
+        Content::Whole(findings, _) => findings.fallen.is_empty() && findings.unsound.is_empty(),
+        Content::Failed(_) | Content::Missing(..) => false,
+    };
+    Ok(if sections.iter().all(is_sound) { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// Measures what is missing; returns the number of points. A failure ends its experiment alone.
+fn measure(
+    parts: &mut [Part],
+    store: &Store,
+    length: Length,
+    short: bool,
+) -> Result<usize, Failure> {
+    let mut course = Course::start(parts.iter().map(Part::missing).collect());
+    let mut measured = 0;
+    for index in 0..parts.len() {
+        if parts[index].missing() == 0 {
+            continue;
+        }
+        measured += parts[index].measure(index, store, &mut course)?;
+        let sections: Vec<_> = parts.iter().map(|part| part.section(length)).collect();
+        store.write_page(&page(&sections, &origin::here(), short))?;
+    }
+    Ok(measured)
+}
+
+impl Part {
+    fn of(chosen: Chosen, length: Length, store: &Store) -> Self {
+        let tasks = chosen.experiment.tasks(length).into_iter().enumerate();
+        let found = |(number, task): (usize, Task)| {
+            let kept = store.find(&chosen.name, number, &task);
+            (task, kept)
+        };
+        let tasks = tasks.map(found).collect();
+        Self { chosen, tasks, failed: None }
+    }
+
+    /// Number of points that are missing.
+    fn missing(&self) -> usize {
+        self.tasks.iter().filter(|(_, kept)| kept.is_none()).count()
+    }
+
+    /// Measures what is missing; returns the number of points.
+    fn measure(
+        &mut self,
+        index: usize,
+        store: &Store,
+        course: &mut Course,
+    ) -> Result<usize, Failure> {
+        let Chosen { name, experiment, .. } = &self.chosen;
+        let mut measured = 0;
+        for (number, (task, kept)) in self.tasks.iter_mut().enumerate() {
+            if kept.is_some() {
+                continue;
+            }
+            let (began, origin) = (course.begin(name, &task.label), origin::here());
+            let result = experiment.measure(task);
+            let took_s = course.end(index, began);
+            match result {
+                Ok(result) => {
+                    let new = Kept {
+                        experiment: name.clone(),
+                        label: task.label.clone(),
+                        command: task.command.clone(),
+                        without: task.without.clone(),
+                        origin,
+                        took_s,
+                        result,
+                    };
+                    store.keep(number, task, &new)?;
+                    *kept = Some(new);
+                    measured += 1;
+                }
+                Err(error) => {
+                    let why = format!("{}: {error}", task.label);
+                    course.aside(|| {
+                        // A closed standard error is ignored.
+                        let _ = writeln!(io::stderr(), "error: {name}: {why}");
+                    });
+                    course.skip(index);
+                    self.failed = Some(why);
+                    break;
+                }
+            }
+        }
+        Ok(measured)
+    }
+
+    /// What the page says of it.
+    fn section(&self, length: Length) -> Section {
+        let Chosen { name, experiment, is_known } = &self.chosen;
+        let kept: Vec<Kept> = self.tasks.iter().filter_map(|(_, kept)| kept.clone()).collect();
+        let content = match (&self.failed, self.missing()) {
+            (Some(why), _) => Content::Failed(why.clone()),
+            (None, 0) => {
+                let results: Vec<_> = kept.iter().map(|one| one.result.clone()).collect();
+                match experiment.findings(length, &results) {
+                    Ok(findings) => Content::Whole(findings, kept),
+                    Err(error) => Content::Failed(format!("its results cannot be read: {error}")),
+                }
+            }
+            (None, missing) => Content::Missing(missing, self.tasks.len()),
+        };
+        let (title, source) = (experiment.title().to_owned(), experiment.source().to_owned());
+        Section { name: name.clone(), title, source, is_known: *is_known, content }
+    }
+}

@@ -1,0 +1,83 @@
+//! `lotus figures run`: measures experiments one after the other, shows the tables of each as soon
+//! as it is done, and draws its plots.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lotus_benchmarks::output::Output;
+
+use super::Failure;
+use super::catalogue::{Chosen, chosen};
+use super::course::Course;
+use super::experiment::{Findings, Length, Tally};
+use crate::args::FiguresRunArgs;
+use crate::show::{Verdict, screen};
+
+/// Runs the subcommand. The verdict is unsound if an audit failed, or if a ratio has left the band
+/// that it was in.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub(super) fn run(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
+    let chosen = chosen(&args.names)?;
+    let output = args.json.as_deref().map(Output::check).transpose()?;
+    let length = if args.short { Length::Short } else { Length::Full };
+    let left = chosen.iter().map(|one| one.experiment.tasks(length).len()).collect();
+    let mut course = Course::start(left);
+    let (mut json, mut verdict) = (Vec::new(), Verdict::Sound);
+    for (index, one) in chosen.iter().enumerate() {
+        let findings = measure(one, index, length, &mut course)?;
+        let text = text(one, &findings, &args.plots)?;
+        course.aside(|| screen::show(&text, &[&output]))?;
+        if !findings.fallen.is_empty() || !findings.unsound.is_empty() {
+            verdict = Verdict::Unsound;
+        }
+        json.extend(findings.json);
+    }
+    if let Some(output) = &output {
+        screen::write_json(output, &json)?;
+    }
+    Ok(verdict)
+}
+
+/// Measures all points of an experiment.
+fn measure(
+    one: &Chosen,
+    index: usize,
+    length: Length,
+    course: &mut Course,
+) -> Result<Findings, Failure> {
+    let Chosen { name, experiment, .. } = one;
+    let mut results = Vec::new();
+    for task in experiment.tasks(length) {
+        let began = course.begin(name, &task.label);
+        let result = experiment.measure(&task);
+        course.end(index, began);
+        let failed = |error| Failure::Bench { label: task.label.clone(), error };
+        results.push(result.map_err(failed)?);
+    }
+    let findings = experiment.findings(length, &results);
+    findings.map_err(|error| Failure::Result(name.clone(), error))
+}
+
+/// What an experiment shows, with the paths of its plots, which are drawn.
+fn text(one: &Chosen, findings: &Findings, plots: &Path) -> Result<String, Failure> {
+    let headline = format!("{} ({})", one.experiment.title(), one.experiment.source());
+    let mut text = findings.text(&headline);
+    // Writing into a string cannot fail.
+    if findings.tally != Tally::default() {
+        let Tally { inside, outside } = findings.tally;
+        let _ = writeln!(text, "in band: {inside} of {} published values", inside + outside);
+    }
+    for label in &findings.unsound {
+        let _ = writeln!(text, "AUDIT FAILED: {label}");
+    }
+    for label in &findings.fallen {
+        let _ = writeln!(text, "OUT OF ITS BAND, in which it was: {label}");
+    }
+    for plot in &findings.plots {
+        let _ = writeln!(text, "drawn: {}", plot.write(plots)?.display());
+    }
+    text.push('\n');
+    Ok(text)
+}

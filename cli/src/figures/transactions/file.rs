@@ -1,0 +1,372 @@
+//! The file of a figure of transactions: its format, the checks of what it says, and the command
+//! line of each of its points.
+
+use clap::Parser;
+use lotus_benchmarks::config::Fabric;
+use serde::{Deserialize, Serialize};
+
+use crate::args::BenchArgs;
+use crate::bench;
+use crate::figures::command::CommandLine;
+use crate::figures::experiment::Length;
+use crate::figures::judge::{Band, WITHIN};
+use crate::figures::without;
+
+/// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because
+/// nothing warms up but caches.
+pub(crate) const TESTBED: &str = "--fabric sim --profile cx3-56g --cns 9 --mns 3 --replicas 3 \
+                                  --threads 10 --coroutines 6 --inline never \
+                                  --lock-table 3276800 --secs 0.05 --warmup 0.05";
+/// Flags of the short mode, unless a figure has others.
+const SHORT: &str = "--secs 0.005 --warmup 0.005";
+/// Words in front of the command line of a point.
+const BENCH: &str = "lotus bench";
+
+/// One figure.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Figure {
+    /// Headline.
+    pub title: String,
+    /// Place of publication.
+    pub source: String,
+    /// Explanation of deviations from the published results, if there are any.
+    pub remarks: Option<String>,
+    /// Type of transaction to show aborts of.
+    pub watch: Option<String>,
+    /// Whether to show what became of locks and shards.
+    #[serde(default)]
+    pub ownership: bool,
+    /// Flags of all points, which win over those of [`TESTBED`]: another profile, for example.
+    #[serde(default)]
+    testbed: String,
+    /// Flags of the short mode, which win over all others.
+    short: Option<String>,
+    /// Deviation of a ratio that is in band [default: [`WITHIN`]].
+    within: Option<f64>,
+    /// Quantity that the series differ in, with its unit: each has its value as `at`, and points of
+    /// one label are one line over it.
+    pub x: Option<String>,
+    pub series: Vec<Series>,
+}
+
+/// Points that are compared with each other.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Series {
+    pub name: String,
+    /// Workload and flags that all points share.
+    bench: String,
+    /// Flags of the short mode, which win over those of the figure.
+    #[serde(default)]
+    short: String,
+    /// Loads at which each point is measured; its result is that of the largest throughput. Without
+    /// any it is measured once.
+    #[serde(default)]
+    pub sweep: Vec<Load>,
+    /// Value of the figure's `x`.
+    pub at: Option<f64>,
+    /// Points; the first is what the others are compared with, unless they name another.
+    pub points: Vec<Point>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Point {
+    pub label: String,
+    /// Engine that runs the transactions [default: Lotus].
+    pub engine: Option<String>,
+    /// Flags of this point alone.
+    #[serde(default)]
+    flags: String,
+    /// Label of the point that this one's ratios are over [default: the first].
+    pub against: Option<String>,
+    /// Names of the protocol's rules that are broken meanwhile.
+    #[serde(default)]
+    pub without: Vec<String>,
+    /// Throughput over that of the other point, as published.
+    pub published: Option<f64>,
+    /// Range in which our ratio counts as the published one.
+    band: Option<[f64; 2]>,
+    /// The ratio was in its band once: from then on leaving it is a fault.
+    #[serde(default)]
+    pub accepted: bool,
+    /// Median latency over that of the other point, as published.
+    pub published_p50: Option<f64>,
+    /// The same of the 99th percentile.
+    pub published_p99: Option<f64>,
+    /// Aborted attempts of the watched type among all, as published.
+    pub published_aborts: Option<f64>,
+    /// Time in which no node grants locks of a shard that moves, in microseconds, as published.
+    pub published_interruption_us: Option<f64>,
+}
+
+/// Load of closed loops: threads of each compute node, and transactions in flight on each thread.
+/// Written `THREADSxIN_FLIGHT`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct Load {
+    threads: usize,
+    in_flight: usize,
+}
+
+impl TryFrom<String> for Load {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let parse = |part: &str| part.parse().ok().filter(|count| *count > 0);
+        let parts = text.split_once('x');
+        let parsed = parts.and_then(|(one, other)| Some((parse(one)?, parse(other)?)));
+        let (threads, in_flight) =
+            parsed.ok_or_else(|| format!("{text:?} is no load; 10x6 is 10 threads of 6"))?;
+        Ok(Self { threads, in_flight })
+    }
+}
+
+impl From<Load> for String {
+    fn from(Load { threads, in_flight }: Load) -> Self {
+        format!("{threads}x{in_flight}")
+    }
+}
+
+/// Parses what stands in a figure's file as if it had been typed after `lotus bench`.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, args_override_self = true)]
+pub(crate) struct Line {
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+}
+
+impl Line {
+    /// Parses the command line of a point.
+    ///
+    /// # Errors
+    /// The first line of the parser's message.
+    pub(super) fn parse(command: &str) -> Result<Self, String> {
+        let words = command.strip_prefix(BENCH).unwrap_or(command).split_whitespace();
+        Self::try_parse_from(words).map_err(|error| {
+            let message = error.to_string();
+            let first = message.lines().next().unwrap_or_default();
+            first.trim_start_matches("error: ").to_owned()
+        })
+    }
+}
+
+impl Figure {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let figure: Self = toml::from_str(text).map_err(|error| of_toml(text, &error))?;
+        figure.check()?;
+        Ok(figure)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.series.is_empty() {
+            return Err("it has no series".to_owned());
+        }
+        if self.within.is_some_and(|within| !(0.0..1.0).contains(&within)) {
+            return Err("within is not between 0 and 1".to_owned());
+        }
+        for series in &self.series {
+            series.check().map_err(|why| format!("{}: {why}", series.name))?;
+            if self.x.is_some() != series.at.is_some() {
+                return Err(format!("{}: x and at go together", series.name));
+            }
+            for (point, load, line) in self.lines(series) {
+                let command = line.typed();
+                let checked = Line::parse(&command).and_then(|line| check_line(&line.bench));
+                let load =
+                    load.map_or_else(String::new, |load| format!(" at {}", String::from(load)));
+                checked.map_err(|why| format!("{}, {}{load}: {why}", series.name, point.label))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All points of a series at all of its loads, with their command lines in full length.
+    fn lines<'a>(
+        &'a self,
+        series: &'a Series,
+    ) -> impl Iterator<Item = (&'a Point, Option<Load>, CommandLine)> {
+        let loads = series.loads(Length::Full);
+        series.points.iter().flat_map(move |point| {
+            let line = move |load| (point, load, self.line(series, point, load, Length::Full));
+            loads.clone().into_iter().map(line)
+        })
+    }
+
+    fn line(
+        &self,
+        series: &Series,
+        point: &Point,
+        load: Option<Load>,
+        length: Length,
+    ) -> CommandLine {
+        let mut line =
+            CommandLine::of([&series.bench, TESTBED, self.testbed.as_str(), &point.flags]);
+        if let Some(engine) = &point.engine {
+            line.add(&format!("--engine {engine}"));
+        }
+        if let Some(Load { threads, in_flight }) = load {
+            line.add(&format!("--threads {threads} --coroutines {in_flight}"));
+        }
+        if length == Length::Short {
+            line.add(self.short.as_deref().unwrap_or(SHORT));
+            line.add(&series.short);
+        }
+        line
+    }
+
+    /// The command that measures a point alone.
+    pub(super) fn command(
+        &self,
+        series: &Series,
+        point: &Point,
+        load: Option<Load>,
+        length: Length,
+    ) -> String {
+        format!("{BENCH} {}", self.line(series, point, load, length).typed())
+    }
+
+    /// The range in which a point's ratio counts as the published one.
+    pub(super) fn band(&self, point: &Point, published: f64) -> Band {
+        match point.band {
+            Some([low, high]) => Band { low, high },
+            None => Band::around(published, self.within.unwrap_or(WITHIN)),
+        }
+    }
+
+    /// All points.
+    pub(super) fn points(&self) -> impl Iterator<Item = (&Series, &Point)> {
+        let series = self.series.iter();
+        series.flat_map(|series| series.points.iter().map(move |point| (series, point)))
+    }
+}
+
+impl Series {
+    fn check(&self) -> Result<(), String> {
+        if self.points.is_empty() {
+            return Err("it has no points".to_owned());
+        }
+        for (index, point) in self.points.iter().enumerate() {
+            let Point { label, against, band, accepted, published, without, .. } = point;
+            if self.points[..index].iter().any(|other| other.label == *label) {
+                return Err(format!("two points are called {label}"));
+            }
+            if let Some(against) = against
+                && self.points.iter().all(|other| other.label != *against)
+            {
+                return Err(format!("{label} is against {against}, which there is not"));
+            }
+            if band.is_some_and(|[low, high]| !(0.0 <= low && low <= high)) {
+                return Err(format!("the band of {label} ends before it begins"));
+            }
+            if (band.is_some() || *accepted) && published.is_none() {
+                return Err(format!("{label} has a band, and nothing published"));
+            }
+            if let Some(rule) = without.iter().find(|rule| !without::is_known(rule)) {
+                return Err(format!("{label} breaks the rule {rule}, which there is not"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads that points are measured at; one `None` without a sweep. A short sweep has the least
+    /// load, the largest, and one between them.
+    pub(super) fn loads(&self, length: Length) -> Vec<Option<Load>> {
+        let all = &self.sweep;
+        match (length, all.len()) {
+            (_, 0) => vec![None],
+            (Length::Short, 4..) => {
+                [0, all.len() / 2, all.len() - 1].map(|at| Some(all[at])).into()
+            }
+            _ => all.iter().copied().map(Some).collect(),
+        }
+    }
+
+    /// Place of the point that a point's ratios are over.
+    pub(super) fn base(&self, point: &Point) -> usize {
+        let named = |label: &String| self.points.iter().position(|other| other.label == *label);
+        point.against.as_ref().and_then(named).unwrap_or(0)
+    }
+}
+
+/// Checks a command line for what figures cannot use.
+fn check_line(args: &BenchArgs) -> Result<(), String> {
+    bench::check(args).map_err(|error| error.to_string())?;
+    let common = args.common();
+    if common.fabric != Fabric::Sim {
+        return Err("figures are simulated: it needs --fabric sim".to_owned());
+    }
+    let writes = common.json.is_some() || common.history.is_some();
+    if writes || common.repeat > 1 || common.cluster.is_some() {
+        return Err("--json, --history, --repeat and --cluster make no sense here".to_owned());
+    }
+    Ok(())
+}
+
+/// The parser's error as one sentence, with the line.
+pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> String {
+    let line =
+        error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    let message = error.message().lines().collect::<Vec<_>>().join(" ");
+    line.map_or_else(|| message.clone(), |line| format!("line {line}: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "title = 'a'\nsource = 'b'\n[[series]]\nname = 's'\nbench = 'kvs'\n";
+
+    #[test]
+    fn a_bad_file_is_refused_in_one_sentence() {
+        let point = "[[series.points]]\nlabel = 'p'\n";
+        let cases = [
+            ("titel = 'a'\n".to_owned(), "line 1: unknown field `titel`"),
+            (format!("{SMALL}{point}flag = ''\n"), "line 8: unknown field `flag`"),
+            (SMALL.to_owned(), "points"),
+            ("title = 'a'\nsource = 'b'\nseries = []\n".to_owned(), "it has no series"),
+            (format!("{SMALL}points = []\n"), "s: it has no points"),
+            (format!("{SMALL}{point}{point}"), "s: two points are called p"),
+            (format!("{SMALL}{point}against = 'q'\n"), "p is against q, which there is not"),
+            (format!("{SMALL}{point}accepted = true\n"), "a band, and nothing published"),
+            (format!("{SMALL}{point}published = 1.0\nband = [2, 1]\n"), "ends before it begins"),
+            (format!("{SMALL}{point}without = ['gravity']\n"), "breaks the rule gravity"),
+            (format!("{SMALL}{point}flags = '--cn 9'\n"), "s, p: unexpected argument '--cn'"),
+            (format!("{SMALL}{point}flags = '--replicas 4'\n"), "4 replicas do not fit on 3"),
+            (format!("{SMALL}{point}flags = '--repeat 2'\n"), "make no sense here"),
+            (format!("{SMALL}{point}flags = '--fabric local'\n"), "sim"),
+            (format!("{SMALL}sweep = ['9']\n{point}"), "is no load"),
+            (format!("{SMALL}sweep = ['65x1']\n{point}"), "s, p at 65x1: "),
+            (format!("{SMALL}at = 1\n{point}"), "x and at go together"),
+            (format!("within = 2.0\n{SMALL}{point}"), "within is not between 0 and 1"),
+        ];
+        for (text, expected) in cases {
+            let why = Figure::parse(&text).expect_err(&text);
+            assert!(why.contains(expected) && !why.contains('\n'), "{why}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_point_has_one_command_line_at_each_load() {
+        let text = format!(
+            "testbed = '--profile ideal'\nshort = '--secs 0.001'\n{SMALL}short = '--keys 5'\n\
+             sweep = ['1x1', '2x1', '4x1', '4x4']\n[[series.points]]\nlabel = 'p'\n\
+             flags = '--cns 1'\n"
+        );
+        let figure = Figure::parse(&text).expect("sound");
+        let series = &figure.series[0];
+        let command = |load, length| figure.command(series, &series.points[0], load, length);
+        let [full, short] = [Length::Full, Length::Short].map(|length| series.loads(length));
+        assert_eq!((full.len(), short), (4, vec![full[0], full[2], full[3]]));
+        let typed = command(full[3], Length::Full);
+        assert!(typed.starts_with("lotus bench kvs --fabric sim --mns 3"), "{typed}");
+        assert!(typed.ends_with("--profile ideal --cns 1 --threads 4 --coroutines 4"), "{typed}");
+        let typed = command(full[0], Length::Short);
+        assert!(typed.ends_with("--secs 0.001 --keys 5"), "{typed}");
+    }
+}

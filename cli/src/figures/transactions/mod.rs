@@ -1,0 +1,126 @@
+//! Figures of transactions, each a file in `cli/figures`.
+//!
+//! * `file`: the format, and the command line of each point;
+//! * `rows`: pure, from reports to rows: the best load of each point, ratios, bands;
+//! * `table`: columns; `drawn`: plots.
+
+mod drawn;
+mod file;
+mod rows;
+mod table;
+
+use serde_json::Value;
+
+use super::experiment::{Experiment, Findings, Length, Tally, Task};
+use super::observed::Observed;
+use super::without;
+use crate::bench;
+use file::Figure;
+pub(crate) use file::{Line, TESTBED, of_toml};
+use rows::Row;
+
+macro_rules! files {
+    ($($name:literal)*) => {
+        /// All figures: names, and what their files say.
+        pub(super) const FILES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../../figures/", $name, ".toml"))),)*];
+    };
+}
+
+files! {
+    "version-table-cache"
+    "cache-sizes"
+    "versions"
+    "isolation"
+    "critical-fields"
+    "warehouses"
+    "spin-locks"
+    "visible-order"
+    "routing"
+    "moves"
+    "hotspot"
+    "log-and-visible"
+    "engine-locks"
+}
+
+/// A figure, with its name.
+pub(super) struct Transactions {
+    name: String,
+    figure: Figure,
+}
+
+impl Transactions {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong.
+    pub(super) fn parse(name: &str, text: &str) -> Result<Self, String> {
+        Ok(Self { name: name.to_owned(), figure: Figure::parse(text)? })
+    }
+}
+
+impl Experiment for Transactions {
+    fn title(&self) -> &str {
+        &self.figure.title
+    }
+
+    fn source(&self) -> &str {
+        &self.figure.source
+    }
+
+    fn tasks(&self, length: Length) -> Vec<Task> {
+        let task = |(series, point): (&file::Series, &file::Point)| {
+            let at = |load: Option<file::Load>| Task {
+                label: rows::label(series, point, load),
+                command: self.figure.command(series, point, load, length),
+                without: point.without.clone(),
+            };
+            series.loads(length).into_iter().map(at).collect::<Vec<_>>()
+        };
+        self.figure.points().flat_map(task).collect()
+    }
+
+    fn measure(&self, task: &Task) -> Result<Value, bench::Failure> {
+        let mut line = file::Line::parse(&task.command).map_err(bench::Failure::Arguments)?;
+        line.bench.workload.common_mut().quiet = true;
+        let _broken = without::broken(&task.without);
+        let report = bench::report(&line.bench)?;
+        // A report has no keys but strings, and no values that JSON lacks.
+        serde_json::to_value(report).map_err(|error| bench::Failure::Arguments(error.to_string()))
+    }
+
+    fn findings(&self, length: Length, results: &[Value]) -> Result<Findings, serde_json::Error> {
+        let observed = results.iter().map(Observed::of).collect::<Result<Vec<_>, _>>()?;
+        let rows = rows::rows(&self.figure, length, &observed);
+        let unsound = rows.iter().filter(|row| !row.is_sound());
+        Ok(Findings {
+            blocks: table::blocks(&self.figure, &rows),
+            plots: drawn::plots(&self.name, &self.figure, &rows),
+            remarks: self.figure.remarks.clone().unwrap_or_default(),
+            busiest: observed.iter().map(Observed::busiest).collect(),
+            tally: Tally::of(rows.iter().filter_map(Row::in_band)),
+            fallen: rows.iter().filter(|row| row.has_fallen()).map(Row::label).collect(),
+            unsound: unsound.map(Row::label).collect(),
+            json: rows.iter().map(|row| row.json(&self.name, results)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_sound_and_every_point_of_it_can_be_run() {
+        for (name, file) in FILES {
+            let figure = Transactions::parse(name, file).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(!figure.title().is_empty() && !figure.source().is_empty(), "{name}");
+            for series in &figure.figure.series {
+                let measured = series.points.len() * series.loads(Length::Full).len();
+                assert!(measured > 1, "{name}: nothing to compare");
+            }
+            let [full, short] = [Length::Full, Length::Short].map(|length| figure.tasks(length));
+            assert!(short.len() <= full.len(), "{name}");
+        }
+    }
+}
