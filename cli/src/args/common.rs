@@ -159,6 +159,10 @@ pub struct CommonArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Serves what happens while it runs at a socket, for lotus top: a line of JSON four times a
+    /// second.
+    #[arg(long, value_name = "SOCKET")]
+    pub live: Option<PathBuf>,
     /// Names of the flags on the command line.
     #[arg(skip)]
     pub(super) given: Vec<String>,
@@ -175,6 +179,7 @@ const OF_RUNNING_CLUSTERS: &[&str] = &[
     "routing",
     "audit",
     "json",
+    "live",
     // The shape of requests.
     "update-ratio",
     "zipf",

@@ -95,6 +95,10 @@ pub struct LockRunArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Serves what happens while it runs at a socket, for lotus top: a line of JSON four times a
+    /// second.
+    #[arg(long, value_name = "SOCKET")]
+    pub live: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

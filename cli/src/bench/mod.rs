@@ -41,7 +41,7 @@ use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 #[cfg(feature = "tcp")]
 use crate::config;
 use crate::show::outputs::{Outputs, Refused};
-use crate::show::watch::Watch;
+use crate::show::watch::{Shown, Watch};
 use crate::show::{Verdict, screen};
 use deploy::Place;
 
@@ -133,7 +133,17 @@ fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
 
 fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
-    let watch = Watch::start(coordinators, "committed");
+    let common = args.common();
+    let inside = options.load.in_flight.is_none() && common.cluster.is_none();
+    let shown = Shown {
+        at: common.live.as_deref(),
+        bench: args.workload.name(),
+        fabric: options.cluster.fabric.name(),
+        has_aborts: inside,
+        is_virtual: options.cluster.fabric == Fabric::Sim,
+    };
+    let watch = Watch::start(coordinators, "committed", shown);
+    let watch = watch.map_err(|error| BenchError::from(deploy::refused(&error)))?;
     let progress = &watch.progress;
     let outcome = match &args.workload {
         WorkloadArgs::Kvs(args) => {

@@ -10,6 +10,7 @@ mod cluster;
 mod common;
 mod floors;
 mod language;
+mod live;
 mod shm;
 mod sim;
 #[cfg(feature = "tcp")]
