@@ -37,7 +37,7 @@ mod workloads;
 
 pub use contract::engine::{AbortReason, TxnError};
 pub use contract::{audit, config, deployment, engine, stats, workload};
-pub use drive::{harness, progress};
+pub use drive::{harness, live, progress};
 pub use engines::{lotus, wrapper};
 pub use judge::{history, utilisation};
 pub use reports::{callgrind, origin, output, report, spread};

@@ -11,7 +11,7 @@
 //! A room imports only from rooms on lower floors:
 //! * this file, `cluster` and `fuzzing`: from arguments to the commands, and entry points for fuzz
 //!   targets;
-//! * `figures`;
+//! * `figures`; `top`: a running cluster or benchmark in a terminal;
 //! * `bench`, `chaos`, `check`, `sim`: the commands that run load, or judge it;
 //! * `operate`: an operator's commands for a cluster of processes, and for its data;
 //! * `apps`: the workloads of `lotus bench` as an application of such a cluster, and its clients;
@@ -28,6 +28,7 @@ mod figures;
 mod host;
 mod show;
 mod sim;
+mod top;
 
 #[cfg(feature = "tcp")]
 mod apps;
@@ -71,6 +72,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
         Command::Sim(args) => sim::run(args).map_err(|error| error.to_string()),
         Command::Figures(args) => figures::run(args).map_err(|error| error.to_string()),
+        Command::Top(args) => top::run(args).map(|()| Verdict::Sound),
         #[cfg(feature = "tcp")]
         Command::Cluster(args) => cluster::run(args),
         #[cfg(feature = "tcp")]

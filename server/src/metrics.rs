@@ -163,8 +163,8 @@ impl Scrape {
         gauge("nodes_expelled", "Nodes that were expelled and fenced", expelled)?;
         let takes_part = usize::from(self.figures.takes_part);
         gauge("takes_part", "1 while the node takes part in the cluster", takes_part)?;
-        let silent = self.node.host().silent_memory(self.node.index).len();
-        gauge("memory_nodes_silent", "Memory nodes that do not answer the node", silent)?;
+        let silent = self.node.host().silent_memory(self.node.index);
+        gauge("memory_nodes_silent", "Memory nodes that do not answer the node", silent.len())?;
         let MemoryStatus { nodes, copies, .. } = self.node.host().memory_known(self.node.index);
         let count = |what| nodes.iter().filter(|node| **node == what).count();
         let help = "Memory nodes that were lost and are not used any more";
@@ -175,6 +175,7 @@ impl Scrape {
         gauge("memory_nodes_out_of_reach", help, count(MemoryStanding::OutOfReach))?;
         let fewest = copies.into_iter().min().unwrap_or(0);
         gauge("copies", "Copies of each row that are in use, at least", fewest)?;
+        memory::encode_answers(encoder, nodes.len(), &silent)?;
         self.lease(encoder)
     }
 

@@ -55,6 +55,11 @@ pub trait Host {
     /// Number of the compute node, from zero, that owns the locks of a key.
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize;
 
+    /// Counts of the coordinator, and of its compute node, so far; zero for engines without.
+    fn activity(&self) -> Activity {
+        Activity::default()
+    }
+
     /// Orders that ownership of a key's shard moves to compute node `to`, without waiting for the
     /// move. Does nothing where locks have no owners.
     fn give(&self, _table: TableId, _key: &PrimaryKey, _to: usize) {}
@@ -249,6 +254,17 @@ pub struct Caches {
     pub version_tables: Hits,
     /// Address caches, for the places of version tables (LOTUS §5).
     pub addresses: Hits,
+}
+
+/// Counts of one coordinator since its start, for an observer of the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Activity {
+    /// Look-ups in the coordinator's caches.
+    pub caches: Caches,
+    /// Locks taken by its transactions; hits are those owned by its own node.
+    pub locks: Hits,
+    /// Shards that its node gave to others; zero on all coordinators of a node but the first.
+    pub shards: u64,
 }
 
 impl Sub for Caches {

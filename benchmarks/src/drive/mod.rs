@@ -4,5 +4,6 @@
 
 pub(crate) mod clients;
 pub mod harness;
+pub mod live;
 pub mod progress;
 pub(crate) mod worker;

@@ -5,7 +5,14 @@
 //! run.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::contract::deployment::Activity;
+use crate::contract::engine::AbortReason;
+use crate::drive::live::{Counters, Reading};
+
+/// Commits of a coordinator after which it shows its own counts again.
+const SHOWING: u64 = 64;
 
 /// A phase of a run; phases come in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +30,9 @@ pub enum Phase {
 }
 
 impl Phase {
+    const ALL: [Self; 5] =
+        [Self::Loading, Self::Running, Self::LookingUp, Self::Auditing, Self::Floor];
+
     /// The phase for display.
     pub const fn name(self) -> &'static str {
         match self {
@@ -43,6 +53,10 @@ pub struct Progress {
     enter: Box<dyn Fn(Phase) + Send + Sync>,
     /// Commits of one coordinator at which the run ends.
     most_commits: u64,
+    /// Counters of the coordinators for an observer, if there is one.
+    observed: Option<Box<[Counters]>>,
+    /// The last phase that was announced, as a place in [`Phase::ALL`].
+    phase: AtomicU8,
 }
 
 /// One coordinator's cache line (two, as processors fetch them in pairs).
@@ -58,7 +72,37 @@ impl Progress {
     pub fn new(coordinators: usize, enter: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         let coordinators = (0..coordinators).map(|_| ProgressLine::default()).collect();
         let (span, failure) = (OnceLock::new(), OnceLock::new());
-        Self { coordinators, span, failure, enter: Box::new(enter), most_commits: u64::MAX }
+        Self {
+            coordinators,
+            span,
+            failure,
+            enter: Box::new(enter),
+            most_commits: u64::MAX,
+            observed: None,
+            phase: AtomicU8::new(0),
+        }
+    }
+
+    /// Counts latencies, aborts and activity as well, for [`Self::read`].
+    #[must_use]
+    pub fn observed(self) -> Self {
+        let counters = self.coordinators.iter().map(|_| Counters::default()).collect();
+        Self { observed: Some(counters), ..self }
+    }
+
+    /// The counts so far; those of latencies and aborts stay zero unless [`Self::observed`].
+    pub fn read(&self) -> Reading {
+        let now = self.coordinators.iter().map(|line| line.now_ns.load(Ordering::Relaxed)).max();
+        let mut reading = Reading {
+            done: self.committed(),
+            now_ns: now.unwrap_or(0),
+            span: self.span.get().copied(),
+            phase: Phase::ALL[usize::from(self.phase.load(Ordering::Relaxed))].name(),
+            ..Reading::default()
+        };
+        let counters = self.observed.iter().flatten();
+        counters.for_each(|counters| counters.read_into(&mut reading));
+        reading
     }
 
     /// Ends the run at the latest when a coordinator has committed `commits` transactions, so that
@@ -101,6 +145,7 @@ impl Progress {
 
     /// Announces a new phase.
     pub fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
         (self.enter)(phase);
     }
 
@@ -119,11 +164,68 @@ impl Progress {
         line.committed.store(sum, Ordering::Relaxed);
         line.now_ns.store(now_ns, Ordering::Relaxed);
     }
+
+    /// Counts the latency of what was done, for an observer. The same callers as [`Self::tick`].
+    #[inline]
+    pub fn note_latency(&self, coordinator: usize, ns: u64) {
+        if let Some(observed) = &self.observed {
+            observed[coordinator].note_latency(ns);
+        }
+    }
+
+    /// Counts an aborted attempt, for an observer. The same callers as [`Self::tick`].
+    #[inline]
+    pub fn note_abort(&self, coordinator: usize, reason: AbortReason) {
+        if let Some(observed) = &self.observed {
+            observed[coordinator].note_abort(reason);
+        }
+    }
+
+    /// Counts a commit for an observer: its latency, and now and then what the coordinator has
+    /// counted by itself. The same callers as [`Self::tick`].
+    #[inline]
+    pub(crate) fn note_commit(
+        &self,
+        coordinator: usize,
+        latency_ns: u64,
+        activity: impl FnOnce() -> Activity,
+    ) {
+        if let Some(observed) = &self.observed {
+            observed[coordinator].note_latency(latency_ns);
+            let commits = self.coordinators[coordinator].committed.load(Ordering::Relaxed);
+            if commits.is_multiple_of(SHOWING) {
+                observed[coordinator].set_activity(&activity());
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_observer_reads_what_coordinators_count() {
+        let idle = Progress::new(1, |_| ());
+        idle.tick(0, 7, true);
+        idle.note_commit(0, 5, || unreachable!("there is no observer"));
+        idle.note_abort(0, AbortReason::Conflict);
+        let without = Reading { done: 1, now_ns: 7, phase: "loading", ..Reading::default() };
+        assert_eq!(idle.read(), without);
+        let observed = Progress::new(2, |_| ()).observed();
+        observed.enter(Phase::Auditing);
+        (0..SHOWING).for_each(|_| observed.tick(1, 9, true));
+        let before = observed.read();
+        assert_eq!((before.done, before.phase), (SHOWING, "auditing"));
+        observed.note_commit(1, 5, || Activity { shards: 3, ..Activity::default() });
+        observed.note_abort(0, AbortReason::Conflict);
+        assert_ne!(observed.read(), before);
+    }
+
+    #[test]
+    fn the_phases_are_in_their_order() {
+        assert!(Phase::ALL.iter().enumerate().all(|(at, phase)| *phase as usize == at));
+    }
 
     #[test]
     fn it_sums_over_coordinators_and_stops_at_one() {

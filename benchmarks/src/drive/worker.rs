@@ -203,8 +203,10 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             self.run.progress.tick(coordinator, end_ns, committed);
             match outcome {
                 CallOutcome::Committed(effect) => {
-                    let latency_ns = counts.then(|| end_ns.saturating_sub(call.issued_ns));
-                    self.tally.commit(kind, latency_ns, effect);
+                    let latency_ns = end_ns.saturating_sub(call.issued_ns);
+                    self.tally.commit(kind, counts.then_some(latency_ns), effect);
+                    let activity = || self.host.activity();
+                    self.run.progress.note_commit(coordinator, latency_ns, activity);
                     self.tally.note_commit(self.window.counts_from_ns, end_ns);
                     return end_ns;
                 }
@@ -213,6 +215,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                     return end_ns;
                 }
                 CallOutcome::Aborted(reason) => {
+                    self.run.progress.note_abort(coordinator, reason);
                     let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
                     *seen += u64::from(counts);
                     if reason.drops_request() || self.is_over(call, end_ns) {

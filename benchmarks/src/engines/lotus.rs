@@ -25,14 +25,15 @@ use crate::contract::config::{
     Timestamps, Visible,
 };
 use crate::contract::deployment::{
-    Caches, DeployError, Deployment, Hits, Host, Memory, Ownership, Replay, RowSource, RowVisitor,
-    Seat, Traffic,
+    Activity, Caches, DeployError, Deployment, Host, Memory, Ownership, Replay, RowSource,
+    RowVisitor, Seat, Traffic,
 };
 use crate::contract::engine::{
     AbortReason, Finish, Isolation, Item, KeyRange, Ordered, Receipt, StoredRow, Txn, TxnEngine,
     TxnError, TxnKind,
 };
 use crate::contract::workload::Workload;
+use crate::engines::counts;
 use crate::judge::history::{Log, Operation, Recorded};
 
 /// Limit of verbs that each coordinator records for the floor.
@@ -254,16 +255,14 @@ impl<M: Machines> Deployment for Embedded<M> {
     }
 
     fn caches(&self) -> Caches {
-        let counted = self.cluster.cache_counters().unwrap_or_default();
-        let hits = |lotus::Hits { lookups, hits }| Hits { lookups, hits };
-        Caches { version_tables: hits(counted.version_tables), addresses: hits(counted.addresses) }
+        counts::caches(self.cluster.cache_counters().unwrap_or_default())
     }
 
     fn ownership(&self) -> Ownership {
-        let lotus::Hits { lookups, hits } = self.cluster.cache_counters().unwrap_or_default().locks;
+        let counted = self.cluster.cache_counters().unwrap_or_default();
         let moves = self.cluster.move_counters();
         Ownership {
-            locks: Hits { lookups, hits },
+            locks: counts::hits(counted.locks),
             hand_overs: moves.hand_overs,
             shards: moves.shards,
             stragglers: moves.stragglers,
@@ -430,6 +429,10 @@ impl Host for Slot {
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
         // The harness asks only about tables that it has created.
         self.view.owner_of(table, key).unwrap_or(0)
+    }
+
+    fn activity(&self) -> Activity {
+        counts::activity(&self.view)
     }
 
     fn give(&self, table: TableId, key: &PrimaryKey, to: usize) {

@@ -2,6 +2,7 @@
 //!
 //! Imports from `contract` and `judge`. It knows no workload by name.
 
+mod counts;
 pub mod lotus;
 #[cfg(test)]
 pub(crate) mod reference;

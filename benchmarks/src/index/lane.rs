@@ -92,7 +92,7 @@ impl<A: Access> Work for Visits<A> {
             false => self.search(key).await?,
         }
         let ended = executor.now();
-        self.seat.tick(ended);
+        self.seat.tick(began, ended);
         if began >= self.seat.times().counts_from {
             let (tally, ns) = (&mut *tally.borrow_mut(), nanos(began, ended));
             tally.operations += 1;

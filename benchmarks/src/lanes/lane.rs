@@ -126,8 +126,9 @@ impl<A: Access> Seat<A> {
     }
 
     /// Counts something that was done, for those who watch.
-    pub(crate) fn tick(&self, now: Nanos) {
+    pub(crate) fn tick(&self, began: Nanos, now: Nanos) {
         self.run.progress.tick(self.index, now.0, true);
+        self.run.progress.note_latency(self.index, now.0.saturating_sub(began.0));
     }
 
     /// Whether something outside of the run has made it worthless. Then nothing is waited for: a

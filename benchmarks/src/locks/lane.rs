@@ -169,7 +169,7 @@ impl<A: Access> Locking<A> {
         let leaves = if uses || !stays.is_zero() { executor.now() } else { held };
         let released = self.seat.client().release(hold).await;
         let ended = executor.now();
-        self.seat.tick(ended);
+        self.seat.tick(began, ended);
         let tally = &mut *tally.borrow_mut();
         tally.fairness = tally.fairness.max(fairness.unwrap_or_default());
         let was_lost = released == Err(NotHeld::Reset);

@@ -439,6 +439,7 @@ impl<W: Workload> Load<W> {
                     seen.tally.commit(made.kind, counts.then_some(latency_ns), effect);
                     // All applications share this thread, so one progress counter serves all.
                     self.progress.tick(0, now.0, true);
+                    self.progress.note_latency(0, latency_ns);
                 }
                 Err(error) => {
                     let goes_on = self.ids.is_some() && a_fault_explains(&error);

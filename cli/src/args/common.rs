@@ -174,6 +174,10 @@ pub struct CommonArgs {
     /// Shows no progress: the caller shows its own.
     #[arg(skip)]
     pub quiet: bool,
+    /// Serves what happens while it runs at a socket, for lotus top: a line of JSON four times a
+    /// second.
+    #[arg(long, value_name = "SOCKET")]
+    pub live: Option<PathBuf>,
     /// Names of the flags on the command line.
     #[arg(skip)]
     pub(super) given: Vec<String>,
@@ -190,6 +194,7 @@ const OF_RUNNING_CLUSTERS: &[&str] = &[
     "routing",
     "audit",
     "json",
+    "live",
     // The shape of requests.
     "update-ratio",
     "zipf",

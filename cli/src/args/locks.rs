@@ -98,6 +98,10 @@ pub struct LockRunArgs {
     /// Shows no progress: the caller shows its own.
     #[arg(skip)]
     pub quiet: bool,
+    /// Serves what happens while it runs at a socket, for lotus top: a line of JSON four times a
+    /// second.
+    #[arg(long, value_name = "SOCKET")]
+    pub live: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

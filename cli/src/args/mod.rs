@@ -10,6 +10,7 @@ mod engine;
 mod locks;
 #[cfg(feature = "tcp")]
 mod rows;
+mod top;
 mod tree;
 mod values;
 mod workload;
@@ -31,6 +32,7 @@ use lotus_locks::systems::Kind;
 use lotus_node::command_line::NodeCommand;
 #[cfg(feature = "tcp")]
 pub use rows::{DelArgs, Format, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs, TablesArgs};
+pub use top::TopArgs;
 pub use tree::TreeArgs;
 use values::{count, one_of};
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs, YcsbArgs};
@@ -89,6 +91,9 @@ pub enum Command {
     /// Runs experiments of the papers in simulation, and sets them beside what was published.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
+    /// Shows a running cluster or benchmark in the terminal, as it goes on.
+    #[command(arg_required_else_help = true)]
+    Top(TopArgs),
     /// Starts and stops a cluster of processes, and shows its status.
     #[cfg(feature = "tcp")]
     #[command(arg_required_else_help = true)]
@@ -382,6 +387,17 @@ impl BenchArgs {
 }
 
 impl WorkloadArgs {
+    /// Name of the workload.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Kvs(_) => "kvs",
+            Self::Smallbank(_) => "smallbank",
+            Self::Tatp(_) => "tatp",
+            Self::Tpcc(_) => "tpcc",
+            Self::Ycsb(_) => "ycsb",
+        }
+    }
+
     /// The flags that every workload has.
     pub fn common_mut(&mut self) -> &mut CommonArgs {
         match self {

@@ -25,7 +25,7 @@ use serde_json::json;
 use super::deploy;
 use crate::args::{LockRunArgs, SystemArgs};
 use crate::show::Verdict;
-use crate::show::watch::Watch;
+use crate::show::watch::{Shown, Watch};
 
 /// The node numbered 0 has the locks.
 const MEMORY_NODES: usize = 1;
@@ -58,9 +58,19 @@ pub(super) trait Load {
 /// [`BenchError`] if there is no result.
 pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Outcome, BenchError> {
     let coordinators = args.cns * args.threads;
+    let bench = format!("locks {}", load.clients().choice.kind);
+    let shown = Shown {
+        at: args.live.as_deref(),
+        bench: &bench,
+        fabric: args.fabric.name(),
+        has_aborts: false,
+        is_virtual: args.fabric == Fabric::Sim,
+    };
     let watch = match args.quiet {
         true => Watch::unseen(coordinators),
-        false => Watch::start(coordinators, L::DONE),
+        false => {
+            Watch::start(coordinators, L::DONE, shown).map_err(|error| deploy::refused(&error))?
+        }
     };
     let (nodes, progress) = (load.clients().nodes(), &watch.progress);
     let outcome = match args.fabric {

@@ -46,7 +46,7 @@ use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 use crate::config;
 use crate::host::origin;
 use crate::show::outputs::{Outputs, Refused};
-use crate::show::watch::Watch;
+use crate::show::watch::{Shown, Watch};
 use crate::show::{Verdict, screen};
 use deploy::Place;
 
@@ -143,9 +143,19 @@ fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
 
 fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
-    let watch = match args.common().quiet {
+    let common = args.common();
+    let inside = options.load.in_flight.is_none() && common.cluster.is_none();
+    let shown = Shown {
+        at: common.live.as_deref(),
+        bench: args.workload.name(),
+        fabric: options.cluster.fabric.name(),
+        has_aborts: inside,
+        is_virtual: options.cluster.fabric == Fabric::Sim,
+    };
+    let watch = match common.quiet {
         true => Watch::unseen(coordinators),
-        false => Watch::start(coordinators, "committed"),
+        false => Watch::start(coordinators, "committed", shown)
+            .map_err(|error| BenchError::from(deploy::refused(&error)))?,
     };
     let progress = &watch.progress;
     let outcome = match &args.workload {

@@ -10,7 +10,7 @@
 
 mod bytes;
 pub mod commands;
-mod memory;
+pub mod memory;
 pub mod ranges;
 pub mod rows;
 pub mod shards;

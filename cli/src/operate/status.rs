@@ -144,6 +144,23 @@ pub struct Survey<'a> {
     nodes: Vec<Known>,
 }
 
+/// State of a cluster as far as it can be learnt without asking its nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outline {
+    /// Whether the authority answers, in a word.
+    pub authority: &'static str,
+    /// Reason why it does not.
+    pub reason: Option<String>,
+    /// Epoch of the membership.
+    pub epoch: Option<u32>,
+    /// Minimum number of copies of any row on memory nodes that are in use.
+    pub copies: Option<usize>,
+    /// Whether all data is there, in words.
+    pub data: Option<&'static str>,
+    /// State of each node, in a word.
+    pub states: Vec<(NodeName, &'static str)>,
+}
+
 /// State of one node.
 struct Known {
     node: NodeName,
@@ -253,6 +270,22 @@ impl<'a> Survey<'a> {
         self.nodes.iter().find(|one| one.node == node).map_or("unknown", |one| one.state)
     }
 
+    /// The survey without its details.
+    pub fn outline(&self) -> Outline {
+        Outline {
+            authority: self.refused.as_ref().map_or("answers", |(word, _)| word),
+            reason: self.refused.as_ref().map(|(_, why)| why.clone()),
+            epoch: self.members.as_ref().map(|now| now.epoch().0),
+            copies: self.copies,
+            data: self.data.as_ref().map(|data| match data {
+                Data::Loaded => "loaded",
+                Data::Loading { .. } => "not loaded yet",
+                Data::CutShort { .. } => "not whole",
+            }),
+            states: self.nodes.iter().map(|one| (one.node, one.state)).collect(),
+        }
+    }
+
     /// Adds what compute nodes have reported of themselves, and of memory nodes.
     fn with_figures(mut self, asked: &[NodeName], said: &[Option<Figures>]) -> Self {
         let silent = said.iter().flatten().fold(0, |all, one| all | one.silent);
@@ -286,20 +319,19 @@ impl<'a> Survey<'a> {
                 state: one.state,
             }
         };
-        let (data, cut_short) = match self.data.clone() {
-            None => (None, None),
-            Some(Data::Loaded) => (Some("loaded"), None),
-            Some(Data::Loading { .. }) => (Some("not loaded yet"), None),
-            Some(Data::CutShort { why }) => (Some("not whole"), Some(why)),
+        let cut_short = match &self.data {
+            Some(Data::CutShort { why }) => Some(why.clone()),
+            _ => None,
         };
+        let Outline { authority, reason, epoch, copies, data, .. } = self.outline();
         Status {
             healthy: self.all_serve(),
             data,
             cut_short,
-            authority: self.refused.as_ref().map_or("answers", |(word, _)| word),
-            reason: self.refused.as_ref().map(|(_, why)| why.clone()),
-            epoch: self.members.as_ref().map(|now| now.epoch().0),
-            copies: self.copies,
+            authority,
+            reason,
+            epoch,
+            copies,
             memory_used: None,
             groups: Vec::new(),
             nodes: self.nodes.iter().map(node).collect(),
@@ -383,7 +415,8 @@ pub struct Addresses {
     /// Address for other nodes.
     pub address: Option<HostPort>,
     client: Option<HostPort>,
-    metrics: Option<HostPort>,
+    /// Address of its metrics.
+    pub metrics: Option<HostPort>,
 }
 
 impl Addresses {

@@ -2,10 +2,12 @@
 //!
 //! * `verdict`: the result, from which the exit code follows; `screen`: text and JSON; `outputs`:
 //!   files for results;
-//! * `watch`, `steps`: progress of a benchmark or a check, and of a command with steps.
+//! * `watch`, `steps`: progress of a benchmark or a check, and of a command with steps; `live`:
+//!   that of a benchmark for other processes.
 //!
 //! Not here: tables and reports, which each command makes itself.
 
+pub mod live;
 pub mod outputs;
 pub mod screen;
 #[cfg(feature = "tcp")]

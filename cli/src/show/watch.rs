@@ -5,11 +5,15 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use lotus_benchmarks::live::LiveTitle;
 use lotus_benchmarks::progress::{Phase, Progress};
+
+use super::live::{Live, LiveError, LiveSocket};
 
 const REDRAW: Duration = Duration::from_millis(200);
 /// Characters of the gauge.
@@ -22,34 +26,70 @@ pub struct Watch {
     /// Progress for the harness to report to.
     pub progress: Arc<Progress>,
     bar: Option<ProgressBar>,
+    live: Option<Live>,
 }
 
 impl Watch {
     /// Starts watching a run on this many coordinators. `done` says of what they count that it is
     /// done: committed, or released.
-    pub fn start(coordinators: usize, done: &'static str) -> Self {
-        if !io::stderr().is_terminal() {
+    ///
+    /// # Errors
+    /// [`LiveError`]: it is to be shown at a socket, too, which is refused.
+    pub fn start(
+        coordinators: usize,
+        done: &'static str,
+        shown: Shown<'_>,
+    ) -> Result<Self, LiveError> {
+        let socket = shown.at.map(LiveSocket::open).transpose()?;
+        let observed = |progress: Progress| {
+            Arc::new(if socket.is_some() { progress.observed() } else { progress })
+        };
+        let (progress, bar) = if io::stderr().is_terminal() {
+            let bar = ProgressBar::new_spinner();
+            let messages = bar.clone();
+            let tell = move |phase: Phase| messages.set_message(phase.name());
+            let progress = observed(Progress::new(coordinators, tell));
+            bar.set_style(style(&progress, done));
+            bar.enable_steady_tick(REDRAW);
+            (progress, Some(bar))
+        } else {
             // A closed standard error is ignored.
             let tell = |phase: Phase| drop(writeln!(io::stderr(), "{}", phase.name()));
-            return Self { progress: Arc::new(Progress::new(coordinators, tell)), bar: None };
-        }
-        let bar = ProgressBar::new_spinner();
-        let messages = bar.clone();
-        let tell = move |phase: Phase| messages.set_message(phase.name());
-        let progress = Arc::new(Progress::new(coordinators, tell));
-        bar.set_style(style(&progress, done));
-        bar.enable_steady_tick(REDRAW);
-        Self { progress, bar: Some(bar) }
+            (observed(Progress::new(coordinators, tell)), None)
+        };
+        let Shown { bench, fabric, has_aborts, is_virtual, .. } = shown;
+        let (bench, fabric) = (bench.to_owned(), fabric.to_owned());
+        let title = LiveTitle { bench, fabric, counted: done, has_aborts };
+        let live = socket
+            .map(|socket| Live::start(socket, title, Arc::clone(&progress), is_virtual))
+            .transpose()?;
+        Ok(Self { progress, bar, live })
     }
 
     /// Watches a run without showing anything, for a caller that shows its own progress.
     pub fn unseen(coordinators: usize) -> Self {
-        Self { progress: Arc::new(Progress::new(coordinators, |_| ())), bar: None }
+        Self { progress: Arc::new(Progress::new(coordinators, |_| ())), bar: None, live: None }
     }
+}
+
+/// How a run is shown at a socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Path of the socket, if it is.
+    pub at: Option<&'a Path>,
+    /// Name of the benchmark.
+    pub bench: &'a str,
+    /// Name of the fabric.
+    pub fabric: &'a str,
+    /// Whether the run counts aborts.
+    pub has_aborts: bool,
+    /// Whether its time is simulated.
+    pub is_virtual: bool,
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        drop(self.live.take());
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

@@ -398,3 +398,29 @@ fn a_folder_that_is_no_report_is_refused_and_left_alone() {
     assert_eq!(fs::read_dir(&other).expect("readable").count(), 1);
     assert_eq!(fs::read_dir(&full).expect("readable").count(), 2);
 }
+
+#[test]
+fn top_needs_a_terminal_and_something_to_show() {
+    let scratch = Scratch::new("top");
+    let file = scratch.path("neither.txt");
+    fs::write(&file, "half a fi").expect("it is ours");
+    let folder = scratch.path("");
+    let missing = scratch.path("missing.toml");
+    let cases: &[(&[&str], &str)] = &[
+        (&[&file], "standard output is none; --once prints a frame"),
+        (&[&missing, "--once"], "missing.toml: No such file"),
+        (&[&folder, "--once"], "neither the description of a cluster nor a socket"),
+        (&["/dev/null", "--once"], "neither the description of a cluster nor a socket"),
+        (&[&file, "--once"], "is no socket, and no description of a cluster: "),
+        (&[&file, "--once", "--interval", "0"], "from 0.1 to 60 seconds"),
+        (&[&file, "--once", "--interval", "nan"], "from 0.1 to 60 seconds"),
+        (&[&file, "--once", "--interval", "soon"], "not a number of seconds"),
+    ];
+    for (arguments, said) in cases {
+        let refused = refusal(&[&["top"], *arguments].concat());
+        assert!(refused.contains(said), "{refused}");
+    }
+    let refused = refusal(&bench("kvs", &["--secs", "1", "--live", &file]));
+    assert!(refused.contains("exists and is no socket"), "{refused}");
+    assert_eq!(fs::read_to_string(&file).expect("it is left alone"), "half a fi");
+}

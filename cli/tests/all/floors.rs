@@ -54,8 +54,8 @@ const FLOORS: [(&str, &[&str]); 7] = [
     (
         "cli",
         &[
-            "fuzzing", "cluster", "figures", "chaos", "bench", "sim", "check", "operate", "apps",
-            "host", "config", "args", "show",
+            "fuzzing", "cluster", "figures", "top", "chaos", "bench", "sim", "check", "operate",
+            "apps", "host", "config", "args", "show",
         ],
     ),
     (

@@ -11,6 +11,7 @@ mod common;
 mod figures;
 mod floors;
 mod language;
+mod live;
 mod shm;
 mod sim;
 #[cfg(feature = "tcp")]

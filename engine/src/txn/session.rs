@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
@@ -14,6 +15,7 @@ use rand::Rng;
 use crate::api::cache_counters::CacheCounters;
 use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
+use crate::api::moves::MoveCounters;
 use crate::api::seat::Seat;
 use crate::node::coordinator::{self, Coordinator};
 use crate::txn::body::Mode;
@@ -170,6 +172,17 @@ impl SessionView {
     pub fn seat(&self) -> Seat {
         let coordinator = &self.slot.coordinator;
         Seat { compute_node: coordinator.node.index, thread: coordinator.thread }
+    }
+
+    /// Returns the look-ups in this coordinator's caches so far.
+    pub fn cache_counters(&self) -> CacheCounters {
+        self.slot.coordinator.caches.get()
+    }
+
+    /// Returns the hand-overs of this compute node's shards so far.
+    pub fn move_counters(&self) -> MoveCounters {
+        let moves = &self.slot.coordinator.node.moves;
+        *moves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the place of the compute node that owns the locks of a row.

@@ -80,6 +80,18 @@ pub(super) fn encode(
     gauge(encoder, "table_rows_age_seconds", help, rows.age.as_secs_f64())
 }
 
+/// Encodes which of so many memory nodes answer the node.
+pub(super) fn encode_answers(
+    encoder: &mut DescriptorEncoder<'_>,
+    nodes: usize,
+    silent: &[usize],
+) -> fmt::Result {
+    let help = "1 for a memory node that answers the node or was given up, 0 for a silent one";
+    let answers = |at: usize| (format!("mn-{at}"), u64::from(!silent.contains(&at)));
+    let values: Vec<_> = (0..nodes).map(answers).collect();
+    gauges(encoder, ("memory_node_answers", None), help, "memory_node", &values)
+}
+
 /// Encodes what memory nodes and replica groups have.
 fn pool(encoder: &mut DescriptorEncoder<'_>, figures: &MemoryFigures) -> fmt::Result {
     let nodes = |of: fn(&NodeMemory) -> u64| -> Vec<(String, u64)> {

@@ -91,6 +91,7 @@ fn what_has_happened_can_be_seen() {
         ("lotus_takes_part", 1.0),
         ("lotus_nodes_expelled", 0.0),
         ("lotus_memory_nodes_silent", 0.0),
+        ("lotus_memory_node_answers{memory_node=\"mn-0\"}", 1.0),
         ("lotus_memory_nodes_lost", 0.0),
         ("lotus_memory_nodes_joining", 0.0),
         ("lotus_memory_nodes_out_of_reach", 0.0),

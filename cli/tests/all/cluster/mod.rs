@@ -6,6 +6,7 @@ mod lock_systems;
 mod rows;
 mod tables;
 mod told;
+mod top;
 mod walkthrough;
 
 use std::fs;
