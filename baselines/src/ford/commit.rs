@@ -9,9 +9,9 @@ use lotus_fabric::verbs::Buffer;
 
 use super::item::{self, HEADER_WORDS, Header, INVISIBLE, LOCK_AT, VERSION_AT, WORD};
 use super::txn::{FordTxn, Known, broken};
-use crate::store::SHARED_REGION;
 use crate::store::rows::{Access, CONFLICT, Change, Row};
 use crate::store::search::may_have_come;
+use crate::store::{Locking, SHARED_REGION};
 
 /// What is read of a row again.
 #[derive(Clone, Copy)]
@@ -82,7 +82,8 @@ impl FordTxn {
     fn post_again(&self, row: &Row<Known>) -> ((Again, Posted, Option<Buffer>, Buffer), bool) {
         let table = self.table(row.table);
         let mut batch = self.seat.lane.batch();
-        let locks = row.access > Access::Read;
+        let is_on = self.seat.store.options.locking == Locking::On;
+        let locks = is_on && row.access > Access::Read;
         let (again, lock, read) = match (row.engine.slot, row.engine.absent_in) {
             (Some(slot), absent_in) => {
                 let at = table.slot(self.seat.store.homes(table, slot).primary, slot);

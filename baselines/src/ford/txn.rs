@@ -20,7 +20,7 @@ use crate::store::index::SlotNumber;
 use crate::store::rows::{Access, CONFLICT, Row, Rows, Value};
 use crate::store::search::{Found, search};
 use crate::store::seat::Seat;
-use crate::store::{Faults, SHARED_REGION, Table};
+use crate::store::{Faults, Locking, SHARED_REGION, Table};
 
 /// Bytes of the log of one coroutine, a ring.
 const LOG_BYTES: u64 = 128 << 10;
@@ -148,7 +148,9 @@ impl FordTxn {
 
     /// Whether a lock is another's, where locks are heeded.
     pub(super) fn is_shut_out(&self, lock: u64) -> bool {
-        self.faults == Faults::Mended && lock != 0 && lock != self.id.raw()
+        let heeds = self.faults == Faults::Mended;
+        let heeds = heeds && self.seat.store.options.locking == Locking::On;
+        heeds && lock != 0 && lock != self.id.raw()
     }
 
     fn first_step(&self, row: &Row<Known>) -> (Option<SlotNumber>, Step) {
@@ -178,7 +180,8 @@ impl FordTxn {
                 let slot = row.engine.slot.expect("it is known");
                 let node = self.seat.store.homes(table, slot).primary;
                 let addr = table.slot(node, slot);
-                if matches!(step, Step::LockAndItem) {
+                let is_on = self.seat.store.options.locking == Locking::On;
+                if is_on && matches!(step, Step::LockAndItem) {
                     let lock = addr.plus((LOCK_AT * WORD) as u64);
                     buffers[0] = batch.compare_and_swap(lock, 0, self.id.raw());
                 }
@@ -200,7 +203,10 @@ impl FordTxn {
         match step {
             Step::Bucket(bucket) => self.search(at, bucket, words),
             Step::LockAndItem => {
-                let held = done.words(lock)[0];
+                let held = match self.seat.store.options.locking {
+                    Locking::On => done.words(lock)[0],
+                    Locking::Off => 0,
+                };
                 if held != 0 && held != self.id.raw() {
                     return Err(CONFLICT);
                 }

@@ -5,8 +5,8 @@ use lotus_benchmarks::engine::{Isolation, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
 
 use super::row::{Cell, Cvt, MAX_CELLS};
-use crate::store::Faults;
 use crate::store::rows::{Access, CONFLICT};
+use crate::store::{Faults, Locking};
 
 /// A transaction, as far as its decisions go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +17,7 @@ pub(crate) struct Reader {
     /// Its id, as lock words have it.
     pub(crate) id: u64,
     pub(crate) faults: Faults,
+    pub(crate) locking: Locking,
 }
 
 impl Reader {
@@ -27,7 +28,8 @@ impl Reader {
     /// Whether a lock is held by another transaction that must be heeded. The program as published
     /// takes no notice of locks where it takes none itself.
     pub(crate) fn is_shut_out(&self, lock: u64) -> bool {
-        self.faults == Faults::Mended && lock != 0 && lock != self.id
+        let heeds = self.faults == Faults::Mended && self.locking == Locking::On;
+        heeds && lock != 0 && lock != self.id
     }
 
     /// The version that this transaction reads of a row that it has locked (`access`) or only
@@ -127,7 +129,7 @@ mod tests {
     }
 
     fn reader(kind: TxnKind, faults: Faults) -> Reader {
-        Reader { kind, start: 10, id: 77, faults }
+        Reader { kind, start: 10, id: 77, faults, locking: Locking::On }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::store::index::SlotNumber;
 use crate::store::rows::{Access, CONFLICT, Row, Rows, Value};
 use crate::store::search::{Found, search};
 use crate::store::seat::Seat;
-use crate::store::{Faults, Table};
+use crate::store::{Faults, Locking, Table};
 
 /// What Motor knows of a row of a transaction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,11 +109,11 @@ impl TxnEngine for Session {
         self.attempts += 1;
         let id = self.seat.txn_id(self.task, self.attempts);
         let start = self.seat.store.clock.latest().raw();
-        let faults = self.seat.store.options.faults;
+        let crate::Options { faults, locking, .. } = self.seat.store.options;
         let scratch = self.spare.take().unwrap_or_default();
         Ok(MotorTxn {
             seat: Rc::clone(&self.seat),
-            reader: Reader { kind, start, id: id.raw(), faults },
+            reader: Reader { kind, start, id: id.raw(), faults, locking },
             scratch,
             spare: Rc::clone(&self.spare),
         })
@@ -173,7 +173,8 @@ impl MotorTxn {
                 known.engine.slot.expect("a step that needs the slot comes when it is known");
             let node = self.seat.store.homes(table, slot).primary;
             let at = table.slot(node, slot);
-            if matches!(step, Step::Lock | Step::LockAndValue | Step::Claim) {
+            let locks = matches!(step, Step::Lock | Step::LockAndValue | Step::Claim);
+            if locks && self.reader.locking == Locking::On {
                 let lock = at.plus((LOCK_AT * WORD) as u64);
                 buffers[0] = batch.compare_and_swap(lock, 0, self.reader.id);
             }
@@ -205,7 +206,10 @@ impl MotorTxn {
             Step::Bucket(bucket) => self.search(flight.row, bucket, done.words(flight.slot)),
             Step::Cvt => self.judge(flight.row, done.words(flight.slot)),
             Step::Lock | Step::LockAndValue | Step::Claim => {
-                let held = done.words(flight.lock)[0];
+                let held = match self.reader.locking {
+                    Locking::On => done.words(flight.lock)[0],
+                    Locking::Off => 0,
+                };
                 let row = self.scratch.rows.get(flight.row);
                 // Also held if this row is locked again, to be written after it was inserted.
                 if held != 0 && held != self.reader.id {
@@ -311,7 +315,10 @@ impl MotorTxn {
         if seen.bytes as usize > (shape.content_words - 1) * WORD {
             return Err(TxnError::Fatal(format!("a value of {} bytes", seen.bytes)));
         }
-        let Some(content) = shape.content_of(done.words(flight.value), newest) else {
+        let value = done.words(flight.value);
+        // Without locks, two writers may leave the value of one beside the cell of the other.
+        let newest = if self.reader.locking == Locking::Off { value[0] } else { newest };
+        let Some(content) = shape.content_of(value, newest) else {
             self.seat.note_torn();
             return Err(CONFLICT);
         };

@@ -59,8 +59,21 @@ pub struct Options {
     pub known: Known,
     /// Whether the engine is as published, faults included.
     pub faults: Faults,
+    /// Whether locks are taken.
+    pub locking: Locking,
     /// What is FORD's own.
     pub ford: FordOptions,
+}
+
+/// Whether an engine takes locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Locking {
+    /// It does: the default.
+    #[default]
+    On,
+    /// No compare-and-swap is posted, and every lock counts as got. Updates are lost: this is to
+    /// measure what the compare-and-swaps cost (LOTUS §2.2, Figure 3).
+    Off,
 }
 
 /// Options of FORD.

@@ -108,6 +108,8 @@ pub struct BaselineConfig {
     pub primaries: Primaries,
     /// Whether the engine has the faults that its publication has.
     pub as_published: bool,
+    /// Whether no locks are taken, so that updates are lost.
+    pub unlocked: bool,
     /// Least bytes of an item of FORD.
     pub item_bytes: usize,
     /// Whether commits of FORD read back what they have written to backups.

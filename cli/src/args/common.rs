@@ -263,7 +263,7 @@ impl CommonArgs {
                 self.threads, self.coroutines
             ));
         }
-        self.engine.check(self.fabric, &self.given)?;
+        self.engine.check((self.fabric, self.audit), &self.given)?;
         if self.profile.is_some() && self.fabric != Fabric::Sim {
             return Err("--profile makes sense with --fabric sim only".to_owned());
         }

@@ -32,7 +32,7 @@ const OF_LOTUS: &[&str] = &[
     "floor",
 ];
 /// Flags that Lotus has no use for.
-const OF_OTHERS: &[&str] = &["placement", "as-published", "item-bytes", "flush"];
+const OF_OTHERS: &[&str] = &["placement", "as-published", "unlocked", "item-bytes", "flush"];
 /// Flags that FORD has no use for.
 const NOT_OF_FORD: &[&str] = &["isolation", "versions"];
 /// Flags that only FORD has a use for.
@@ -53,6 +53,10 @@ pub struct EngineArgs {
     /// validation that heed no locks (not for lotus).
     #[arg(long)]
     pub as_published: bool,
+    /// Takes no locks, and loses updates: to measure what locks cost. Needs --audit no (not for
+    /// lotus).
+    #[arg(long)]
+    pub unlocked: bool,
     /// Least bytes of an item, key and value with their header (for ford) [default: as many as the
     /// longest value of the workload needs; its own program has 720].
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
@@ -65,7 +69,14 @@ pub struct EngineArgs {
 
 impl EngineArgs {
     /// Refuses flags and fabrics that the engine cannot do.
-    pub(super) fn check(&self, fabric: Fabric, given: &[String]) -> Result<(), String> {
+    pub(super) fn check(
+        &self,
+        (fabric, audit): (Fabric, bool),
+        given: &[String],
+    ) -> Result<(), String> {
+        if self.unlocked && audit {
+            return Err("--unlocked loses updates, which an audit finds: say --audit no".to_owned());
+        }
         let engine = self.engine.name();
         let (wrong, only) = match self.engine {
             Engine::Lotus => (OF_OTHERS, "engines other than lotus"),
@@ -123,9 +134,9 @@ impl EngineArgs {
     }
 
     pub(super) fn config(&self) -> Option<BaselineConfig> {
-        let Self { placement: primaries, as_published, item_bytes, flush, .. } = *self;
+        let Self { placement: primaries, as_published, unlocked, item_bytes, flush, .. } = *self;
         let item_bytes = usize::from(item_bytes);
-        let config = BaselineConfig { primaries, as_published, item_bytes, flush };
+        let config = BaselineConfig { primaries, as_published, unlocked, item_bytes, flush };
         (self.engine != Engine::Lotus).then_some(config)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lotus_baselines::{
-    Engine as Baseline, Faults, FordOptions, Known, Options as BaselineOptions, Size,
+    Engine as Baseline, Faults, FordOptions, Known, Locking, Options as BaselineOptions, Size,
 };
 use lotus_benchmarks::config::{AddressCache, BaselineConfig, Engine, Fabric, Primaries};
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
@@ -40,6 +40,7 @@ pub(super) fn run<W: Workload>(
             AddressCache::Cold | AddressCache::PerThread => Known::Nothing,
         },
         faults: if config.as_published { Faults::AsPublished } else { Faults::Mended },
+        locking: if config.unlocked { Locking::Off } else { Locking::On },
         ford: FordOptions { item_bytes: config.item_bytes, flush: config.flush },
     };
     let engine = match cluster.engine {

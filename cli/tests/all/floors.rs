@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 7] = [
+const FLOORS: [(&str, &[&str]); 8] = [
     ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
     (
         "engine",
@@ -51,6 +51,7 @@ const FLOORS: [(&str, &[&str]); 7] = [
             "contract",
         ],
     ),
+    ("baselines", &["bench", "motor", "ford", "store"]),
     (
         "cli",
         &[
