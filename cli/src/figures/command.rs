@@ -35,6 +35,11 @@ impl CommandLine {
         }
     }
 
+    /// Removes flags, with their values.
+    pub(super) fn remove(&mut self, flags: &[&str]) {
+        self.flags.retain(|(flag, _)| !flags.contains(&flag.as_str()));
+    }
+
     /// All words, in order.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> {
         let flags = self.flags.iter();
@@ -65,5 +70,8 @@ mod tests {
             assert_eq!(line.typed(), *expected);
             assert_eq!(CommandLine::of([*expected]), line);
         }
+        let mut line = CommandLine::of(["kvs --keys 5 --floor --zipf 1"]);
+        line.remove(&["--keys", "--floor", "--rate"]);
+        assert_eq!(line.typed(), "kvs --zipf 1");
     }
 }

@@ -17,8 +17,26 @@ use crate::figures::without;
 pub(crate) const TESTBED: &str = "--fabric sim --profile cx3-56g --cns 9 --mns 3 --replicas 3 \
                                   --threads 10 --coroutines 6 --inline never \
                                   --lock-table 3276800 --secs 0.05 --warmup 0.05";
-/// Flags of the short mode, unless a figure has others.
-const SHORT: &str = "--secs 0.005 --warmup 0.005";
+/// Flags of the short mode, unless a figure has others. Shorter warm-ups would show the first 20 ms
+/// of SmallBank, which compare-and-swaps on the memory nodes bound.
+const SHORT: &str = "--secs 0.005 --warmup 0.025";
+/// Flags of the testbed and of workloads that other engines refuse, since they have no use for them.
+const OF_LOTUS: [&str; 12] = [
+    "--read-rule",
+    "--inline",
+    "--lock-table",
+    "--vt-cache",
+    "--sharding",
+    "--routing",
+    "--locks",
+    "--lock-wait",
+    "--timestamps",
+    "--visible",
+    "--retain-versions",
+    "--balance",
+];
+/// Name of our own engine.
+const LOTUS: &str = "lotus";
 /// Words in front of the command line of a point.
 const BENCH: &str = "lotus bench";
 
@@ -47,7 +65,30 @@ pub(super) struct Figure {
     /// Quantity that the series differ in, with its unit: each has its value as `at`, and points of
     /// one label are one line over it.
     pub x: Option<String>,
+    /// It takes a build in which rules of the protocol can be broken.
+    #[serde(default)]
+    pub needs_sabotage: bool,
     pub series: Vec<Series>,
+    /// What is published of two points, one as a multiple of the other, besides what points say.
+    #[serde(default)]
+    pub ratios: Vec<Ratio>,
+}
+
+/// A published ratio of throughputs: of one series, or the least and the greatest of all series.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ratio {
+    /// Series of which `value` is [default: the only one].
+    pub series: Option<String>,
+    /// Labels of the points.
+    pub of: String,
+    pub over: String,
+    pub value: Option<f64>,
+    pub least: Option<f64>,
+    pub most: Option<f64>,
+    /// It was in its band once: from then on leaving it is a fault.
+    #[serde(default)]
+    pub accepted: bool,
 }
 
 /// Points that are compared with each other.
@@ -175,7 +216,8 @@ impl Figure {
             if self.x.is_some() != series.at.is_some() {
                 return Err(format!("{}: x and at go together", series.name));
             }
-            for (point, load, line) in self.lines(series) {
+            let unchecked = self.needs_sabotage && !without::can_be_broken();
+            for (point, load, line) in self.lines(series).filter(|_| !unchecked) {
                 let command = line.typed();
                 let checked = Line::parse(&command).and_then(|line| check_line(&line.bench));
                 let load =
@@ -183,7 +225,7 @@ impl Figure {
                 checked.map_err(|why| format!("{}, {}{load}: {why}", series.name, point.label))?;
             }
         }
-        Ok(())
+        self.ratios.iter().try_for_each(|ratio| ratio.check(&self.series))
     }
 
     /// All points of a series at all of its loads, with their command lines in full length.
@@ -191,7 +233,7 @@ impl Figure {
         &'a self,
         series: &'a Series,
     ) -> impl Iterator<Item = (&'a Point, Option<Load>, CommandLine)> {
-        let loads = series.loads(Length::Full);
+        let loads = self.loads(series, Length::Full);
         series.points.iter().flat_map(move |point| {
             let line = move |load| (point, load, self.line(series, point, load, Length::Full));
             loads.clone().into_iter().map(line)
@@ -205,11 +247,12 @@ impl Figure {
         load: Option<Load>,
         length: Length,
     ) -> CommandLine {
-        let mut line =
-            CommandLine::of([&series.bench, TESTBED, self.testbed.as_str(), &point.flags]);
-        if let Some(engine) = &point.engine {
+        let mut line = CommandLine::of([&series.bench, TESTBED, self.testbed.as_str()]);
+        if let Some(engine) = point.engine.as_ref().filter(|engine| *engine != LOTUS) {
+            line.remove(&OF_LOTUS);
             line.add(&format!("--engine {engine}"));
         }
+        line.add(&point.flags);
         if let Some(Load { threads, in_flight }) = load {
             line.add(&format!("--threads {threads} --coroutines {in_flight}"));
         }
@@ -231,11 +274,31 @@ impl Figure {
         format!("{BENCH} {}", self.line(series, point, load, length).typed())
     }
 
+    /// Loads that the points of a series are measured at; one `None` without a sweep. A short sweep
+    /// has the least load, the largest, and one between them; or the largest alone, where no curve
+    /// is drawn.
+    pub(super) fn loads(&self, series: &Series, length: Length) -> Vec<Option<Load>> {
+        let all = &series.sweep;
+        match (length, all.len()) {
+            (_, 0) => vec![None],
+            (Length::Short, some) if self.x.is_some() => vec![Some(all[some - 1])],
+            (Length::Short, 4..) => {
+                [0, all.len() / 2, all.len() - 1].map(|at| Some(all[at])).into()
+            }
+            _ => all.iter().copied().map(Some).collect(),
+        }
+    }
+
+    /// The band around a published ratio.
+    pub(super) fn band_around(&self, published: f64) -> Band {
+        Band::around(published, self.within.unwrap_or(WITHIN))
+    }
+
     /// The range in which a point's ratio counts as the published one.
     pub(super) fn band(&self, point: &Point, published: f64) -> Band {
         match point.band {
             Some([low, high]) => Band { low, high },
-            None => Band::around(published, self.within.unwrap_or(WITHIN)),
+            None => self.band_around(published),
         }
     }
 
@@ -274,23 +337,34 @@ impl Series {
         Ok(())
     }
 
-    /// Loads that points are measured at; one `None` without a sweep. A short sweep has the least
-    /// load, the largest, and one between them.
-    pub(super) fn loads(&self, length: Length) -> Vec<Option<Load>> {
-        let all = &self.sweep;
-        match (length, all.len()) {
-            (_, 0) => vec![None],
-            (Length::Short, 4..) => {
-                [0, all.len() / 2, all.len() - 1].map(|at| Some(all[at])).into()
-            }
-            _ => all.iter().copied().map(Some).collect(),
-        }
-    }
-
     /// Place of the point that a point's ratios are over.
     pub(super) fn base(&self, point: &Point) -> usize {
         let named = |label: &String| self.points.iter().position(|other| other.label == *label);
         point.against.as_ref().and_then(named).unwrap_or(0)
+    }
+}
+
+impl Ratio {
+    /// The series that it is of.
+    pub(super) fn is_of(&self, series: &Series) -> bool {
+        self.series.as_ref().is_none_or(|name| *name == series.name)
+    }
+
+    fn check(&self, all: &[Series]) -> Result<(), String> {
+        let Self { of, over, value, least, most, .. } = self;
+        let what = format!("the ratio of {of} over {over}");
+        let series: Vec<_> = all.iter().filter(|series| self.is_of(series)).collect();
+        let has = |series: &Series, label: &str| series.points.iter().any(|one| one.label == label);
+        if series.is_empty() || !series.iter().all(|one| has(one, of) && has(one, over)) {
+            return Err(format!("{what} is of a series or point that there is not"));
+        }
+        if value.is_some() && series.len() > 1 {
+            return Err(format!("{what} has a value and no series"));
+        }
+        match value.or(*least).or(*most) {
+            Some(_) => Ok(()),
+            None => Err(format!("{what} has no value")),
+        }
     }
 }
 
@@ -343,6 +417,11 @@ mod tests {
             (format!("{SMALL}sweep = ['9']\n{point}"), "is no load"),
             (format!("{SMALL}sweep = ['65x1']\n{point}"), "s, p at 65x1: "),
             (format!("{SMALL}at = 1\n{point}"), "x and at go together"),
+            (
+                format!("{SMALL}{point}[[ratios]]\nof = 'p'\nover = 'q'\nvalue = 1\n"),
+                "there is not",
+            ),
+            (format!("{SMALL}{point}[[ratios]]\nof = 'p'\nover = 'p'\n"), "has no value"),
             (format!("within = 2.0\n{SMALL}{point}"), "within is not between 0 and 1"),
         ];
         for (text, expected) in cases {
@@ -361,11 +440,17 @@ mod tests {
         let figure = Figure::parse(&text).expect("sound");
         let series = &figure.series[0];
         let command = |load, length| figure.command(series, &series.points[0], load, length);
-        let [full, short] = [Length::Full, Length::Short].map(|length| series.loads(length));
+        let [full, short] =
+            [Length::Full, Length::Short].map(|length| figure.loads(series, length));
         assert_eq!((full.len(), short), (4, vec![full[0], full[2], full[3]]));
         let typed = command(full[3], Length::Full);
         assert!(typed.starts_with("lotus bench kvs --fabric sim --mns 3"), "{typed}");
         assert!(typed.ends_with("--profile ideal --cns 1 --threads 4 --coroutines 4"), "{typed}");
+        let mut other = series.points[0].clone();
+        other.engine = Some("motor".to_owned());
+        let typed = figure.command(series, &other, None, Length::Full);
+        assert!(typed.ends_with("--profile ideal --engine motor --cns 1"), "{typed}");
+        assert!(!typed.contains("--inline") && typed.contains("--mns 3"), "{typed}");
         let typed = command(full[0], Length::Short);
         assert!(typed.ends_with("--secs 0.001 --keys 5"), "{typed}");
     }

@@ -17,7 +17,7 @@ use super::without;
 use crate::bench;
 use file::Figure;
 pub(crate) use file::{Line, TESTBED, of_toml};
-use rows::Row;
+use rows::{Multiple, Row};
 
 macro_rules! files {
     ($($name:literal)*) => {
@@ -75,9 +75,15 @@ impl Experiment for Transactions {
                 command: self.figure.command(series, point, load, length),
                 without: point.without.clone(),
             };
-            series.loads(length).into_iter().map(at).collect::<Vec<_>>()
+            self.figure.loads(series, length).into_iter().map(at).collect::<Vec<_>>()
         };
         self.figure.points().flat_map(task).collect()
+    }
+
+    fn is_possible(&self) -> bool {
+        let breaks = |(_, point): (_, &file::Point)| !point.without.is_empty();
+        let needs = self.figure.needs_sabotage || self.figure.points().any(breaks);
+        without::can_be_broken() || !needs
     }
 
     fn measure(&self, task: &Task) -> Result<Value, bench::Failure> {
@@ -92,16 +98,21 @@ impl Experiment for Transactions {
     fn findings(&self, length: Length, results: &[Value]) -> Result<Findings, serde_json::Error> {
         let observed = results.iter().map(Observed::of).collect::<Result<Vec<_>, _>>()?;
         let rows = rows::rows(&self.figure, length, &observed);
+        let multiples = rows::multiples(&self.figure, &rows);
         let unsound = rows.iter().filter(|row| !row.is_sound());
+        let fallen = rows.iter().filter(|row| row.has_fallen()).map(Row::label);
+        let multiples_fallen = multiples.iter().filter(|one| one.has_fallen());
+        let in_band = rows.iter().filter_map(Row::in_band);
+        let json = rows.iter().map(|row| row.json(&self.name, results));
         Ok(Findings {
-            blocks: table::blocks(&self.figure, &rows),
+            blocks: table::blocks(&self.figure, &rows, &multiples),
             plots: drawn::plots(&self.name, &self.figure, &rows),
             remarks: self.figure.remarks.clone().unwrap_or_default(),
             busiest: observed.iter().map(Observed::busiest).collect(),
-            tally: Tally::of(rows.iter().filter_map(Row::in_band)),
-            fallen: rows.iter().filter(|row| row.has_fallen()).map(Row::label).collect(),
+            tally: Tally::of(in_band.chain(multiples.iter().map(|one| one.judged.in_band))),
+            fallen: fallen.chain(multiples_fallen.map(Multiple::label)).collect(),
             unsound: unsound.map(Row::label).collect(),
-            json: rows.iter().map(|row| row.json(&self.name, results)).collect(),
+            json: json.chain(multiples.iter().map(|one| one.json(&self.name))).collect(),
         })
     }
 }
@@ -116,7 +127,8 @@ mod tests {
             let figure = Transactions::parse(name, file).unwrap_or_else(|e| panic!("{name}: {e}"));
             assert!(!figure.title().is_empty() && !figure.source().is_empty(), "{name}");
             for series in &figure.figure.series {
-                let measured = series.points.len() * series.loads(Length::Full).len();
+                let measured =
+                    series.points.len() * figure.figure.loads(series, Length::Full).len();
                 assert!(measured > 1, "{name}: nothing to compare");
             }
             let [full, short] = [Length::Full, Length::Short].map(|length| figure.tasks(length));

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::file::{Figure, Load, Point, Series};
+use super::file::{Figure, Load, Point, Ratio, Series};
 use crate::figures::experiment::Length;
 use crate::figures::judge::Judged;
 use crate::figures::observed::Observed;
@@ -40,7 +40,7 @@ pub(super) fn rows<'a>(
     let mut rows = Vec::new();
     let mut results = observed.iter().enumerate();
     for series in &figure.series {
-        let loads = series.loads(length);
+        let loads = figure.loads(series, length);
         let first = rows.len();
         for point in &series.points {
             let curve: Vec<_> = (loads.iter().zip(results.by_ref()))
@@ -70,6 +70,64 @@ fn compare(figure: &Figure, series: &Series, rows: &mut [Row<'_>]) {
         (row.ratio, row.latencies) = (tps, [p50, p99]);
         let judge = |published| Judged::new(tps, published, figure.band(row.point, published));
         row.judged = row.point.published.map(judge);
+    }
+}
+
+/// A published multiple beside ours.
+pub(super) struct Multiple<'a> {
+    pub ratio: &'a Ratio,
+    /// Series that ours is of.
+    pub series: &'a str,
+    /// What ours is among the series: nothing, `least` or `most`.
+    pub which: &'static str,
+    pub judged: Judged,
+}
+
+/// The multiples of a figure, as its `ratios` say.
+pub(super) fn multiples<'a>(figure: &'a Figure, rows: &[Row<'a>]) -> Vec<Multiple<'a>> {
+    let tps = |series: &Series, label: &str| {
+        let is_it = |row: &&Row<'_>| row.series.name == series.name && row.point.label == label;
+        rows.iter().find(is_it).map_or(f64::NAN, |row| row.best().throughput_tps)
+    };
+    let mut all = Vec::new();
+    for ratio in &figure.ratios {
+        let series = figure.series.iter().filter(|series| ratio.is_of(series));
+        let of = |one: &'a Series| (one.name.as_str(), tps(one, &ratio.of) / tps(one, &ratio.over));
+        let mut ours: Vec<_> = series.map(of).collect();
+        ours.sort_by(|one, other| one.1.total_cmp(&other.1));
+        let ends = [(ratio.value, "", ours.first()), (ratio.least, "least", ours.first())];
+        let ends = ends.into_iter().chain([(ratio.most, "most", ours.last())]);
+        for (published, which, ours) in ends {
+            if let (Some(published), Some((series, ours))) = (published, ours) {
+                let judged = Judged::new(*ours, published, figure.band_around(published));
+                all.push(Multiple { ratio, series, which, judged });
+            }
+        }
+    }
+    all
+}
+
+impl Multiple<'_> {
+    /// Whether it was in its band once and is not now.
+    pub(super) fn has_fallen(&self) -> bool {
+        self.ratio.accepted && !self.judged.in_band
+    }
+
+    pub(super) fn label(&self) -> String {
+        let Self { ratio, series, which, .. } = self;
+        format!("{series}, {} over {} {which}", ratio.of, ratio.over).trim_end().to_owned()
+    }
+
+    pub(super) fn json(&self, figure: &str) -> Value {
+        let Self { ratio, series, which, judged } = self;
+        json!({
+            "figure": figure,
+            "series": series,
+            "of": ratio.of,
+            "over": ratio.over,
+            "which": which,
+            "judged": judged,
+        })
     }
 }
 
@@ -246,6 +304,44 @@ label = 'on'
             (&json!(true), &Value::Null)
         );
         assert!(rows[2].json("engines", &results).get("curve").is_none());
+    }
+
+    #[test]
+    fn multiples_are_of_one_series_or_the_ends_of_all() {
+        let ratios = "
+[[ratios]]
+of = 'A'
+over = 'B'
+least = 0.2
+most = 5.0
+accepted = true
+[[ratios]]
+series = 'two'
+of = 'B'
+over = 'A'
+value = 0.5
+";
+        let point = |label: &str| format!("[[series.points]]\nlabel = '{label}'\n");
+        let series = |name: &str| {
+            format!("[[series]]\nname = '{name}'\nbench = 'kvs'\n{}{}", point("A"), point("B"))
+        };
+        let text = format!("title = 'a'\nsource = 'b'\n{}{}{ratios}", series("one"), series("two"));
+        let figure = Figure::parse(&text).expect("sound");
+        let results = [1.0, 5.0, 4.0, 2.0].map(|tps| report(tps, 1.0, true));
+        let observed: Vec<_> = results.iter().map(|r| Observed::of(r).expect("a report")).collect();
+        let rows = rows(&figure, Length::Full, &observed);
+        let multiples = multiples(&figure, &rows);
+        let ours = |one: &Multiple<'_>| (one.label(), one.judged.ours, one.judged.in_band);
+        let ours: Vec<_> = multiples.iter().map(ours).collect();
+        let expected = [
+            ("one, A over B least", 0.2, true),
+            ("two, A over B most", 2.0, false),
+            ("two, B over A", 0.5, true),
+        ];
+        assert_eq!(ours, expected.map(|(label, ours, is)| (label.to_owned(), ours, is)));
+        let fallen: Vec<_> = multiples.iter().map(Multiple::has_fallen).collect();
+        assert_eq!(fallen, [false, true, false]);
+        assert_eq!(multiples[2].json("f")["judged"]["published"], 0.5);
     }
 
     #[test]

@@ -3,15 +3,18 @@
 use lotus_benchmarks::report::grouped;
 
 use super::file::Figure;
-use super::rows::Row;
+use super::rows::{Multiple, Row};
 use crate::figures::experiment::Block;
 use crate::figures::grid::Grid;
 use crate::figures::judge::{Judged, same_sign, yes_no};
 use crate::figures::timeline;
 
 /// All tables, the one of points first.
-pub(super) fn blocks(figure: &Figure, rows: &[Row<'_>]) -> Vec<Block> {
+pub(super) fn blocks(figure: &Figure, rows: &[Row<'_>], multiples: &[Multiple<'_>]) -> Vec<Block> {
     let mut blocks = vec![Block::Table(points(figure, rows))];
+    if !multiples.is_empty() {
+        blocks.push(Block::Table(ratios(multiples)));
+    }
     for row in rows {
         if let Some((times, every_s)) = row.best().jumping() {
             let heading = format!("{}: thousands of transactions a second", row.point.label);
@@ -81,6 +84,24 @@ fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
         grid.add_if_any("busiest", column(&|row| row.best().busiest()));
     }
     grid
+}
+
+/// The published multiples beside ours.
+fn ratios(multiples: &[Multiple<'_>]) -> Grid {
+    let header = ["series", "of", "over", "", "ratio", "published", "off by %", "in band"];
+    let row = |one: &Multiple<'_>| {
+        vec![
+            one.series.to_owned(),
+            one.ratio.of.clone(),
+            one.ratio.over.clone(),
+            one.which.to_owned(),
+            format!("{:.3}", one.judged.ours),
+            format!("{:.3}", one.judged.published),
+            one.judged.off(),
+            yes_no(one.judged.in_band).to_owned(),
+        ]
+    };
+    Grid::of_rows(4, header.map(str::to_owned), multiples.iter().map(row))
 }
 
 /// Columns of locks taken and shards moved.
