@@ -185,7 +185,7 @@ pub enum Retention {
     Off,
 }
 
-/// Rows whose places are known to address caches at the start.
+/// Rows with places that address caches know at the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressCache {

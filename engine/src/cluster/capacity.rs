@@ -4,8 +4,8 @@
 //! A group's slabs are counted in its directory, on the primary. Slabs are given back only when
 //! their table is dropped, so else the allocated memory only grows. How much of it is in use is
 //! known only to all compute nodes together: each reports the slots that are free at itself
-//! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is what is free. Where all compute
-//! nodes are in this process, [`Cluster::memory_in_use`] adds it up.
+//! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is what is free. Where all
+//! compute nodes are in this process, [`Cluster::memory_in_use`] adds it up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -75,8 +75,8 @@ fn local_and_sim_take_the_same_verbs() {
     }
 }
 
-/// A row whose place is known takes a READ of its version table, and another one a READ of the
-/// bucket that it is in. Without an address for each row at the start, each node learns its own.
+/// A row at a known place takes a READ of its version table, and another one a READ of the bucket
+/// that it is in. Without an address for each row at the start, each node learns its own.
 #[test]
 fn places_of_loaded_rows_are_known_from_the_start_or_learned() {
     const LOADED: u64 = 1_000;

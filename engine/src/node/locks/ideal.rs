@@ -59,7 +59,7 @@ impl OnMemory for IdealLocks {
         self.is_quiet()
     }
 
-    /// It is had at once, whoever uses it.
+    /// It is had at once, used or not.
     fn pass(&self, _: RemoteAddr, _: Duration) -> Pin<Box<dyn Future<Output = bool>>> {
         Box::pin(ready(true))
     }
