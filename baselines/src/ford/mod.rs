@@ -67,11 +67,11 @@ impl System for Ford {
     fn lay_out(
         _shape: Shape,
         table: usize,
-        row: (&PrimaryKey, &[u8]),
+        row: (&PrimaryKey, &[u8], Option<u64>),
         slot: &mut [u64],
         _beside: &mut [u64],
     ) {
-        item::lay_out(table, row, slot);
+        item::lay_out(table, (row.0, row.1), slot);
     }
 
     fn key_in(slot: &[u64]) -> Option<PrimaryKey> {

@@ -36,7 +36,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use crate::store::index::Geometry;
 use crate::store::seat::Seat;
-use crate::store::{Options, Stored, System};
+use crate::store::{Deltas, Options, Stored, System};
 use row::{Cvt, LOCK_AT, Shape};
 use txn::Session;
 use zerocopy::IntoBytes;
@@ -71,10 +71,17 @@ impl System for Motor {
         }
     }
 
+    fn shared_bytes(shape: Shape, options: &Options) -> u64 {
+        match options.deltas {
+            Deltas::AtFirstUpdate => 0,
+            Deltas::Loaded => shape.bar_bytes(),
+        }
+    }
+
     fn lay_out(
         shape: Shape,
         table: usize,
-        row: (&PrimaryKey, &[u8]),
+        row: (&PrimaryKey, &[u8], Option<u64>),
         slot: &mut [u64],
         beside: &mut [u64],
     ) {

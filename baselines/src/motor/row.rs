@@ -153,11 +153,11 @@ impl Shape {
     pub(crate) fn lay_out(
         &self,
         table: usize,
-        (key, value): (&PrimaryKey, &[u8]),
+        (key, value, bar): (&PrimaryKey, &[u8], Option<u64>),
         slot: &mut [u64],
         beside: &mut [u64],
     ) {
-        slot[..HEADER_WORDS].copy_from_slice(&header(table, key, 0));
+        slot[..HEADER_WORDS].copy_from_slice(&header(table, key, bar.map_or(0, |bar| bar + 1)));
         let cell = Cell { version: LOADED, bytes: value.len() as u32, ..Cell::default() };
         slot[HEADER_WORDS..HEADER_WORDS + CELL_WORDS].copy_from_slice(&cell.to_words());
         let mut content = vec![0; self.content_words];
@@ -339,7 +339,7 @@ mod tests {
         let (mut slot, mut beside) = (vec![0; shape.slot_words()], vec![0; shape.value_words()]);
         let key = PrimaryKey::from(7_u64);
         assert!(key_in(&slot).is_none());
-        shape.lay_out(3, (&key, b"hello"), &mut slot, &mut beside);
+        shape.lay_out(3, (&key, b"hello", None), &mut slot, &mut beside);
         assert!(is_of(&slot, 3, &key) && !is_of(&slot, 2, &key));
         assert_eq!(key_in(&slot), Some(key));
         let cvt = Cvt::of(&slot).expect("it is whole");

@@ -18,6 +18,8 @@ const WORD: usize = 8;
 /// Bytes of all slots of a table, and of what lies beside.
 pub(crate) struct Image {
     words: Vec<u64>,
+    /// Offset of the parts of slots in the shared region, and the bytes of each.
+    shared: (u64, u64),
 }
 
 impl<S: System> Store<S> {
@@ -56,7 +58,11 @@ impl<S: System> Store<S> {
             rows,
             loaded: None,
         };
-        let mut image = Image { words: vec![0; geometry.bytes() as usize / WORD] };
+        let each = S::shared_bytes(shape, &self.options);
+        let full = || refused(format!("the rows of table {} do not fit", spec.name));
+        let first = self.take(each * geometry.slots()).ok_or_else(full)?;
+        let words = vec![0; geometry.bytes() as usize / WORD];
+        let mut image = Image { words, shared: (first, each) };
         let mut slots = TableSlots::default();
         let mut value = Vec::new();
         for row in 0..rows {
@@ -158,6 +164,8 @@ impl Image {
         let (index, beside) = self.words.split_at_mut(index_words);
         let place = slot as usize * geometry.beside_words;
         let beside = &mut beside[place..place + geometry.beside_words];
+        let (first, each) = self.shared;
+        let row = (row.0, row.1, (each > 0).then_some(first + slot * each));
         S::lay_out(table.shape, table.number, row, &mut index[slot_range(geometry, slot)], beside);
     }
 }

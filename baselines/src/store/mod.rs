@@ -61,6 +61,8 @@ pub struct Options {
     pub faults: Faults,
     /// Whether locks are taken.
     pub locking: Locking,
+    /// When the rows of Motor get their bars of deltas.
+    pub deltas: Deltas,
     /// What is FORD's own.
     pub ford: FordOptions,
 }
@@ -74,6 +76,17 @@ pub enum Locking {
     /// No compare-and-swap is posted, and every lock counts as got. Updates are lost: this is to
     /// measure what the compare-and-swaps cost (LOTUS §2.2, Figure 3).
     Off,
+}
+
+/// When a row of Motor gets the bar in which the deltas of its versions lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Deltas {
+    /// With its first update, as published: the default.
+    #[default]
+    AtFirstUpdate,
+    /// When it is loaded. A short run then writes what a long one does, in which hardly any update
+    /// is a row's first.
+    Loaded,
 }
 
 /// Options of FORD.
@@ -107,11 +120,17 @@ pub(crate) trait System: Sized + Send + Sync + 'static {
     /// Index of a table with room for `capacity` rows, whose keys are `dense` or not.
     fn geometry(shape: Self::Shape, capacity: u64, dense: bool) -> Geometry;
 
-    /// Lays out a row that was loaded: in its slot, and beside the index.
+    /// Bytes of [`SHARED_REGION`] that each loaded row has for its own; none by default.
+    fn shared_bytes(_shape: Self::Shape, _options: &Options) -> u64 {
+        0
+    }
+
+    /// Lays out a row that was loaded: in its slot, and beside the index. Its part of
+    /// [`SHARED_REGION`] begins at `shared`, if it has one.
     fn lay_out(
         shape: Self::Shape,
         table: usize,
-        row: (&PrimaryKey, &[u8]),
+        row: (&PrimaryKey, &[u8], Option<u64>),
         slot: &mut [u64],
         beside: &mut [u64],
     );

@@ -110,6 +110,8 @@ pub struct BaselineConfig {
     pub as_published: bool,
     /// Whether no locks are taken, so that updates are lost.
     pub unlocked: bool,
+    /// Whether rows of Motor are loaded with room for their deltas.
+    pub loaded_deltas: bool,
     /// Least bytes of an item of FORD.
     pub item_bytes: usize,
     /// Whether commits of FORD read back what they have written to backups.

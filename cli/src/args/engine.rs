@@ -32,9 +32,10 @@ const OF_LOTUS: &[&str] = &[
     "floor",
 ];
 /// Flags that Lotus has no use for.
-const OF_OTHERS: &[&str] = &["placement", "as-published", "unlocked", "item-bytes", "flush"];
+const OF_OTHERS: &[&str] =
+    &["placement", "as-published", "unlocked", "loaded-deltas", "item-bytes", "flush"];
 /// Flags that FORD has no use for.
-const NOT_OF_FORD: &[&str] = &["isolation", "versions"];
+const NOT_OF_FORD: &[&str] = &["isolation", "versions", "loaded-deltas"];
 /// Flags that only FORD has a use for.
 const OF_FORD: &[&str] = &["item-bytes", "flush"];
 
@@ -57,6 +58,10 @@ pub struct EngineArgs {
     /// lotus).
     #[arg(long)]
     pub unlocked: bool,
+    /// Loads rows with room for the deltas of their versions, as rows that were updated before have
+    /// it (for motor).
+    #[arg(long)]
+    pub loaded_deltas: bool,
     /// Least bytes of an item, key and value with their header (for ford) [default: as many as the
     /// longest value of the workload needs; its own program has 720].
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
@@ -134,9 +139,11 @@ impl EngineArgs {
     }
 
     pub(super) fn config(&self) -> Option<BaselineConfig> {
-        let Self { placement: primaries, as_published, unlocked, item_bytes, flush, .. } = *self;
+        let Self { placement: primaries, as_published, unlocked, .. } = *self;
+        let Self { loaded_deltas, item_bytes, flush, .. } = *self;
         let item_bytes = usize::from(item_bytes);
-        let config = BaselineConfig { primaries, as_published, unlocked, item_bytes, flush };
+        let config =
+            BaselineConfig { primaries, as_published, unlocked, loaded_deltas, item_bytes, flush };
         (self.engine != Engine::Lotus).then_some(config)
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use lotus_baselines::{
-    Engine as Baseline, Faults, FordOptions, Known, Locking, Options as BaselineOptions, Size,
+    Deltas, Engine as Baseline, Faults, FordOptions, Known, Locking, Options as BaselineOptions,
+    Size,
 };
 use lotus_benchmarks::config::{AddressCache, BaselineConfig, Engine, Fabric, Primaries};
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
@@ -41,6 +42,7 @@ pub(super) fn run<W: Workload>(
         },
         faults: if config.as_published { Faults::AsPublished } else { Faults::Mended },
         locking: if config.unlocked { Locking::Off } else { Locking::On },
+        deltas: if config.loaded_deltas { Deltas::Loaded } else { Deltas::AtFirstUpdate },
         ford: FordOptions { item_bytes: config.item_bytes, flush: config.flush },
     };
     let engine = match cluster.engine {
