@@ -55,13 +55,7 @@ impl System for Ford {
         let slot_bytes = shape.words * item::WORD;
         let slots_per_bucket = SLOTS.min((BUCKET_BYTES / slot_bytes) as u64).max(1);
         let slots = if dense { capacity } else { capacity * ROOM_PERCENT / 100 };
-        Geometry {
-            buckets: slots.div_ceil(slots_per_bucket),
-            slots_per_bucket,
-            slot_words: shape.words,
-            beside_words: 0,
-            dense,
-        }
+        Geometry::of_slots(slots, slots_per_bucket, dense, (shape.words, 0))
     }
 
     fn lay_out(

@@ -231,9 +231,9 @@ impl FordTxn {
         let mut addresses = self.seat.addresses.borrow_mut();
         let found = search(table, &row.key, (bucket, words), &mut addresses, is_mine);
         drop(addresses);
-        let next = table.geometry.next(bucket);
         match found {
-            Found::Full => Ok(Some(Step::Bucket(next))),
+            Found::GoOn(next) => Ok(Some(Step::Bucket(next))),
+            Found::Full => Err(TxnError::Aborted(AbortReason::MemoryFull)),
             Found::There(slot, words) => {
                 let row = self.scratch.rows.get(at);
                 (row.engine.slot, row.engine.absent_in) = (Some(slot), None);

@@ -62,13 +62,8 @@ impl System for Motor {
     fn geometry(shape: Shape, capacity: u64, dense: bool) -> Geometry {
         let slots_per_bucket = if dense { 1 } else { HASHED_SLOTS };
         let slots = if dense { capacity } else { capacity * ROOM };
-        Geometry {
-            buckets: slots.div_ceil(slots_per_bucket),
-            slots_per_bucket,
-            slot_words: shape.slot_words(),
-            beside_words: shape.value_words(),
-            dense,
-        }
+        let words = (shape.slot_words(), shape.value_words());
+        Geometry::of_slots(slots, slots_per_bucket, dense, words)
     }
 
     fn shared_bytes(shape: Shape, options: &Options) -> u64 {

@@ -238,10 +238,10 @@ impl MotorTxn {
         let mut addresses = self.seat.addresses.borrow_mut();
         let found = search(table, &row.key, (bucket, words), &mut addresses, is_mine);
         drop(addresses);
-        let next = table.geometry.next(bucket);
         let row = self.scratch.rows.get(at);
         match (found, row.access) {
-            (Found::Full, _) => Ok(Some(Step::Bucket(next))),
+            (Found::GoOn(next), _) => Ok(Some(Step::Bucket(next))),
+            (Found::Full, _) => Err(TxnError::Aborted(AbortReason::MemoryFull)),
             (Found::There(slot, words), access) => {
                 (row.engine.slot, row.engine.absent_in) = (Some(slot), None);
                 match access {

@@ -4,8 +4,9 @@
 //! its own bucket, or, if that was full, in the one that follows, and so on. A slot never changes
 //! its key, so an address that was found once stays right, and a search ends at the first free slot.
 //!
-//! Keys that are numbers below the capacity are not hashed: number n has slot n. So Motor's own
-//! loader places the rows of SmallBank.
+//! Where all loaded keys are numbers below the capacity, those are not hashed: number n has slot n.
+//! So Motor's own loader places the rows of SmallBank. Other keys, if there are any, have buckets
+//! behind those.
 
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::ids::{NodeId, RegionId};
@@ -23,12 +24,12 @@ pub(crate) type SlotNumber = u64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub(crate) buckets: u64,
+    /// Buckets, the first ones, of keys that are numbers and need no hash; 0 if keys are hashed.
+    pub(crate) direct_buckets: u64,
     pub(crate) slots_per_bucket: u64,
     pub(crate) slot_words: usize,
     /// Words of what lies beside the index for each slot.
     pub(crate) beside_words: usize,
-    /// Whether keys are numbers that need no hash.
-    pub(crate) dense: bool,
 }
 
 /// The number that a key of at most eight bytes is.
@@ -47,15 +48,21 @@ impl Geometry {
     /// Bucket at which the search for a key begins.
     #[inline]
     pub(crate) fn bucket_of(&self, key: &PrimaryKey) -> u64 {
-        match number_of(key) {
-            Some(number) if self.dense && number < self.slots() => number / self.slots_per_bucket,
-            _ => xxh3_64(key.as_bytes()) % self.buckets,
+        let number = number_of(key).map(|number| number / self.slots_per_bucket);
+        match number.filter(|bucket| *bucket < self.direct_buckets) {
+            Some(bucket) => bucket,
+            None => self.hashed(xxh3_64(key.as_bytes())),
         }
     }
 
     /// Bucket in which a search goes on.
     pub(crate) fn next(&self, bucket: u64) -> u64 {
-        (bucket + 1) % self.buckets
+        self.hashed((bucket + 1).saturating_sub(self.direct_buckets))
+    }
+
+    /// Bucket number `number` of those of hashed keys, which begin anew behind the last.
+    fn hashed(&self, number: u64) -> u64 {
+        self.direct_buckets + number % (self.buckets - self.direct_buckets)
     }
 
     pub(crate) fn bucket_of_slot(&self, slot: SlotNumber) -> u64 {
@@ -72,6 +79,20 @@ impl Geometry {
 
     pub(crate) const fn beside_bytes(&self) -> usize {
         self.beside_words * WORD as usize
+    }
+
+    /// Index with this many slots or more in buckets of `slots_per_bucket`. If keys are `dense`, a
+    /// few buckets more for others.
+    pub(crate) fn of_slots(
+        slots: u64,
+        slots_per_bucket: u64,
+        dense: bool,
+        (slot_words, beside_words): (usize, usize),
+    ) -> Self {
+        let buckets = slots.div_ceil(slots_per_bucket).max(1);
+        let (direct_buckets, spare) = if dense { (buckets, buckets / 16 + 1) } else { (0, 0) };
+        let buckets = buckets + spare;
+        Self { buckets, direct_buckets, slots_per_bucket, slot_words, beside_words }
     }
 
     /// Offset of a slot in its table's region.
@@ -126,7 +147,7 @@ mod tests {
         slots_per_bucket: 4,
         slot_words: 14,
         beside_words: 5,
-        dense: false,
+        direct_buckets: 0,
     };
 
     #[test]
@@ -149,10 +170,11 @@ mod tests {
 
     #[test]
     fn numbers_below_the_capacity_are_their_own_slots() {
-        let dense = Geometry { dense: true, slots_per_bucket: 1, buckets: 40, ..GEOMETRY };
+        let dense = Geometry { direct_buckets: 40, slots_per_bucket: 1, buckets: 44, ..GEOMETRY };
         let bucket = |number: u64| dense.bucket_of(&PrimaryKey::from(number));
         assert_eq!([0, 17, 39].map(bucket), [0, 17, 39]);
-        assert!(bucket(1 << 40) < 40);
+        assert!((40..44).contains(&bucket(40)) && (40..44).contains(&bucket(1 << 40)));
+        assert_eq!([40, 43].map(|bucket| dense.next(bucket)), [41, 40]);
         let short = PrimaryKey::try_from(&[1, 0][..]).expect("a key");
         assert_eq!(number_of(&short), Some(256));
     }

@@ -13,7 +13,9 @@ pub(crate) enum Found<'w> {
     There(SlotNumber, &'w [u64]),
     /// There is no such row; this is the first free slot that could be its own.
     Free(SlotNumber, &'w [u64]),
-    /// No slot is free: the search goes on in the next bucket.
+    /// No slot is free: the search goes on in this bucket.
+    GoOn(u64),
+    /// No bucket has a free slot.
     Full,
 }
 
@@ -41,7 +43,9 @@ pub(crate) fn search<'w, S: System>(
             None => {}
         }
     }
-    found.or(free).unwrap_or(Found::Full)
+    let next = geometry.next(bucket);
+    let is_over = next == geometry.bucket_of(key);
+    found.or(free).unwrap_or(if is_over { Found::Full } else { Found::GoOn(next) })
 }
 
 /// Whether a bucket shows that a row which was absent has come, or may be about to: its first free

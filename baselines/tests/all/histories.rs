@@ -7,6 +7,7 @@ use lotus_benchmarks::harness::Outcome;
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
 use lotus_benchmarks::ycsb::Ycsb;
 use lotus_checker::{History, Options as Check, RealTime, Report, check};
 
@@ -70,6 +71,18 @@ fn motor_is_serializable_on_threads() {
     assert_clean(&case.run(Tatp::new(10, 1)), "tatp");
     let large = Ycsb::new(lotus_benchmarks::ycsb::Mix::A, 50, 1_000, 0.9, false);
     assert_clean(&case.run(large), "ycsb");
+}
+
+/// Regression: a NewOrder asks for an item that there is not. The search for it in a table with a
+/// slot for each item and no more went round for ever.
+#[test]
+fn both_run_tpcc() {
+    for engine in [Engine::Motor, Engine::Ford] {
+        let case = Case { secs: 0.01, ..Case::of(engine) };
+        let scale = Scale { warehouses: 1, customers: 20, items: 100 };
+        let tpcc = Tpcc::new(scale, Critical::Warehouse, 1);
+        assert_clean(&case.run(tpcc), &format!("{engine:?}"));
+    }
 }
 
 #[test]
