@@ -11,6 +11,15 @@
 //! A lock. Nothing queues, waits for another transaction or is refused: two writers of one row both
 //! go on, and updates are lost. Only throughput means something, and only builds with the feature
 //! `sabotage` have it.
+//!
+//! # Lost updates
+//! An attempt that meets another one on a row, where a lock would have made it wait, is *beside* it
+//! until it ends ([`IdealLocks::is_beside`]). The engine then only pretends to commit, by the same
+//! verbs, so that the rows stay whole ([`Exclusion`]).
+
+mod exclusion;
+
+pub use exclusion::Exclusion;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +30,7 @@ use std::time::Duration;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::Lane;
 use lotus_fabric::region::WORD_BYTES;
-use lotus_locktable::{HeldLocks, LockError, LockRequest, LockService};
+use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, LockService};
 
 use crate::service::ObjectOf;
 
@@ -74,22 +83,85 @@ impl Counters {
     }
 }
 
-/// A word that an attempt uses.
-struct Used(RemoteAddr);
+/// A name that an attempt uses.
+struct Used {
+    word: RemoteAddr,
+    /// Whether this is the attempt's use of the word that is counted.
+    counted: bool,
+    standing: Cell<Standing>,
+}
+
+/// What an attempt is to others that use a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It is kept apart from them.
+    Apart(LockName, LockMode),
+    /// The attempt had the name already: see its first use.
+    Again,
+    /// It is beside another one.
+    Beside,
+}
 
 /// The idealized lock as one coordinator uses it. See the module's documentation.
 pub struct IdealLocks {
     lane: Lane,
     counters: Arc<Counters>,
+    exclusion: Arc<Exclusion>,
     object_of: ObjectOf,
     /// Batches of releases that are under way.
     under_way: Rc<Cell<usize>>,
 }
 
 impl IdealLocks {
-    /// Service over the words that `object_of` names, with the counters of the lane's node.
-    pub fn new(lane: Lane, counters: Arc<Counters>, object_of: ObjectOf) -> Self {
-        Self { lane, counters, object_of, under_way: Rc::default() }
+    /// Service over the words that `object_of` names, with the counters of the lane's node, and
+    /// what all nodes share.
+    pub fn new(
+        lane: Lane,
+        counters: Arc<Counters>,
+        exclusion: Arc<Exclusion>,
+        object_of: ObjectOf,
+    ) -> Self {
+        Self { lane, counters, exclusion, object_of, under_way: Rc::default() }
+    }
+
+    /// Whether an attempt is beside another one.
+    pub fn is_beside(held: &HeldLocks) -> bool {
+        held.kept::<Used>().iter().any(|used| used.standing.get() == Standing::Beside)
+    }
+
+    /// Counts one more use of a name by an attempt. Returns its word, if the memory node has to
+    /// hear of it.
+    fn enter(&self, held: &mut HeldLocks, request: &LockRequest) -> Option<RemoteAddr> {
+        let LockRequest { name, mode } = *request;
+        let word = (self.object_of)(&name, name.hash());
+        let uses = held.kept::<Used>();
+        let counted = !uses.iter().any(|used| used.word == word);
+        let first = uses.iter().find_map(|used| match used.standing.get() {
+            Standing::Apart(of, own) if of == name => Some((used, own)),
+            _ => None,
+        });
+        let passes =
+            !Self::is_beside(held) && self.exclusion.join(request, first.map(|(_, own)| own));
+        let standing = match first {
+            _ if !passes => {
+                uses.iter().for_each(|used| self.stand_beside(used));
+                Standing::Beside
+            }
+            None => Standing::Apart(name, mode),
+            Some((used, own)) => {
+                used.standing.set(Standing::Apart(name, own.max(mode)));
+                Standing::Again
+            }
+        };
+        // Before the word is asked for, so that a release gives it up however this ends.
+        held.keep(Used { word, counted, standing: Cell::new(standing) });
+        (counted && self.counters.acquire(word)).then_some(word)
+    }
+
+    fn stand_beside(&self, used: &Used) {
+        if let Standing::Apart(name, _) = used.standing.replace(Standing::Beside) {
+            self.exclusion.leave(&name);
+        }
     }
 
     /// Whether no release is under way.
@@ -107,14 +179,8 @@ impl LockService for IdealLocks {
         _timeout: Duration,
     ) -> Result<(), LockError> {
         let mut batch = self.lane.batch();
-        for LockRequest { name, .. } in wanted {
-            let word = (self.object_of)(name, name.hash());
-            if held.kept::<Used>().iter().any(|used| used.0 == word) {
-                continue;
-            }
-            // Before it is asked for, so that a release gives it up however this ends.
-            held.keep(Used(word));
-            if self.counters.acquire(word) {
+        for request in wanted {
+            if let Some(word) = self.enter(held, request) {
                 batch.fetch_and_add(word, 1);
             }
         }
@@ -126,9 +192,10 @@ impl LockService for IdealLocks {
 
     fn release(&self, held: &mut HeldLocks) {
         let mut batch = self.lane.batch();
-        for Used(word) in held.take_kept::<Used>() {
-            if self.counters.release(word) {
-                batch.fetch_and_add(word, MINUS_ONE);
+        for used in held.take_kept::<Used>() {
+            self.stand_beside(&used);
+            if used.counted && self.counters.release(used.word) {
+                batch.fetch_and_add(used.word, MINUS_ONE);
             }
         }
         if batch.verb_count() == 0 {

@@ -97,6 +97,8 @@ pub(crate) struct Run<W: Workload> {
     cns: usize,
     threads: usize,
     coroutines: usize,
+    /// Whether the locks exclude nothing, so that attempts may find what never was.
+    pub(crate) excludes_nothing: bool,
     /// Queues of calls, by coordinator.
     queues: Vec<Queue<W::Request>>,
     window: OnceLock<Window>,
@@ -135,6 +137,7 @@ impl<W: Workload> Run<W> {
             cns: cluster.cns,
             threads: cluster.threads,
             coroutines: cluster.coroutines,
+            excludes_nothing: cluster.locks.why_not_judged().is_some(),
             queues: (0..coordinators).map(|_| async_channel::bounded(capacity)).collect(),
             window: OnceLock::new(),
             present: Arc::default(),

@@ -196,7 +196,10 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         self.engine.new_transaction();
         let mut aborts = 0;
         loop {
-            let (outcome, end_ns) = self.attempt(call).await;
+            let (mut outcome, end_ns) = self.attempt(call).await;
+            if self.run.excludes_nothing && matches!(outcome, CallOutcome::Fatal(_)) {
+                outcome = CallOutcome::Aborted(AbortReason::InDoubt);
+            }
             self.tally.last_end_ns = end_ns;
             let committed = matches!(outcome, CallOutcome::Committed(_));
             self.lost = matches!(outcome, CallOutcome::Lost(_));

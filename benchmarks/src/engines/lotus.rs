@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lotus::audit::LOCKS_FREE;
 use lotus::{
     Cluster, ClusterBuilder, Machines, PrimaryKey, Session, SessionView, Submitted, TableSpec,
     Threads, Trace, Transaction,
@@ -20,7 +19,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::ids::{TableId, TxnId};
 
 use crate::contract::audit::Check;
-use crate::contract::config::{ClusterConfig, LoadConfig, Locks};
+use crate::contract::config::{ClusterConfig, LoadConfig};
 use crate::contract::deployment::{
     Activity, Caches, DeployError, Deployment, Host, Memory, Ownership, Replay, RowSource,
     RowVisitor, Seat, Traffic,
@@ -248,12 +247,8 @@ impl<M: Machines> Deployment for Embedded<M> {
 
     fn audit(&mut self) -> Result<Vec<Check>, DeployError> {
         let findings = self.cluster.audit().map_err(failed)?;
-        let is_bound = self.cluster.config().locks == lotus::LockKind::IdealRdma;
-        let why = is_bound.then_some(Locks::IdealRdma).and_then(Locks::why_not_judged);
-        let check = |found: lotus::audit::Finding| match why {
-            Some(why) if found.name != LOCKS_FREE => Check::not_judged(found.name, why),
-            _ => Check::new(found.name, found.passed, found.detail),
-        };
+        let check =
+            |found: lotus::audit::Finding| Check::new(found.name, found.passed, found.detail);
         Ok(findings.into_iter().map(check).collect())
     }
 

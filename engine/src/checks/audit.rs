@@ -28,9 +28,6 @@ use crate::node::shared::Shared;
 use crate::space::slabs;
 use lotus_recovery::membership;
 
-/// Name of the finding on lock objects of memory nodes.
-pub const LOCKS_FREE: &str = "every lock object is free";
-
 /// Result of checking one property.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {

@@ -14,7 +14,7 @@ use lotus_router::Placement;
 
 use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::api::seat::Seat;
-use crate::checks::audit::{Finding, LOCKS_FREE, Scan, Tally};
+use crate::checks::audit::{Finding, Scan, Tally};
 use crate::cluster::handle::Cluster;
 use crate::node::locks::{Locks, region_bytes};
 use crate::node::shared::LOCK_REGION;
@@ -76,7 +76,7 @@ impl<M: Machines> Cluster<M> {
     ) -> Result<Option<Finding>, ClusterError> {
         let shared = &*self.shared;
         let Some(choice) = shared.config.memory_locks() else { return Ok(None) };
-        let mut free = Tally::new(LOCKS_FREE);
+        let mut free = Tally::new("every lock object is free");
         let has_lost = shared.has_lost_a_node();
         let fills = shared.nodes.iter().any(|node| node.configuration.placement().is_joined());
         if fills || has_lost && shared.config.lease.is_none() {

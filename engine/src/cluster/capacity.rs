@@ -173,7 +173,7 @@ impl<M: Machines> Cluster<M> {
             nodes[usize::from(node.0)] += shared.log.region_bytes();
         }
         for ((_, replicas), (end, free)) in placement.groups().zip(ends.iter().zip(free)) {
-            debug_assert!(free <= end, "I53: what is free was allocated");
+            debug_assert!(free <= end, "I20: a slot that is free is in a slab that was taken");
             for replica in replicas.members() {
                 nodes[usize::from(replica.node.0)] += end - free;
             }

@@ -137,6 +137,7 @@ impl<'a> Writer<'a> {
             loop {
                 match image.place(*key, row) {
                     Ok(cvt) => {
+                        debug_assert!(cvt != 0, "I9: a loaded row has an address");
                         let id = table.id();
                         loader
                             .told

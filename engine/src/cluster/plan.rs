@@ -132,6 +132,8 @@ impl Plan {
             looks: Looks::default(),
             process: machines.outside().begin_counting(),
             rows_loaded: AtomicU64::new(0),
+            #[cfg(feature = "sabotage")]
+            exclusion: Arc::default(),
             peers,
             nodes: Nodes::new(nodes),
             config,

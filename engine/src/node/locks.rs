@@ -25,13 +25,14 @@ use std::time::Duration;
 use lotus_fabric::exec::Handle;
 use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr};
 use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{Client, Identity, Limits, LockSystem, MemoryLocks, Mode, ObjectOf, Wait};
 use lotus_locktable::{HeldLocks, LockError, LockName, LockRequest, LockService, LotusLocks};
 
 use lotus_recovery::membership::returns::Life;
 
-use crate::api::config::Config;
+use crate::api::config::{Config, LockKind};
 use crate::node::configuration::Configuration;
 use crate::node::lock_peers::LockPeers;
 use crate::node::shared::{ComputeNode, LOCK_REGION, Shared};
@@ -54,8 +55,16 @@ pub(crate) const fn region_bytes(object_bytes: u64) -> u64 {
 
 /// Size of the region of lock objects on each memory node, if locks are there.
 pub(crate) fn lock_region_bytes(config: &Config) -> Option<u64> {
-    config.memory_locks().map(|choice| region_bytes(choice.object_bytes()))
+    let bytes = config.memory_locks().map(|choice| region_bytes(choice.object_bytes()))?;
+    match config.locks {
+        LockKind::IdealRdma => Some(bytes + MAX_VERB_BYTES as u64),
+        _ => Some(bytes),
+    }
 }
+
+/// Place behind the words of the idealized lock that attempts write to and that is never read.
+#[cfg(feature = "sabotage")]
+pub(crate) const SCRATCH_OFFSET: u64 = region_bytes(8);
 
 /// The locks of one coordinator.
 pub(crate) enum Locks {
@@ -143,6 +152,12 @@ pub(crate) trait OnMemory {
     /// Whether an attempt may rely on its locks.
     fn are_valid(&self, held: &HeldLocks) -> bool;
 
+    /// Whether an attempt goes on although others use its rows.
+    #[cfg(feature = "sabotage")]
+    fn is_beside(&self, _: &HeldLocks) -> bool {
+        false
+    }
+
     /// See [`MemoryLocks::abandon`].
     fn abandon(&self, memory: NodeId) -> Pin<Box<dyn Future<Output = ()>>>;
 
@@ -207,7 +222,7 @@ impl<S: LockSystem> OnMemory for MemoryLocks<S> {
 impl Locks {
     pub(crate) fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
         #[cfg(feature = "sabotage")]
-        if shared.config.locks == crate::api::config::LockKind::IdealRdma {
+        if shared.config.locks == LockKind::IdealRdma {
             return Self::OnMemory(ideal::begin(shared, node, rpc));
         }
         match shared.config.memory_locks() {
@@ -233,6 +248,12 @@ impl Locks {
             Self::Lotus(_) => true,
             Self::OnMemory(locks) => locks.system.are_valid(held),
         }
+    }
+
+    /// Whether an attempt goes on although others use its rows.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn is_beside(&self, held: &HeldLocks) -> bool {
+        matches!(self, Self::OnMemory(locks) if locks.system.is_beside(held))
     }
 
     /// Number of locks that this node has granted itself, of an acquisition of `all`.

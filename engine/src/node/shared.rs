@@ -72,6 +72,9 @@ pub(crate) struct Shared {
     pub(crate) process: u64,
     /// Number of rows that this process has loaded.
     pub(crate) rows_loaded: AtomicU64,
+    /// Users of names, with the idealized lock.
+    #[cfg(feature = "sabotage")]
+    pub(crate) exclusion: Arc<lotus_locks::ideal::Exclusion>,
     /// All compute nodes.
     pub(crate) peers: Vec<Peer>,
     /// Compute nodes of this process, in order.

@@ -3,7 +3,7 @@
 use crate::api::error::TxnError;
 use crate::node::coordinator::{Coordinator, Tables};
 use crate::node::shared::NodeTable;
-use crate::txn::fetch::Fetch;
+use crate::txn::fetch::{Fetch, Next};
 use crate::txn::piece::Piece;
 use crate::txn::plan::CommitPlan;
 use crate::txn::rows::RowIndex;
@@ -14,6 +14,7 @@ use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::bucket::Overflow;
 use lotus_mvcc::layout::cvt::{Cell, CvtShape};
 use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_mvcc::visibility::Newest;
 use lotus_mvcc::{PrimaryKey, Timestamp};
 use lotus_router::GroupId;
 use lotus_sabotage::{Rule, broken};
@@ -178,6 +179,17 @@ impl Row {
         TxnError::KeyCollision { table: self.table, key: self.primary_key }
     }
 
+    /// What becomes of reading this row, locked, while its newest version is not known.
+    #[cold]
+    pub(crate) fn undecided(&self, found: Newest) -> Result<Next, TxnError> {
+        match found {
+            Newest::InDoubt { .. } => {
+                Err(TxnError::InDoubt { table: self.table, key: self.primary_key })
+            }
+            _ => Ok(Next::Reread),
+        }
+    }
+
     #[cold]
     pub(crate) fn too_old(&self) -> TxnError {
         TxnError::SnapshotTooOld { table: self.table, key: self.primary_key }
@@ -218,6 +230,9 @@ pub(crate) struct Body {
     pub(crate) piece: Option<Piece>,
     /// Number of executions so far.
     pub(crate) rounds: u16,
+    /// Whether the attempt goes on although others use its rows; what it writes is lost.
+    #[cfg(feature = "sabotage")]
+    pub(crate) is_beside: bool,
 }
 
 impl Body {
@@ -241,6 +256,10 @@ impl Body {
         self.trims = false;
         self.piece = None;
         self.rounds = 0;
+        #[cfg(feature = "sabotage")]
+        {
+            self.is_beside = false;
+        }
     }
 
     /// Copies `bytes` into the values.

@@ -23,6 +23,8 @@
 
 mod batches;
 pub(crate) mod copy;
+#[cfg(feature = "sabotage")]
+mod pretend;
 pub(crate) mod purge;
 pub(crate) mod trim;
 
@@ -49,6 +51,10 @@ use crate::txn::slot::Slot;
 
 /// Commits the write set in `body`, and releases its locks.
 pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
+    #[cfg(feature = "sabotage")]
+    if body.is_beside {
+        return pretend::carry_out(slot, body).await;
+    }
     let commit = Commit::of(slot, &body);
     let outcome = match broken(Rule::CellsBeginInvisible) {
         false => commit.carry_out(&mut body).await,

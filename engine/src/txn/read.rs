@@ -29,6 +29,8 @@ use crate::txn::body::{Access, Body, Mode, Row, Target};
 use crate::txn::fetch::{Fetch, Next, Wants};
 use crate::txn::slot::Slot;
 
+#[cfg(feature = "sabotage")]
+mod beside;
 mod cached;
 
 /// Most rereads of a row because of a concurrent writer, before the attempt aborts as retryable
@@ -83,6 +85,8 @@ impl Body {
             granted.map_err(|error| self.refuse(slot, error))?;
             debug_assert!(!self.held.is_empty(), "I39: locks that were granted are held");
             point!(coordinator.node.id.0, LocksGranted);
+            #[cfg(feature = "sabotage")]
+            self.go_beside(coordinator)?;
             let mut caches = coordinator.caches.get();
             let all = self.wanted.len();
             caches.locks.count_all(all, locks.count_own(&self.held, all));
@@ -499,10 +503,11 @@ impl Body {
         let (table, key) = (row.table, &row.primary_key);
         let LockedRow { newest: found, victim } = locked(cvt);
         let Some(mut previous) = found.version() else {
-            return match found {
-                Newest::InDoubt { .. } => Err(TxnError::InDoubt { table, key: *key }),
-                _ => Ok(Next::Reread),
-            };
+            #[cfg(feature = "sabotage")]
+            if self.is_beside {
+                return self.absorb_beside(fetch, cvt, limit);
+            }
+            return row.undecided(found);
         };
         if previous > limit && !broken(Rule::FirstCommitterWins) {
             return Err(TxnError::Conflict { table, key: *key });

@@ -24,7 +24,8 @@ pub(super) fn begin(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) ->
     let counters = || Arc::new(Counters::new(memory_nodes, words as usize));
     let counters = Arc::clone(node.ideal.get_or_init(counters));
     let object_of = objects_of(shared, Rc::clone(&homes), words, bytes);
-    let locks = IdealLocks::new(rpc.lane().clone(), counters, object_of);
+    let exclusion = Arc::clone(&shared.exclusion);
+    let locks = IdealLocks::new(rpc.lane().clone(), counters, exclusion, object_of);
     LocksOnMemory { system: Box::new(locks), homes, left: RefCell::default() }
 }
 
@@ -41,6 +42,10 @@ impl OnMemory for IdealLocks {
 
     fn release(&self, held: &mut HeldLocks) {
         LockService::release(self, held);
+    }
+
+    fn is_beside(&self, held: &HeldLocks) -> bool {
+        Self::is_beside(held)
     }
 
     /// There is nothing to rely on.
