@@ -54,6 +54,14 @@ impl Cli {
         Self::of(Self::command().try_get_matches()?)
     }
 
+    /// Reads a command line as it is typed.
+    ///
+    /// # Errors
+    /// As [`Cli::read`].
+    pub fn typed(line: &str) -> Result<Self, clap::Error> {
+        Self::of(Self::command().try_get_matches_from(line.split_whitespace())?)
+    }
+
     fn of(mut matches: ArgMatches) -> Result<Self, clap::Error> {
         let workload = matches.subcommand().and_then(|(_, bench)| bench.subcommand());
         let given = workload.map(|(_, flags)| given(flags)).unwrap_or_default();
