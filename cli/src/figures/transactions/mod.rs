@@ -29,6 +29,7 @@ macro_rules! files {
 
 files! {
     "fig2"
+    "fig3"
     "fig12a"
     "fig12c"
     "fig13"
