@@ -179,7 +179,7 @@ pub struct FiguresReportArgs {
     /// Folder of the page and of all measured points; made if it does not exist.
     #[arg(long, value_name = "DIRECTORY")]
     pub out: PathBuf,
-    /// Measures each point for a moment, and sweeps at three loads: at most 90 s an experiment.
+    /// Measures each point for a moment, and sweeps at three loads, to take a minute or so.
     #[arg(long)]
     pub short: bool,
     /// Measures all points anew, whichever program measured those in the folder.
@@ -192,7 +192,7 @@ pub struct FiguresRunArgs {
     /// Experiments, or files of experiments, or all.
     #[arg(value_name = "NAME|FILE|all", required = true)]
     pub names: Vec<String>,
-    /// Measures each point for a moment, and sweeps at three loads: at most 90 s an experiment.
+    /// Measures each point for a moment, and sweeps at three loads, to take a minute or so.
     #[arg(long)]
     pub short: bool,
     /// Writes every report as JSON to a file; - is the standard output.
