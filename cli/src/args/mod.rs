@@ -54,6 +54,14 @@ impl Cli {
         Self::of(Self::command().try_get_matches()?)
     }
 
+    /// Reads a command line as it is typed.
+    ///
+    /// # Errors
+    /// As [`Cli::read`].
+    pub fn typed(line: &str) -> Result<Self, clap::Error> {
+        Self::of(Self::command().try_get_matches_from(line.split_whitespace())?)
+    }
+
     fn of(mut matches: ArgMatches) -> Result<Self, clap::Error> {
         let workload = matches.subcommand().and_then(|(_, bench)| bench.subcommand());
         let given = workload.map(|(_, flags)| given(flags)).unwrap_or_default();
@@ -171,7 +179,7 @@ pub struct FiguresReportArgs {
     /// Folder of the page and of all measured points; made if it does not exist.
     #[arg(long, value_name = "DIRECTORY")]
     pub out: PathBuf,
-    /// Measures each point for a moment, and sweeps at three loads: at most 90 s an experiment.
+    /// Measures each point for a moment, and sweeps at three loads, to take a minute or so.
     #[arg(long)]
     pub short: bool,
     /// Measures all points anew, whichever program measured those in the folder.
@@ -184,7 +192,7 @@ pub struct FiguresRunArgs {
     /// Experiments, or files of experiments, or all.
     #[arg(value_name = "NAME|FILE|all", required = true)]
     pub names: Vec<String>,
-    /// Measures each point for a moment, and sweeps at three loads: at most 90 s an experiment.
+    /// Measures each point for a moment, and sweeps at three loads, to take a minute or so.
     #[arg(long)]
     pub short: bool,
     /// Writes every report as JSON to a file; - is the standard output.

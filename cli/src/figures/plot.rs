@@ -13,7 +13,10 @@ use super::Failure;
 const SIZE: (u32, u32) = (760, 420);
 const MARGIN: u32 = 12;
 /// Room for the numbers on the axes.
-const LABELS: u32 = 56;
+const LABELS: u32 = 52;
+const NUMBERS: u32 = 76;
+/// Width of a letter of a label.
+const LETTER: usize = 8;
 /// Room for the half of the last number that is beyond its axis.
 const LAST_NUMBER: u32 = 28;
 const FONT: &str = "sans-serif";
@@ -135,7 +138,7 @@ impl Plot {
     }
 
     /// Ends of the horizontal axis, and the upper end of the vertical one. An axis has a length
-    /// also where there is one point, or none.
+    /// also where there is one point, or none; labels have room on both sides.
     fn ends(&self) -> ([f64; 2], f64) {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let (mut left, mut right, mut top) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
@@ -145,8 +148,20 @@ impl Plot {
         if !left.is_finite() || !right.is_finite() {
             (left, right) = (0.0, 0.0);
         }
-        let room = if right > left { 0.0 } else { 0.5 };
+        let room = if right > left && self.ticks.is_empty() { 0.0 } else { 0.5 };
         ([left - room, right + room], if top > 0.0 && top.is_finite() { top } else { 1.0 })
+    }
+
+    /// The label at a place of the horizontal axis, as much of it as there is room for.
+    fn tick(&self, x: f64) -> String {
+        let is_whole = (x - x.round()).abs() < 0.01 && x.round() >= 0.0;
+        let label = self.ticks.get(x.round() as usize).filter(|_| is_whole);
+        let label = label.map(String::as_str).unwrap_or_default();
+        let room = (SIZE.0 - NUMBERS) as usize / self.ticks.len().max(1) / LETTER;
+        match label.chars().count() > room.max(1) {
+            true => label.chars().take(room.max(1) - 1).chain(['…']).collect(),
+            false => label.to_owned(),
+        }
     }
 
     fn draw<B: DrawingBackend>(
@@ -160,9 +175,9 @@ impl Plot {
             .margin(MARGIN)
             .margin_right(LAST_NUMBER)
             .x_label_area_size(LABELS)
-            .y_label_area_size(LABELS)
+            .y_label_area_size(NUMBERS)
             .build_cartesian_2d(left..right, 0.0..top)?;
-        let tick = |x: &f64| self.ticks.get(x.round() as usize).cloned().unwrap_or_default();
+        let tick = |x: &f64| self.tick(*x);
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(&self.x).y_desc(&self.y);
         mesh.x_label_formatter(&number).y_label_formatter(&number);
@@ -252,6 +267,17 @@ mod tests {
             assert_eq!(plot.ends(), ends);
             assert!(plot.svg().contains("few"));
         }
+    }
+
+    #[test]
+    fn labels_are_cut_to_their_room() {
+        let long = "a label that is much longer than a fifth of the plot";
+        let ticks = ["0", long, "2", "3", "4"].map(str::to_owned).to_vec();
+        let plot = Plot { ticks, ..Plot::new("ticks".to_owned(), plot().lines) };
+        assert_eq!(plot.ends().0, [-0.5, 1.5]);
+        let shown = [-0.5, 0.0, 0.5, 1.0, 2.001, 5.0].map(|x| plot.tick(x));
+        assert_eq!(shown, ["", "0", "", "a label that is …", "2", ""]);
+        assert!(plot.svg().contains("a label that is …"));
     }
 
     #[test]

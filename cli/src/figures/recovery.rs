@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError};
 use lotus_benchmarks::lotus::{Embedded, builder};
@@ -25,10 +24,12 @@ use lotus_fabric::sim::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::command::CommandLine;
 use super::experiment::{Block, Experiment, Findings, Length, Tally, Task};
 use super::grid::Grid;
 use super::plot::{Line as Curve, Plot};
-use super::transactions::{Line, TESTBED};
+use super::transactions::{TESTBED, parse};
+use crate::args::BenchArgs;
 use crate::bench;
 use watched::{Awaited, Sightings, Watched};
 
@@ -38,7 +39,8 @@ const SOURCE: &str = "LOTUS §8.4";
 /// The command that measures all cases.
 const COMMAND: &str = "lotus figures run recovery";
 
-const BENCH: &str = "smallbank --accounts 2000000 --hot-accounts 80000 --audit no --timeline 1";
+const BENCH: &str =
+    "lotus bench smallbank --accounts 2000000 --hot-accounts 80000 --audit no --timeline 1";
 /// Overrides the testbed's warm-up.
 const WARM_UP: &str = "--warmup 0.01";
 const ACCOUNTS: u64 = 2_000_000;
@@ -189,10 +191,10 @@ fn of_figure(result: &Value) -> Value {
 }
 
 /// The command line of a case, as if it had been typed after `lotus bench`.
-fn line(case: &Case) -> Line {
+fn line(case: &Case) -> BenchArgs {
     let secs = format!("--secs {}", case.shown_ms as f64 / 1e3);
-    let words = [BENCH, TESTBED, WARM_UP, &secs].into_iter().flat_map(str::split_whitespace);
-    Line::try_parse_from(words).expect("the constants are sound")
+    let line = CommandLine::of([BENCH, TESTBED, WARM_UP, &secs]);
+    parse(&line.typed()).expect("the constants are sound")
 }
 
 /// Faults of a case, for the simulated world.
@@ -215,7 +217,7 @@ fn schedule(case: &Case, lost_memory: Range<u16>, lost_compute: Range<u16>) -> V
 }
 
 fn measure(case: &Case) -> Result<Measured, BenchError> {
-    let mut options = line(case).bench.common().options();
+    let mut options = line(case).common().options();
     options.cluster.lease_us = Some(case.lease_ms * 1_000);
     let memory_nodes = options.cluster.mns as u16;
     let compute = memory_nodes + options.cluster.cns as u16;
@@ -480,7 +482,7 @@ mod tests {
     #[test]
     fn what_is_measured_can_be_run() {
         for case in &CASES {
-            bench::check(&line(case).bench).expect("sound");
+            bench::check(&line(case)).expect("sound");
         }
     }
 }

@@ -48,10 +48,6 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("kvs", &["--update-ratio", "1.1"], "between 0 and 1"),
         ("kvs", &["--zipf", "-0.5"], "--zipf"),
         ("kvs", &["--seed", "-1"], "--seed"),
-        ("kvs", &["--repeat", "0"], "--repeat"),
-        ("kvs", &["--repeat", "2", "--history", "h"], "--repeat makes no sense with --history"),
-        ("kvs", &["--repeat", "2", "--seed", "18446744073709551615"], "needs 2 seeds"),
-        ("kvs", &["--cluster", "somewhere", "--repeat", "2"], "--repeat makes no sense with"),
         ("kvs", &["--lock-table", "10"], "--lock-table"),
         ("kvs", &["--lock-table", "1X"], "1048576"),
         ("kvs", &["--vt-cache", "-1"], "--vt-cache"),
@@ -137,6 +133,20 @@ fn the_bound_of_locks_on_memory_nodes_recovers_and_moves_nothing() {
     for (flag, named) in [("--lease", "is a bound, not a lock"), ("--balance", "have no owners")] {
         let sentence = refusal(&bench("kvs", &["--locks", "ideal-rdma", flag, "100"]));
         assert!(sentence.contains(named), "{flag}: {sentence}");
+    }
+}
+
+#[test]
+fn what_cannot_be_repeated_is_named_in_one_sentence() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--repeat", "0"], "--repeat"),
+        (&["--repeat", "2", "--history", "h"], "--repeat makes no sense with --history"),
+        (&["--repeat", "2", "--seed", "18446744073709551615"], "needs 2 seeds"),
+        (&["--cluster", "somewhere", "--repeat", "2"], "--repeat makes no sense with"),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("kvs", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
     }
 }
 

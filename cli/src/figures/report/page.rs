@@ -120,8 +120,8 @@ fn contents(html: &mut String, sections: &[Section]) {
     let without = sections.iter().filter(|section| section.state().0 == Tally::default()).count();
     let _ = writeln!(
         html,
-        "<p><b>{}</b> of {} published values in band, in {} experiments; {without} experiments \
-         without published numbers.</p>",
+        "<p><b>{}</b> of {} published values are in band. Of {} experiments, {without} have no \
+         published numbers.</p>",
         sum.inside,
         sum.inside + sum.outside,
         sections.len(),
@@ -332,7 +332,7 @@ mod tests {
             "section id=\"good-one\"",
             "good one &amp; &lt;more&gt;",
             "a &quot;paper&quot;",
-            "<b>2</b> of 3 published values in band, in 3 experiments; 2 experiments without",
+            "<b>2</b> of 3 published values are in band. Of 3 experiments, 2 have no",
             "<span class=bad>no</span>",
             "<h3>a &lt; b</h3>",
             "<p>one &amp; two</p>\n<p>three</p>",

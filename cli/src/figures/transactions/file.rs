@@ -1,11 +1,10 @@
 //! The file of a figure of transactions: its format, the checks of what it says, and the command
 //! line of each of its points.
 
-use clap::Parser;
 use lotus_benchmarks::config::Fabric;
 use serde::{Deserialize, Serialize};
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, BenchTask, Cli, Command};
 use crate::bench;
 use crate::figures::command::CommandLine;
 use crate::figures::experiment::Length;
@@ -20,7 +19,7 @@ pub(crate) const TESTBED: &str = "--fabric sim --profile cx3-56g --cns 9 --mns 3
 /// Flags of the short mode, unless a figure has others. Shorter warm-ups would show the first 20 ms
 /// of SmallBank, which compare-and-swaps on the memory nodes bound.
 const SHORT: &str = "--secs 0.005 --warmup 0.025";
-/// Flags of the testbed and of workloads that other engines refuse, since they have no use for them.
+/// Flags of the testbed and of workloads for which other engines have no use: they refuse them.
 const OF_LOTUS: [&str; 12] = [
     "--read-rule",
     "--inline",
@@ -170,26 +169,22 @@ impl From<Load> for String {
     }
 }
 
-/// Parses what stands in a figure's file as if it had been typed after `lotus bench`.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, args_override_self = true)]
-pub(crate) struct Line {
-    #[command(flatten)]
-    pub(crate) bench: BenchArgs,
-}
-
-impl Line {
-    /// Parses the command line of a point.
-    ///
-    /// # Errors
-    /// The first line of the parser's message.
-    pub(super) fn parse(command: &str) -> Result<Self, String> {
-        let words = command.strip_prefix(BENCH).unwrap_or(command).split_whitespace();
-        Self::try_parse_from(words).map_err(|error| {
-            let message = error.to_string();
-            let first = message.lines().next().unwrap_or_default();
-            first.trim_start_matches("error: ").to_owned()
-        })
+/// Parses the command line of a point.
+///
+/// # Errors
+/// The first line of the parser's message.
+pub(crate) fn parse(command: &str) -> Result<BenchArgs, String> {
+    let cli = Cli::typed(command).map_err(|error| {
+        let message = error.to_string();
+        let first = message.lines().next().unwrap_or_default();
+        first.trim_start_matches("error: ").to_owned()
+    })?;
+    match cli.command {
+        Command::Bench(task) => match *task {
+            BenchTask::Load(workload) => Ok(BenchArgs { workload }),
+            _ => Err("it is no benchmark of transactions".to_owned()),
+        },
+        _ => Err("it is no benchmark".to_owned()),
     }
 }
 
@@ -218,8 +213,8 @@ impl Figure {
             }
             let unchecked = self.needs_sabotage && !without::can_be_broken();
             for (point, load, line) in self.lines(series).filter(|_| !unchecked) {
-                let command = line.typed();
-                let checked = Line::parse(&command).and_then(|line| check_line(&line.bench));
+                let command = format!("{BENCH} {}", line.typed());
+                let checked = parse(&command).and_then(|args| check_line(&args));
                 let load =
                     load.map_or_else(String::new, |load| format!(" at {}", String::from(load)));
                 checked.map_err(|why| format!("{}, {}{load}: {why}", series.name, point.label))?;

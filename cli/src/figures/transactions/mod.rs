@@ -16,7 +16,7 @@ use super::observed::Observed;
 use super::without;
 use crate::bench;
 use file::Figure;
-pub(crate) use file::{Line, TESTBED, of_toml};
+pub(crate) use file::{TESTBED, of_toml, parse};
 use rows::{Multiple, Row};
 
 macro_rules! files {
@@ -28,6 +28,17 @@ macro_rules! files {
 }
 
 files! {
+    "fig2"
+    "fig3"
+    "fig12a"
+    "fig12c"
+    "fig13"
+    "fig17"
+    "fig19"
+    "fig20"
+    "fig21"
+    "fig22"
+    "fig23"
     "version-table-cache"
     "cache-sizes"
     "versions"
@@ -87,10 +98,10 @@ impl Experiment for Transactions {
     }
 
     fn measure(&self, task: &Task) -> Result<Value, bench::Failure> {
-        let mut line = file::Line::parse(&task.command).map_err(bench::Failure::Arguments)?;
-        line.bench.workload.common_mut().quiet = true;
+        let mut args = parse(&task.command).map_err(bench::Failure::Arguments)?;
+        args.workload.common_mut().quiet = true;
         let _broken = without::broken(&task.without);
-        let report = bench::report(&line.bench)?;
+        let report = bench::report(&args)?;
         // A report has no keys but strings, and no values that JSON lacks.
         serde_json::to_value(report).map_err(|error| bench::Failure::Arguments(error.to_string()))
     }
