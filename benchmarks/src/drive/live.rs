@@ -2,9 +2,8 @@
 //!
 //! # Cost
 //! Counts are kept only if [`Progress`](super::progress::Progress) was asked to. Each coordinator
-//! then has counters of its own ([`Counters`]), which it writes with plain stores, and the observer
-//! reads them whenever it likes: they may lag, and never slow down the run. Two readings make a
-//! [`LiveFrame`].
+//! then has counters of its own, which it writes with plain stores, and the observer reads them
+//! whenever it likes: they may lag, and never slow down the run. Two readings make a [`LiveFrame`].
 //!
 //! # Latencies
 //! They fall into buckets, sixteen for each power of two, so that a quantile is precise to 6 %.

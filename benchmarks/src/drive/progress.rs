@@ -169,7 +169,7 @@ impl Progress {
     #[inline]
     pub fn note_latency(&self, coordinator: usize, ns: u64) {
         if let Some(observed) = &self.observed {
-            observed[coordinator].note_latency(ns);
+            note_latency(&observed[coordinator], ns);
         }
     }
 
@@ -177,7 +177,7 @@ impl Progress {
     #[inline]
     pub fn note_abort(&self, coordinator: usize, reason: AbortReason) {
         if let Some(observed) = &self.observed {
-            observed[coordinator].note_abort(reason);
+            note_abort(&observed[coordinator], reason);
         }
     }
 
@@ -191,13 +191,38 @@ impl Progress {
         activity: impl FnOnce() -> Activity,
     ) {
         if let Some(observed) = &self.observed {
-            observed[coordinator].note_latency(latency_ns);
             let commits = self.coordinators[coordinator].committed.load(Ordering::Relaxed);
-            if commits.is_multiple_of(SHOWING) {
-                observed[coordinator].set_activity(&activity());
-            }
+            note_commit(&observed[coordinator], latency_ns, commits, activity);
         }
     }
+}
+
+// Most runs have no observer: what one costs stays out of the code of clients.
+
+#[cold]
+#[inline(never)]
+fn note_latency(counters: &Counters, ns: u64) {
+    counters.note_latency(ns);
+}
+
+#[cold]
+#[inline(never)]
+fn note_commit(
+    counters: &Counters,
+    latency_ns: u64,
+    commits: u64,
+    activity: impl FnOnce() -> Activity,
+) {
+    counters.note_latency(latency_ns);
+    if commits.is_multiple_of(SHOWING) {
+        counters.set_activity(&activity());
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_abort(counters: &Counters, reason: AbortReason) {
+    counters.note_abort(reason);
 }
 
 #[cfg(test)]

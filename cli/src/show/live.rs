@@ -171,16 +171,16 @@ impl Drop for Live {
 
 /// Takes in the readers that have come. Too many, or those that cannot be read to without waiting,
 /// are left at once.
-fn accept(listener: &UnixListener, readers: &mut Vec<Reader>) {
+fn accept(listener: &UnixListener, readers: &mut Vec<Viewer>) {
     while let Ok((stream, _)) = listener.accept() {
         if readers.len() < MOST_READERS && stream.set_nonblocking(true).is_ok() {
-            readers.push(Reader { stream, rest: Vec::new(), missed: 0 });
+            readers.push(Viewer { stream, rest: Vec::new(), missed: 0 });
         }
     }
 }
 
 /// A process that is shown the benchmark.
-struct Reader {
+struct Viewer {
     stream: UnixStream,
     /// End of a line that was not written in whole.
     rest: Vec<u8>,
@@ -188,7 +188,7 @@ struct Reader {
     missed: usize,
 }
 
-impl Reader {
+impl Viewer {
     /// Shows a line, or drops it if there is no room. Returns whether to go on.
     fn show(&mut self, line: &[u8]) -> bool {
         let rest = std::mem::take(&mut self.rest);
@@ -234,10 +234,10 @@ mod tests {
 
     use super::*;
 
-    fn reader() -> (Reader, UnixStream) {
+    fn reader() -> (Viewer, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         ours.set_nonblocking(true).expect("a socket");
-        (Reader { stream: ours, rest: Vec::new(), missed: 0 }, theirs)
+        (Viewer { stream: ours, rest: Vec::new(), missed: 0 }, theirs)
     }
 
     #[test]

@@ -261,4 +261,16 @@ mod tests {
         let sample = Sample::read(odd).expect("a node's");
         assert_eq!(sample, Sample { uptime_s: 1.0, ..Sample::default() });
     }
+    #[test]
+    fn damaged_text_is_refused_or_read_and_never_more() {
+        let damage = ["", "\"", "{", "}", "\\", "=", "\n", "é", "9"];
+        for at in (0..TEXT.len()).filter(|at| TEXT.is_char_boundary(*at)) {
+            let (head, tail) = TEXT.split_at(at);
+            // Whether it is refused does not matter here.
+            let _ = Sample::read(head);
+            for damage in damage {
+                let _ = Sample::read(&format!("{head}{damage}{tail}"));
+            }
+        }
+    }
 }

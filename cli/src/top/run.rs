@@ -109,9 +109,12 @@ fn live<W: Watched>(mut watched: W, news: &Receiver<W::News>, env: &Env) -> io::
         })?;
         if event::poll(REDRAW)?
             && let Event::Key(key) = event::read()?
-            && press(key, &mut choices) == Goes::Leave
         {
-            return Ok(());
+            match press(key, &mut choices) {
+                Goes::On => {}
+                Goes::Anew => screen.0.clear()?,
+                Goes::Leave => return Ok(()),
+            }
         }
     }
     Ok(())
@@ -142,6 +145,8 @@ fn sorted(view: &View, choices: &Choices) -> View {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Goes {
     On,
+    /// With every cell drawn anew, in case something else has written to the terminal.
+    Anew,
     Leave,
 }
 
@@ -152,6 +157,7 @@ fn press(key: KeyEvent, choices: &mut Choices) -> Goes {
     }
     match key.code {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Goes::Leave,
+        KeyCode::Char('l') if key.modifiers.contains(KeyModifiers::CONTROL) => return Goes::Anew,
         KeyCode::Esc if choices.help => choices.help = false,
         KeyCode::Char('q') | KeyCode::Esc => return Goes::Leave,
         KeyCode::Char('s') => choices.sort = choices.sort.next(),
@@ -188,6 +194,8 @@ mod tests {
         assert_eq!(press(key(KeyCode::Esc), &mut helped), Goes::On);
         assert!(!helped.help, "it closes the help first");
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        let control_l = KeyEvent::new(KeyCode::Char('l'), KeyModifiers::CONTROL);
+        assert_eq!(press(control_l, &mut helped), Goes::Anew);
         for leaving in [key(KeyCode::Esc), key(KeyCode::Char('q')), control_c] {
             assert_eq!(press(leaving, &mut Choices::default()), Goes::Leave);
         }

@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::figures::{aborts, digits, or_unknown, percent, rate};
-use super::parts::{self, Column, Page, Row, about_history, bold, dim, named, style};
+use super::parts::{self, Column, NodeRow, Page, about_history, bold, dim, named, style};
 use super::{Choices, keys};
 use crate::operate::memory::size;
 use crate::top::model::view::{ClusterView, ComputeRow, MemoryRow, Mood};
@@ -71,7 +71,7 @@ fn bar(used: (u64, u64)) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(BAR - full))
 }
 
-impl Row for ComputeRow {
+impl NodeRow for ComputeRow {
     fn name(&self) -> String {
         self.node.to_string()
     }
@@ -85,7 +85,7 @@ impl Row for ComputeRow {
     }
 }
 
-impl Row for MemoryRow {
+impl NodeRow for MemoryRow {
     fn name(&self) -> String {
         self.node.to_string()
     }

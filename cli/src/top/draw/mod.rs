@@ -32,11 +32,12 @@ pub struct Choices {
     pub alone: bool,
 }
 
-const HELP: [&str; 15] = [
+const HELP: [&str; 16] = [
     "q, Esc, Ctrl-C   leave",
     "s                sort compute nodes by another column",
     "r                reverse their order",
     "p, space         pause the display",
+    "Ctrl-L           draw every cell anew",
     "?                this help",
     "",
     "state     as lotus cluster status has it; unreachable and",

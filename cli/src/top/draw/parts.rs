@@ -143,7 +143,7 @@ pub struct Column<R> {
 
 /// A row of a table: what it is called, and how it is.
 #[cfg(feature = "tcp")]
-pub trait Row {
+pub trait NodeRow {
     fn name(&self) -> String;
     fn state(&self) -> (&str, Mood);
     fn remark(&self) -> Option<&str>;
@@ -157,7 +157,7 @@ const STATE: usize = 11;
 
 /// Draws a table of at most so many lines, its head included; the rows that do not fit are counted.
 #[cfg(feature = "tcp")]
-pub fn table<R: Row>(page: &mut Page<'_>, rows: &[R], columns: &[Column<R>], lines: u16) {
+pub fn table<R: NodeRow>(page: &mut Page<'_>, rows: &[R], columns: &[Column<R>], lines: u16) {
     let lines = usize::from(lines.min(page.left()));
     if lines == 0 || rows.is_empty() {
         return;
