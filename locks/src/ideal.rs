@@ -88,12 +88,12 @@ struct Used {
     word: RemoteAddr,
     /// Whether this is the attempt's use of the word that is counted.
     counted: bool,
-    standing: Cell<Standing>,
+    standing: Cell<Company>,
 }
 
 /// What an attempt is to others that use a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Company {
     /// It is kept apart from them.
     Apart(LockName, LockMode),
     /// The attempt had the name already: see its first use.
@@ -126,7 +126,7 @@ impl IdealLocks {
 
     /// Whether an attempt is beside another one.
     pub fn is_beside(held: &HeldLocks) -> bool {
-        held.kept::<Used>().iter().any(|used| used.standing.get() == Standing::Beside)
+        held.kept::<Used>().iter().any(|used| used.standing.get() == Company::Beside)
     }
 
     /// Counts one more use of a name by an attempt. Returns its word, if the memory node has to
@@ -137,7 +137,7 @@ impl IdealLocks {
         let uses = held.kept::<Used>();
         let counted = !uses.iter().any(|used| used.word == word);
         let first = uses.iter().find_map(|used| match used.standing.get() {
-            Standing::Apart(of, own) if of == name => Some((used, own)),
+            Company::Apart(of, own) if of == name => Some((used, own)),
             _ => None,
         });
         let passes =
@@ -145,12 +145,12 @@ impl IdealLocks {
         let standing = match first {
             _ if !passes => {
                 uses.iter().for_each(|used| self.stand_beside(used));
-                Standing::Beside
+                Company::Beside
             }
-            None => Standing::Apart(name, mode),
+            None => Company::Apart(name, mode),
             Some((used, own)) => {
-                used.standing.set(Standing::Apart(name, own.max(mode)));
-                Standing::Again
+                used.standing.set(Company::Apart(name, own.max(mode)));
+                Company::Again
             }
         };
         // Before the word is asked for, so that a release gives it up however this ends.
@@ -159,7 +159,7 @@ impl IdealLocks {
     }
 
     fn stand_beside(&self, used: &Used) {
-        if let Standing::Apart(name, _) = used.standing.replace(Standing::Beside) {
+        if let Company::Apart(name, _) = used.standing.replace(Company::Beside) {
             self.exclusion.leave(&name);
         }
     }

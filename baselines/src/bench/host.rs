@@ -9,12 +9,12 @@ use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::store::seat::Seat;
+use crate::store::seat::ThreadSeat;
 use crate::store::{System, failed};
 
 /// A task of a thread.
 pub(crate) struct SeatHost<S: System> {
-    seat: Rc<Seat<S>>,
+    seat: Rc<ThreadSeat<S>>,
     task: usize,
     taken: Cell<bool>,
     /// The clients' clock: one for all threads.
@@ -22,7 +22,7 @@ pub(crate) struct SeatHost<S: System> {
 }
 
 impl<S: System> SeatHost<S> {
-    pub(super) fn new(seat: Rc<Seat<S>>, task: usize, clock: Env) -> Self {
+    pub(super) fn new(seat: Rc<ThreadSeat<S>>, task: usize, clock: Env) -> Self {
         Self { seat, task, taken: Cell::new(false), clock }
     }
 }

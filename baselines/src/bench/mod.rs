@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use async_channel::Sender;
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
-    Caches, DeployError, Deployment, Hits, Memory, Replay, RowSource, RowVisitor, Seat as Place,
+    Caches, DeployError, Deployment, Hits, Memory, Replay, RowSource, RowVisitor, Seat as Position,
     Traffic,
 };
 use lotus_fabric::counters::VerbCounters;
@@ -30,9 +30,11 @@ use lotus_fabric::transport::Fabric;
 use lotus_mvcc::TableSpec;
 
 use crate::store::placement::Placement;
-use crate::store::seat::{Harm, Seat};
+use crate::store::seat::{Harm, ThreadSeat};
 use crate::store::sight::Leftovers;
-use crate::store::{Options, SHARED_BYTES, SHARED_REGION, Store, System, Table, failed, refused};
+use crate::store::{
+    Options, SHARED_BYTES, SHARED_REGION, Store, StoredTable, System, failed, refused,
+};
 pub(crate) use host::SeatHost;
 
 /// First lane for loading and audits, above those of all threads.
@@ -174,7 +176,7 @@ impl<M: Machines, S: System> Deployment for Deployed<M, S> {
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Place, SeatHost<S>) -> Fut + Clone + Send + 'static,
+        F: Fn(Position, SeatHost<S>) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
@@ -247,7 +249,7 @@ impl<M: Machines, S: System> Deployment for Deployed<M, S> {
         let rows: u64 = tables.iter().map(|table| table.rows).sum();
         let bytes = bytes + self.store.taken();
         let of_node = |node| {
-            let has = |table: &&Table<S>| self.store.nodes(table).contains(node);
+            let has = |table: &&StoredTable<S>| self.store.nodes(table).contains(node);
             let tables: u64 = tables.iter().filter(has).map(|table| table.geometry.bytes()).sum();
             tables + self.store.taken()
         };
@@ -308,15 +310,15 @@ impl Start {
     ) -> Result<(Vec<T>, Used), DeployError>
     where
         S: System,
-        F: Fn(Place, SeatHost<S>) -> Fut,
+        F: Fn(Position, SeatHost<S>) -> Fut,
         Fut: Future<Output = T> + 'static,
         T: 'static,
     {
         let (cn, thread) = (usize::from(self.cn), usize::from(self.thread));
-        let seat = Rc::new(Seat::new(store, lane.clone(), (cn, thread, self.tasks)));
+        let seat = Rc::new(ThreadSeat::new(store, lane.clone(), (cn, thread, self.tasks)));
         let (sender, ended) = async_channel::unbounded();
         for number in 0..self.tasks {
-            let place = Place { cn, thread, task: number };
+            let place = Position { cn, thread, task: number };
             let host = SeatHost::new(Rc::clone(&seat), number, self.clock.clone());
             let (future, sender) = (task(place, host), sender.clone());
             lane.executor().spawn(async move { send(sender, future.await).await });

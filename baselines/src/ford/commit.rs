@@ -9,7 +9,7 @@ use lotus_fabric::verbs::Buffer;
 
 use super::item::{self, HEADER_WORDS, Header, INVISIBLE, LOCK_AT, VERSION_AT, WORD};
 use super::txn::{FordTxn, Known, broken};
-use crate::store::rows::{Access, CONFLICT, Change, Row};
+use crate::store::rows::{CONFLICT, Change, RowUse, TxnRow};
 use crate::store::search::may_have_come;
 use crate::store::{Locking, SHARED_REGION};
 
@@ -79,11 +79,11 @@ impl FordTxn {
     }
 
     /// Posts the second look at a row; returns it, and whether it locks the row.
-    fn post_again(&self, row: &Row<Known>) -> ((Again, Posted, Option<Buffer>, Buffer), bool) {
+    fn post_again(&self, row: &TxnRow<Known>) -> ((Again, Posted, Option<Buffer>, Buffer), bool) {
         let table = self.table(row.table);
         let mut batch = self.seat.lane.batch();
         let is_on = self.seat.store.options.locking == Locking::On;
-        let locks = is_on && row.access > Access::Read;
+        let locks = is_on && row.access > RowUse::Read;
         let (again, lock, read) = match (row.engine.slot, row.engine.absent_in) {
             (Some(slot), absent_in) => {
                 let at = table.slot(self.seat.store.homes(table, slot).primary, slot);
@@ -112,7 +112,7 @@ impl FordTxn {
     }
 
     /// Whether a row has changed since it was read, as far as these words tell.
-    fn has_changed(&self, row: &Row<Known>, again: Again, words: &[u64]) -> bool {
+    fn has_changed(&self, row: &TxnRow<Known>, again: Again, words: &[u64]) -> bool {
         match again {
             Again::Version => words[0] != row.engine.version || self.is_shut_out(words[1]),
             Again::Header => item::key_in(words).is_some(),
@@ -154,7 +154,7 @@ impl FordTxn {
     }
 
     /// Posts the WRITEs of a row: it is made invisible, and then written.
-    fn post_row(&self, row: &Row<Known>) -> Posted {
+    fn post_row(&self, row: &TxnRow<Known>) -> Posted {
         let table = self.table(row.table);
         let slot = row.engine.slot.expect("a row that is written has a slot");
         let homes = self.seat.store.homes(table, slot);
@@ -192,7 +192,7 @@ impl FordTxn {
     }
 
     /// Frees the lock of a row on all replicas, without waiting for that.
-    fn release(&self, row: &Row<Known>) {
+    fn release(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
         let Some(slot) = row.engine.slot else { return };
         let homes = self.seat.store.homes(table, slot);
@@ -204,7 +204,7 @@ impl FordTxn {
 
     /// Leaves a slot that was locked for a row which does not come to its key: a row behind it may
     /// have been placed there because it was taken, and must be found.
-    fn leave_empty(&self, row: &Row<Known>) {
+    fn leave_empty(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
         let Some(slot) = row.engine.slot else { return };
         let homes = self.seat.store.homes(table, slot);

@@ -3,9 +3,9 @@
 //! | words | |
 //! |---|---|
 //! | 0–3 | primary key, its length in the last byte |
-//! | 4 | number of the table, plus one, above the length of the value and whether it was deleted; 0 while the slot is free |
+//! | 4 | number of the table, plus one; whether the row was deleted; length; 0 in a free slot |
 //! | 5 | version: when its writer began |
-//! | 6 | lock: 0, or the transaction that holds it, with the top bit while its commit is being written |
+//! | 6 | lock: 0, or the transaction that holds it; with the top bit, its commit is being written |
 //! | 7 | writer of the version, a word that FORD does not have |
 //! | 8 … | the value, padded to the longest of the workload |
 //!
@@ -39,7 +39,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Rows with values of up to `longest` bytes, and at least so many bytes in all.
+    /// TxnRows with values of up to `longest` bytes, and at least so many bytes in all.
     pub(crate) const fn new(longest: usize, item_bytes: usize) -> Self {
         let words = HEADER_WORDS + longest.div_ceil(WORD);
         let least = item_bytes.div_ceil(WORD);

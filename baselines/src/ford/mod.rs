@@ -28,7 +28,7 @@ use std::rc::Rc;
 use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use crate::store::index::Geometry;
-use crate::store::seat::Seat;
+use crate::store::seat::ThreadSeat;
 use crate::store::{Options, Stored, System};
 use item::{LOCK_AT, Shape};
 use txn::Session;
@@ -80,7 +80,7 @@ impl System for Ford {
         item::stored(slot)
     }
 
-    fn engine(seat: &Rc<Seat<Self>>, task: usize) -> Session {
+    fn engine(seat: &Rc<ThreadSeat<Self>>, task: usize) -> Session {
         Session::new(Rc::clone(seat), task)
     }
 }

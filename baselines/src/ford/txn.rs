@@ -1,7 +1,7 @@
 //! A transaction of FORD until its commit: declaring rows, locking and reading them, logging.
 //!
 //! A row whose address is known takes one round trip: to write, a compare-and-swap of its lock and
-//! a READ of the row behind it; to read, the READ alone. Otherwise the READ of its bucket brings it,
+//! a READ of the row behind it; to read, the READ alone. Otherwise a READ of its bucket brings it,
 //! and a row to write is locked by the commit.
 
 use std::cell::Cell;
@@ -17,10 +17,10 @@ use lotus_mvcc::PrimaryKey;
 use super::Ford;
 use super::item::{self, HEADER_WORDS, Header, INVISIBLE, LOCK_AT, WORD};
 use crate::store::index::SlotNumber;
-use crate::store::rows::{Access, CONFLICT, Row, Rows, Value};
+use crate::store::rows::{CONFLICT, RowUse, TxnRow, TxnRows, Value};
 use crate::store::search::{Found, search};
-use crate::store::seat::Seat;
-use crate::store::{Faults, Locking, SHARED_REGION, Table};
+use crate::store::seat::ThreadSeat;
+use crate::store::{Faults, Locking, SHARED_REGION, StoredTable};
 
 /// Bytes of the log of one coroutine, a ring.
 const LOG_BYTES: u64 = 128 << 10;
@@ -61,7 +61,7 @@ impl Known {
 
 /// What is under way for a row.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RowStep {
     Bucket(u64),
     Item,
     LockAndItem,
@@ -70,9 +70,9 @@ enum Step {
 /// Memory of a transaction that the next one of its coroutine uses again.
 #[derive(Default)]
 pub(super) struct Scratch {
-    pub(super) rows: Rows<Known>,
-    steps: Vec<(usize, Step)>,
-    flights: Vec<(usize, Step, Posted, [Buffer; 2])>,
+    pub(super) rows: TxnRows<Known>,
+    steps: Vec<(usize, RowStep)>,
+    flights: Vec<(usize, RowStep, Posted, [Buffer; 2])>,
     /// Log entries that have not landed.
     pub(super) logs: Vec<Posted>,
 }
@@ -86,7 +86,7 @@ struct Log {
 
 /// Begins the transactions of one coroutine.
 pub(crate) struct Session {
-    seat: Rc<Seat<Ford>>,
+    seat: Rc<ThreadSeat<Ford>>,
     task: usize,
     attempts: u64,
     spare: Rc<Cell<Option<Box<Scratch>>>>,
@@ -94,7 +94,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(seat: Rc<Seat<Ford>>, task: usize) -> Self {
+    pub(super) fn new(seat: Rc<ThreadSeat<Ford>>, task: usize) -> Self {
         Self { seat, task, attempts: 0, spare: Rc::default(), log: Rc::default() }
     }
 }
@@ -124,7 +124,7 @@ impl TxnEngine for Session {
 
 /// A transaction. Dropping it aborts it.
 pub(crate) struct FordTxn {
-    pub(super) seat: Rc<Seat<Ford>>,
+    pub(super) seat: Rc<ThreadSeat<Ford>>,
     pub(super) id: TxnId,
     /// When it began: the version of what it writes.
     pub(super) start: u64,
@@ -142,7 +142,7 @@ pub(super) fn broken(error: impl std::fmt::Display) -> TxnError {
 }
 
 impl FordTxn {
-    pub(super) fn table(&self, number: usize) -> &Table<Ford> {
+    pub(super) fn table(&self, number: usize) -> &StoredTable<Ford> {
         &self.seat.store.tables[number]
     }
 
@@ -153,42 +153,42 @@ impl FordTxn {
         heeds && lock != 0 && lock != self.id.raw()
     }
 
-    fn first_step(&self, row: &Row<Known>) -> (Option<SlotNumber>, Step) {
+    fn first_step(&self, row: &TxnRow<Known>) -> (Option<SlotNumber>, RowStep) {
         let table = self.table(row.table);
         let known = row.engine.slot.filter(|_| row.engine.absent_in.is_none());
         let mut addresses = self.seat.addresses.borrow_mut();
         let find = || addresses.find(row.table, &row.key, table.loaded.as_ref());
         match known.or_else(find) {
-            Some(slot) if row.access == Access::Read => (Some(slot), Step::Item),
-            Some(slot) => (Some(slot), Step::LockAndItem),
-            None => (None, Step::Bucket(table.geometry.bucket_of(&row.key))),
+            Some(slot) if row.access == RowUse::Read => (Some(slot), RowStep::Item),
+            Some(slot) => (Some(slot), RowStep::LockAndItem),
+            None => (None, RowStep::Bucket(table.geometry.bucket_of(&row.key))),
         }
     }
 
-    fn post(&mut self, at: usize, step: Step) -> (usize, Step, Posted, [Buffer; 2]) {
+    fn post(&mut self, at: usize, step: RowStep) -> (usize, RowStep, Posted, [Buffer; 2]) {
         let mut batch = self.seat.lane.batch();
         let row = &self.scratch.rows.all()[at];
         let table = self.table(row.table);
         let mut buffers = [Buffer::EMPTY; 2];
         match step {
-            Step::Bucket(bucket) => {
+            RowStep::Bucket(bucket) => {
                 let node = self.seat.store.placement.homes(row.table, bucket).primary;
                 let addr = table.geometry.bucket_addr(node, table.region, bucket);
                 buffers[1] = batch.read_stable(addr, table.geometry.bucket_bytes());
             }
-            Step::Item | Step::LockAndItem => {
+            RowStep::Item | RowStep::LockAndItem => {
                 let slot = row.engine.slot.expect("it is known");
                 let node = self.seat.store.homes(table, slot).primary;
                 let addr = table.slot(node, slot);
                 let is_on = self.seat.store.options.locking == Locking::On;
-                if is_on && matches!(step, Step::LockAndItem) {
+                if is_on && matches!(step, RowStep::LockAndItem) {
                     let lock = addr.plus((LOCK_AT * WORD) as u64);
                     buffers[0] = batch.compare_and_swap(lock, 0, self.id.raw());
                 }
                 buffers[1] = batch.read_stable(addr, table.geometry.slot_bytes());
             }
         }
-        let locks = matches!(step, Step::LockAndItem);
+        let locks = matches!(step, RowStep::LockAndItem);
         self.scratch.rows.get(at).engine.tried |= locks;
         (at, step, batch.post(), buffers)
     }
@@ -196,13 +196,13 @@ impl FordTxn {
     /// Takes in what a step has brought; returns the row's next one.
     fn take(
         &mut self,
-        (at, step, [lock, read]): (usize, Step, [Buffer; 2]),
+        (at, step, [lock, read]): (usize, RowStep, [Buffer; 2]),
         done: &Completed,
-    ) -> Result<Option<Step>, TxnError> {
+    ) -> Result<Option<RowStep>, TxnError> {
         let words = done.words(read);
         match step {
-            Step::Bucket(bucket) => self.search(at, bucket, words),
-            Step::LockAndItem => {
+            RowStep::Bucket(bucket) => self.search(at, bucket, words),
+            RowStep::LockAndItem => {
                 let held = match self.seat.store.options.locking {
                     Locking::On => done.words(lock)[0],
                     Locking::Off => 0,
@@ -213,12 +213,17 @@ impl FordTxn {
                 self.scratch.rows.get(at).engine.held = true;
                 self.judge(at, words).map(|()| None)
             }
-            Step::Item => self.judge(at, words).map(|()| None),
+            RowStep::Item => self.judge(at, words).map(|()| None),
         }
     }
 
     /// Looks for a row in its bucket.
-    fn search(&mut self, at: usize, bucket: u64, words: &[u64]) -> Result<Option<Step>, TxnError> {
+    fn search(
+        &mut self,
+        at: usize,
+        bucket: u64,
+        words: &[u64],
+    ) -> Result<Option<RowStep>, TxnError> {
         let row = &self.scratch.rows.all()[at];
         let table = self.table(row.table);
         let rows = self.scratch.rows.all().iter().enumerate();
@@ -232,7 +237,7 @@ impl FordTxn {
         let found = search(table, &row.key, (bucket, words), &mut addresses, is_mine);
         drop(addresses);
         match found {
-            Found::GoOn(next) => Ok(Some(Step::Bucket(next))),
+            Found::GoOn(next) => Ok(Some(RowStep::Bucket(next))),
             Found::Full => Err(TxnError::Aborted(AbortReason::MemoryFull)),
             Found::There(slot, words) => {
                 let row = self.scratch.rows.get(at);
@@ -245,7 +250,7 @@ impl FordTxn {
                 }
                 let row = self.scratch.rows.get(at);
                 row.engine.absent_in = Some(bucket);
-                row.engine.slot = (row.access > Access::Read).then_some(slot);
+                row.engine.slot = (row.access > RowUse::Read).then_some(slot);
                 (row.read, row.writer) = (None, None);
                 row.engine.note(0).map(|()| None)
             }
@@ -272,7 +277,7 @@ impl FordTxn {
         if bytes > shape.value_words() * WORD {
             return Err(TxnError::Fatal(format!("a value of {bytes} bytes")));
         }
-        if header.bytes.is_some() && access == Access::Insert {
+        if header.bytes.is_some() && access == RowUse::Insert {
             return Err(TxnError::Aborted(AbortReason::Logic));
         }
         let value = self.scratch.rows.room(shape.value_words(), bytes);
@@ -293,7 +298,7 @@ impl FordTxn {
         for at in 0..self.scratch.rows.all().len() {
             let row = &self.scratch.rows.all()[at];
             let Some(old) = row.engine.old else { continue };
-            if row.access == Access::Read || row.engine.logged {
+            if row.access == RowUse::Read || row.engine.logged {
                 continue;
             }
             let value_words = self.table(row.table).shape.value_words();
@@ -347,12 +352,12 @@ impl Txn for FordTxn {
     }
 
     fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        let row = (key.into(), Access::Read);
+        let row = (key.into(), RowUse::Read);
         self.scratch.rows.declare(&self.seat.store, table, row, self.may_write)
     }
 
     fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        let row = (key.into(), Access::Write);
+        let row = (key.into(), RowUse::Write);
         self.scratch.rows.declare(&self.seat.store, table, row, self.may_write)
     }
 
@@ -362,7 +367,7 @@ impl Txn for FordTxn {
         key: impl Into<PrimaryKey>,
         value: &[u8],
     ) -> Result<Item, TxnError> {
-        let row = (key.into(), Access::Insert);
+        let row = (key.into(), RowUse::Insert);
         let item = self.scratch.rows.declare(&self.seat.store, table, row, self.may_write)?;
         self.put(item, value)?;
         Ok(item)

@@ -15,7 +15,7 @@ use super::row::{self, CELL_WORDS, Cell, Cvt, DELTA_AT, HEADER_WORDS, LOCK_AT, W
 use super::txn::{MotorTxn, broken};
 use crate::store::SHARED_REGION;
 use crate::store::placement::Homes;
-use crate::store::rows::{Access, CONFLICT, Change};
+use crate::store::rows::{CONFLICT, Change, RowUse};
 use crate::store::search::may_have_come;
 
 /// Address of byte `offset` of the deltas on a node.
@@ -59,7 +59,7 @@ impl MotorTxn {
     async fn validate(&mut self, commit: u64) -> Result<(), TxnError> {
         let mut posted = Vec::new();
         for (at, row) in self.scratch.rows.all().iter().enumerate() {
-            if row.access != Access::Read {
+            if row.access != RowUse::Read {
                 continue;
             }
             let table = self.table(row.table);

@@ -5,12 +5,12 @@ use lotus_benchmarks::engine::{Isolation, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
 
 use super::row::{Cell, Cvt, MAX_CELLS};
-use crate::store::rows::{Access, CONFLICT};
+use crate::store::rows::{CONFLICT, RowUse};
 use crate::store::{Faults, Locking};
 
 /// A transaction, as far as its decisions go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reader {
+pub(crate) struct TxnView {
     pub(crate) kind: TxnKind,
     /// Its snapshot.
     pub(crate) start: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Reader {
     pub(crate) locking: Locking,
 }
 
-impl Reader {
+impl TxnView {
     pub(crate) fn is_serializable_writer(&self) -> bool {
         self.kind == TxnKind::ReadWrite(Isolation::Serializable)
     }
@@ -37,14 +37,14 @@ impl Reader {
     ///
     /// # Errors
     /// The reason for which it is to abort.
-    pub(crate) fn version(&self, cvt: &Cvt, access: Access) -> Result<Option<Cell>, TxnError> {
-        if access == Access::Read && self.is_shut_out(cvt.lock) {
+    pub(crate) fn version(&self, cvt: &Cvt, access: RowUse) -> Result<Option<Cell>, TxnError> {
+        if access == RowUse::Read && self.is_shut_out(cvt.lock) {
             return Err(CONFLICT);
         }
         let newest = cvt.newest_version();
         // A serializable transaction would fail at its commit: early abort. A writer must not lose
         // the version of another that is not in its snapshot.
-        let must_be_newest = access > Access::Read || self.is_serializable_writer();
+        let must_be_newest = access > RowUse::Read || self.is_serializable_writer();
         if must_be_newest && newest > self.start {
             return Err(CONFLICT);
         }
@@ -72,18 +72,18 @@ impl Reader {
     }
 }
 
-/// Place of a new version.
+/// VersionPlace of a new version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct VersionPlace {
     /// Number of the cell that it takes.
     pub(crate) cell: usize,
-    /// Place of its delta in the bar.
+    /// VersionPlace of its delta in the bar.
     pub(crate) delta: u8,
 }
 
 /// The place of the next version of a row: a cell without a version, or that of the oldest, and a
 /// part of the bar that no version needs which stays.
-pub(crate) fn place(cvt: &Cvt) -> Place {
+pub(crate) fn place(cvt: &Cvt) -> VersionPlace {
     let cells = cvt.cells();
     let oldest = cells.iter().enumerate().min_by_key(|(_, cell)| cell.version);
     let replaced = oldest.map_or(0, |(at, _)| at);
@@ -94,7 +94,7 @@ pub(crate) fn place(cvt: &Cvt) -> Place {
     let needed =
         |place: u8| stay().any(|(_, cell)| Some(cell.version) != last && cell.place == place);
     let free = (0..MAX_CELLS as u8).find(|place| !needed(*place)).expect("fewer versions stay");
-    Place { cell: replaced, delta: free }
+    VersionPlace { cell: replaced, delta: free }
 }
 
 /// Versions newer than `version`, the newest first: those to take back.
@@ -128,15 +128,15 @@ mod tests {
         Cell { version, ..Cell::default() }
     }
 
-    fn reader(kind: TxnKind, faults: Faults) -> Reader {
-        Reader { kind, start: 10, id: 77, faults, locking: Locking::On }
+    fn reader(kind: TxnKind, faults: Faults) -> TxnView {
+        TxnView { kind, start: 10, id: 77, faults, locking: Locking::On }
     }
 
     #[test]
     fn a_transaction_sees_its_snapshot_or_aborts() {
         let gone = Cell { deleted: true, ..cell(8) };
         let too_old = TxnError::Aborted(AbortReason::SnapshotTooOld);
-        use Access::{Read, Write};
+        use RowUse::{Read, Write};
         let cases = [
             (TxnKind::ReadOnly, Read, cvt(0, &[cell(5), cell(12)]), Ok(Some(5))),
             (TxnKind::ReadOnly, Read, cvt(0, &[cell(5), cell(10)]), Ok(Some(10))),
@@ -166,7 +166,7 @@ mod tests {
         let held = cvt(99, &[cell(5), cell(0)]);
         let mended = reader(SR, Faults::Mended);
         let published = reader(SR, Faults::AsPublished);
-        assert_eq!(published.version(&held, Access::Read), Ok(Some(cell(5))));
+        assert_eq!(published.version(&held, RowUse::Read), Ok(Some(cell(5))));
         assert!(!published.has_changed(&held, 5, 20) && mended.has_changed(&held, 5, 20));
     }
 
@@ -189,11 +189,11 @@ mod tests {
     fn a_new_version_takes_the_oldest_cell_and_spares_the_deltas_in_use() {
         let with = |version, place| Cell { place, ..cell(version) };
         let cases = [
-            (vec![cell(1), cell(0)], Place { cell: 1, delta: 0 }),
-            (vec![cell(1), with(5, 0)], Place { cell: 0, delta: 0 }),
-            (vec![with(7, 1), with(5, 0), cell(1)], Place { cell: 2, delta: 0 }),
-            (vec![with(7, 0), with(5, 1), with(6, 1)], Place { cell: 1, delta: 1 }),
-            (vec![cell(0), cell(0)], Place { cell: 0, delta: 0 }),
+            (vec![cell(1), cell(0)], VersionPlace { cell: 1, delta: 0 }),
+            (vec![cell(1), with(5, 0)], VersionPlace { cell: 0, delta: 0 }),
+            (vec![with(7, 1), with(5, 0), cell(1)], VersionPlace { cell: 2, delta: 0 }),
+            (vec![with(7, 0), with(5, 1), with(6, 1)], VersionPlace { cell: 1, delta: 1 }),
+            (vec![cell(0), cell(0)], VersionPlace { cell: 0, delta: 0 }),
         ];
         for (cells, expected) in cases {
             let found = place(&cvt(0, &cells));

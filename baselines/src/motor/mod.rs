@@ -35,7 +35,7 @@ use std::rc::Rc;
 use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use crate::store::index::Geometry;
-use crate::store::seat::Seat;
+use crate::store::seat::ThreadSeat;
 use crate::store::{Deltas, Options, Stored, System};
 use row::{Cvt, LOCK_AT, Shape};
 use txn::Session;
@@ -104,7 +104,7 @@ impl System for Motor {
         Ok(Stored { key, value: Some((value, row::writer_of(content))) })
     }
 
-    fn engine(seat: &Rc<Seat<Self>>, task: usize) -> Session {
+    fn engine(seat: &Rc<ThreadSeat<Self>>, task: usize) -> Session {
         Session::new(Rc::clone(seat), task)
     }
 }

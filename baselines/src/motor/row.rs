@@ -9,7 +9,10 @@
 //! | 5 | unused: Motor has the offset of the value here, which we compute |
 //! | 6 | number of the table, plus one; 0 while the slot is free |
 //! | 7 | lock: 0, or the transaction that holds it |
-//! | 8 … | cells, three words each: version; bits of the changed chunks, and above them the place of the delta; length, deletion, and the low bits of the version |
+//! | 8 … | cells of three words |
+//!
+//! The words of a cell: the version; a bit for each changed chunk, and above those the place of the
+//! delta; length, whether the row was deleted, and the low bits of the version.
 //!
 //! Words land in ascending order, so a key is whole when the slot is seen taken, and the lock is
 //! free only when all else is in its place.
@@ -197,7 +200,7 @@ pub(crate) struct Cell {
     pub(crate) deleted: bool,
     /// Bits of the chunks that its writer changed.
     pub(crate) changed: u64,
-    /// Place of the delta in the bar.
+    /// VersionPlace of the delta in the bar.
     pub(crate) place: u8,
 }
 

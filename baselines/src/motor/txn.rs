@@ -21,13 +21,13 @@ use lotus_fabric::verbs::Buffer;
 use lotus_mvcc::PrimaryKey;
 
 use super::Motor;
-use super::decide::{Reader, newer};
+use super::decide::{TxnView, newer};
 use super::row::{self, Cell, Cvt, HEADER_WORDS, LOCK_AT, MAX_CELLS, WORD};
 use crate::store::index::SlotNumber;
-use crate::store::rows::{Access, CONFLICT, Row, Rows, Value};
+use crate::store::rows::{CONFLICT, RowUse, TxnRow, TxnRows, Value};
 use crate::store::search::{Found, search};
-use crate::store::seat::Seat;
-use crate::store::{Faults, Locking, Table};
+use crate::store::seat::ThreadSeat;
+use crate::store::{Faults, Locking, StoredTable};
 
 /// What Motor knows of a row of a transaction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +53,7 @@ pub(super) struct Known {
 
 /// The next step of a row.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RowStep {
     /// Read a bucket to find the slot.
     Bucket(u64),
     /// Read the version table.
@@ -71,7 +71,7 @@ enum Step {
 /// A doorbell under way for a row.
 pub(super) struct Flight {
     row: usize,
-    step: Step,
+    step: RowStep,
     posted: Posted,
     lock: Buffer,
     slot: Buffer,
@@ -82,21 +82,21 @@ pub(super) struct Flight {
 /// Memory of a transaction that the next one of its coroutine uses again.
 #[derive(Default)]
 pub(super) struct Scratch {
-    pub(super) rows: Rows<Known>,
-    steps: Vec<(usize, Step)>,
+    pub(super) rows: TxnRows<Known>,
+    steps: Vec<(usize, RowStep)>,
     flights: Vec<Flight>,
 }
 
 /// Begins the transactions of one coroutine.
 pub(crate) struct Session {
-    seat: Rc<Seat<Motor>>,
+    seat: Rc<ThreadSeat<Motor>>,
     task: usize,
     attempts: u64,
     spare: Rc<std::cell::Cell<Option<Box<Scratch>>>>,
 }
 
 impl Session {
-    pub(super) fn new(seat: Rc<Seat<Motor>>, task: usize) -> Self {
+    pub(super) fn new(seat: Rc<ThreadSeat<Motor>>, task: usize) -> Self {
         Self { seat, task, attempts: 0, spare: Rc::default() }
     }
 }
@@ -113,7 +113,7 @@ impl TxnEngine for Session {
         let scratch = self.spare.take().unwrap_or_default();
         Ok(MotorTxn {
             seat: Rc::clone(&self.seat),
-            reader: Reader { kind, start, id: id.raw(), faults, locking },
+            reader: TxnView { kind, start, id: id.raw(), faults, locking },
             scratch,
             spare: Rc::clone(&self.spare),
         })
@@ -122,8 +122,8 @@ impl TxnEngine for Session {
 
 /// A transaction. Dropping it aborts it.
 pub(crate) struct MotorTxn {
-    pub(super) seat: Rc<Seat<Motor>>,
-    pub(super) reader: Reader,
+    pub(super) seat: Rc<ThreadSeat<Motor>>,
+    pub(super) reader: TxnView,
     pub(super) scratch: Box<Scratch>,
     spare: Rc<std::cell::Cell<Option<Box<Scratch>>>>,
 }
@@ -135,36 +135,36 @@ pub(super) fn broken(error: impl std::fmt::Display) -> TxnError {
 }
 
 impl MotorTxn {
-    pub(super) fn table(&self, number: usize) -> &Table<Motor> {
+    pub(super) fn table(&self, number: usize) -> &StoredTable<Motor> {
         &self.seat.store.tables[number]
     }
 
-    fn add(&mut self, table: TableId, key: PrimaryKey, access: Access) -> Result<Item, TxnError> {
+    fn add(&mut self, table: TableId, key: PrimaryKey, access: RowUse) -> Result<Item, TxnError> {
         let may_write = self.reader.kind != TxnKind::ReadOnly;
         self.scratch.rows.declare(&self.seat.store, table, (key, access), may_write)
     }
 
     /// First step of a row that was added.
-    fn first_step(&self, row: &Row<Known>) -> (Option<SlotNumber>, Step) {
+    fn first_step(&self, row: &TxnRow<Known>) -> (Option<SlotNumber>, RowStep) {
         let table = self.table(row.table);
         let known = row.engine.slot.filter(|_| row.engine.absent_in.is_none());
         let mut addresses = self.seat.addresses.borrow_mut();
         let find = || addresses.find(row.table, &row.key, table.loaded.as_ref());
         match known.or_else(find) {
-            Some(slot) if row.access == Access::Read => (Some(slot), Step::Cvt),
-            Some(slot) => (Some(slot), Step::Lock),
-            None => (None, Step::Bucket(table.geometry.bucket_of(&row.key))),
+            Some(slot) if row.access == RowUse::Read => (Some(slot), RowStep::Cvt),
+            Some(slot) => (Some(slot), RowStep::Lock),
+            None => (None, RowStep::Bucket(table.geometry.bucket_of(&row.key))),
         }
     }
 
     /// Posts a step of a row.
-    fn post(&self, row: usize, step: Step) -> Flight {
+    fn post(&self, row: usize, step: RowStep) -> Flight {
         let known = &self.scratch.rows.all()[row];
         let table = self.table(known.table);
         let mut batch = self.seat.lane.batch();
         let mut buffers = [Buffer::EMPTY; 3];
         let mut deltas = [Buffer::EMPTY; MAX_CELLS];
-        if let Step::Bucket(bucket) = step {
+        if let RowStep::Bucket(bucket) = step {
             let homes = self.seat.store.placement.homes(known.table, bucket);
             let at = table.geometry.bucket_addr(homes.primary, table.region, bucket);
             buffers[1] = batch.read_stable(at, table.geometry.bucket_bytes());
@@ -173,15 +173,15 @@ impl MotorTxn {
                 known.engine.slot.expect("a step that needs the slot comes when it is known");
             let node = self.seat.store.homes(table, slot).primary;
             let at = table.slot(node, slot);
-            let locks = matches!(step, Step::Lock | Step::LockAndValue | Step::Claim);
+            let locks = matches!(step, RowStep::Lock | RowStep::LockAndValue | RowStep::Claim);
             if locks && self.reader.locking == Locking::On {
                 let lock = at.plus((LOCK_AT * WORD) as u64);
                 buffers[0] = batch.compare_and_swap(lock, 0, self.reader.id);
             }
-            if !matches!(step, Step::Value) {
+            if !matches!(step, RowStep::Value) {
                 buffers[1] = batch.read_stable(at, table.geometry.slot_bytes());
             }
-            if let (Step::Value, Some(seen), Some(bar)) =
+            if let (RowStep::Value, Some(seen), Some(bar)) =
                 (step, known.engine.seen, known.engine.cvt.bar)
             {
                 // Before the value: a writer overwrites that first, and so would be noticed.
@@ -191,7 +191,7 @@ impl MotorTxn {
                     *buffer = batch.read_stable(super::commit::shared(node, at), bytes);
                 }
             }
-            if matches!(step, Step::LockAndValue | Step::Value) {
+            if matches!(step, RowStep::LockAndValue | RowStep::Value) {
                 let bytes = table.geometry.beside_bytes();
                 buffers[2] = batch.read_stable(table.beside(node, slot), bytes);
             }
@@ -201,11 +201,11 @@ impl MotorTxn {
     }
 
     /// Takes in what a step has brought; returns the row's next one.
-    fn take(&mut self, flight: &Landed, done: &Completed) -> Result<Option<Step>, TxnError> {
+    fn take(&mut self, flight: &Landed, done: &Completed) -> Result<Option<RowStep>, TxnError> {
         match flight.step {
-            Step::Bucket(bucket) => self.search(flight.row, bucket, done.words(flight.slot)),
-            Step::Cvt => self.judge(flight.row, done.words(flight.slot)),
-            Step::Lock | Step::LockAndValue | Step::Claim => {
+            RowStep::Bucket(bucket) => self.search(flight.row, bucket, done.words(flight.slot)),
+            RowStep::Cvt => self.judge(flight.row, done.words(flight.slot)),
+            RowStep::Lock | RowStep::LockAndValue | RowStep::Claim => {
                 let held = match self.reader.locking {
                     Locking::On => done.words(flight.lock)[0],
                     Locking::Off => 0,
@@ -217,21 +217,28 @@ impl MotorTxn {
                 }
                 row.engine.held = true;
                 let slot = done.words(flight.slot);
-                if matches!(flight.step, Step::Claim) {
+                if matches!(flight.step, RowStep::Claim) {
                     return self.claim(flight.row, slot);
                 }
                 let next = self.judge(flight.row, slot)?;
                 match (flight.step, next) {
-                    (Step::LockAndValue, Some(_)) => self.take_value(flight, done).map(|()| None),
+                    (RowStep::LockAndValue, Some(_)) => {
+                        self.take_value(flight, done).map(|()| None)
+                    }
                     (_, next) => Ok(next),
                 }
             }
-            Step::Value => self.take_value(flight, done).map(|()| None),
+            RowStep::Value => self.take_value(flight, done).map(|()| None),
         }
     }
 
     /// Looks for a row in its bucket.
-    fn search(&mut self, at: usize, bucket: u64, words: &[u64]) -> Result<Option<Step>, TxnError> {
+    fn search(
+        &mut self,
+        at: usize,
+        bucket: u64,
+        words: &[u64],
+    ) -> Result<Option<RowStep>, TxnError> {
         let row = &self.scratch.rows.all()[at];
         let table = self.table(row.table);
         let is_mine = |slot| self.claims(row.table, slot, at);
@@ -240,22 +247,22 @@ impl MotorTxn {
         drop(addresses);
         let row = self.scratch.rows.get(at);
         match (found, row.access) {
-            (Found::GoOn(next), _) => Ok(Some(Step::Bucket(next))),
+            (Found::GoOn(next), _) => Ok(Some(RowStep::Bucket(next))),
             (Found::Full, _) => Err(TxnError::Aborted(AbortReason::MemoryFull)),
             (Found::There(slot, words), access) => {
                 (row.engine.slot, row.engine.absent_in) = (Some(slot), None);
                 match access {
-                    Access::Read => self.judge(at, words),
-                    _ => Ok(Some(Step::LockAndValue)),
+                    RowUse::Read => self.judge(at, words),
+                    _ => Ok(Some(RowStep::LockAndValue)),
                 }
             }
-            (Found::Free(_, words), Access::Read) => {
+            (Found::Free(_, words), RowUse::Read) => {
                 row.engine.absent_in = Some(bucket);
                 if self.reader.is_shut_out(words[LOCK_AT]) { Err(CONFLICT) } else { Ok(None) }
             }
             (Found::Free(slot, _), _) => {
                 (row.engine.slot, row.engine.absent_in) = (Some(slot), Some(bucket));
-                Ok(Some(Step::Claim))
+                Ok(Some(RowStep::Claim))
             }
         }
     }
@@ -269,7 +276,7 @@ impl MotorTxn {
     }
 
     /// Takes a free slot that was locked, unless another row has come there before.
-    fn claim(&mut self, at: usize, words: &[u64]) -> Result<Option<Step>, TxnError> {
+    fn claim(&mut self, at: usize, words: &[u64]) -> Result<Option<RowStep>, TxnError> {
         let row = self.scratch.rows.get(at);
         if row::key_in(words).is_some() {
             return Err(CONFLICT);
@@ -280,7 +287,7 @@ impl MotorTxn {
     }
 
     /// Chooses the version that this transaction sees of a row.
-    fn judge(&mut self, at: usize, words: &[u64]) -> Result<Option<Step>, TxnError> {
+    fn judge(&mut self, at: usize, words: &[u64]) -> Result<Option<RowStep>, TxnError> {
         let reader = self.reader;
         let row = self.scratch.rows.get(at);
         if !row::is_of(words, row.table, &row.key) {
@@ -294,12 +301,12 @@ impl MotorTxn {
         (row.read, row.writer, row.engine.content) = (None, None, None);
         row.engine.seen = reader.version(&cvt, row.access)?;
         match (row.engine.seen, row.access) {
-            (Some(Cell { deleted: false, .. }), Access::Insert) => {
+            (Some(Cell { deleted: false, .. }), RowUse::Insert) => {
                 Err(TxnError::Aborted(AbortReason::Logic))
             }
-            (Some(Cell { deleted: true, .. }), Access::Read) | (None, _) => Ok(None),
+            (Some(Cell { deleted: true, .. }), RowUse::Read) | (None, _) => Ok(None),
             // A writer needs the content of a row that was deleted, too, for its delta.
-            (Some(_), _) => Ok(Some(Step::Value)),
+            (Some(_), _) => Ok(Some(RowStep::Value)),
         }
     }
 
@@ -344,7 +351,7 @@ impl MotorTxn {
 /// A flight without its posting, which has ended.
 struct Landed {
     row: usize,
-    step: Step,
+    step: RowStep,
     lock: Buffer,
     slot: Buffer,
     value: Buffer,
@@ -357,11 +364,11 @@ impl Txn for MotorTxn {
     }
 
     fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.add(table, key.into(), Access::Read)
+        self.add(table, key.into(), RowUse::Read)
     }
 
     fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.add(table, key.into(), Access::Write)
+        self.add(table, key.into(), RowUse::Write)
     }
 
     fn insert(
@@ -370,7 +377,7 @@ impl Txn for MotorTxn {
         key: impl Into<PrimaryKey>,
         value: &[u8],
     ) -> Result<Item, TxnError> {
-        let item = self.add(table, key.into(), Access::Insert)?;
+        let item = self.add(table, key.into(), RowUse::Insert)?;
         self.put(item, value)?;
         Ok(item)
     }
@@ -390,7 +397,7 @@ impl Txn for MotorTxn {
         let mut lost = None;
         while !steps.is_empty() && lost.is_none() {
             for (row, step) in steps.drain(..) {
-                let locks = matches!(step, Step::Lock | Step::LockAndValue | Step::Claim);
+                let locks = matches!(step, RowStep::Lock | RowStep::LockAndValue | RowStep::Claim);
                 self.scratch.rows.get(row).engine.tried |= locks;
                 flights.push(self.post(row, step));
             }

@@ -2,7 +2,7 @@
 //!
 //! A bucket is a fixed number of slots beside each other, so that one READ brings it. A key is in
 //! its own bucket, or, if that was full, in the one that follows, and so on. A slot never changes
-//! its key, so an address that was found once stays right, and a search ends at the first free slot.
+//! its key: an address that was found once stays right, and a search ends at the first free slot.
 //!
 //! Where all loaded keys are numbers below the capacity, those are not hashed: number n has slot n.
 //! So Motor's own loader places the rows of SmallBank. Other keys, if there are any, have buckets

@@ -9,7 +9,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use super::addresses::{Known, TableSlots};
 use super::index::{Geometry, number_of};
-use super::{MAX_TABLES, Store, System, Table, failed, refused};
+use super::{MAX_TABLES, Store, StoredTable, System, failed, refused};
 
 /// WRITEs under way at once.
 const IN_FLIGHT: usize = 16;
@@ -32,7 +32,7 @@ impl<S: System> Store<S> {
         (spec, longest): (&TableSpec, usize),
         rows: u64,
         source: &RowSource<'_>,
-    ) -> Result<(Table<S>, Image), DeployError> {
+    ) -> Result<(StoredTable<S>, Image), DeployError> {
         let number = self.tables.len();
         if number >= MAX_TABLES {
             return Err(refused(format!("there are at most {MAX_TABLES} tables")));
@@ -47,7 +47,7 @@ impl<S: System> Store<S> {
                 geometry.bucket_bytes()
             )));
         }
-        let mut table = Table {
+        let mut table = StoredTable {
             number,
             name: spec.name.clone().into_owned(),
             region: RegionId(number as u8),
@@ -84,7 +84,7 @@ impl<S: System> Store<S> {
     pub(crate) async fn write(
         &self,
         lane: &Lane,
-        table: &Table<S>,
+        table: &StoredTable<S>,
         image: &Image,
     ) -> Result<(), DeployError> {
         let nodes = self.nodes(table);
@@ -125,7 +125,7 @@ impl Image {
     /// Places a row in the first free slot of its search; returns that.
     fn place<S: System>(
         &mut self,
-        table: &Table<S>,
+        table: &StoredTable<S>,
         key: &PrimaryKey,
         value: &[u8],
     ) -> Result<u64, DeployError> {
@@ -158,7 +158,7 @@ impl Image {
         Err(refused(format!("the rows of table {} do not fit its index", table.name)))
     }
 
-    fn lay<S: System>(&mut self, table: &Table<S>, slot: u64, row: (&PrimaryKey, &[u8])) {
+    fn lay<S: System>(&mut self, table: &StoredTable<S>, slot: u64, row: (&PrimaryKey, &[u8])) {
         let geometry = &table.geometry;
         let index_words = geometry.beside_at(0) as usize / WORD;
         let (index, beside) = self.words.split_at_mut(index_words);
@@ -176,6 +176,6 @@ fn slot_range(geometry: &Geometry, slot: u64) -> std::ops::Range<usize> {
 }
 
 /// Address of the byte `offset` of a table's region on a node.
-pub(crate) fn byte<S: System>(table: &Table<S>, node: NodeId, offset: u64) -> RemoteAddr {
+pub(crate) fn byte<S: System>(table: &StoredTable<S>, node: NodeId, offset: u64) -> RemoteAddr {
     RemoteAddr::new(node, table.region, offset)
 }

@@ -148,11 +148,11 @@ pub(crate) trait System: Sized + Send + Sync + 'static {
     fn stored(shape: Self::Shape, slot: &[u64], beside: &[u64]) -> Result<Stored, String>;
 
     /// The engine of task number `task` of a thread.
-    fn engine(seat: &std::rc::Rc<seat::Seat<Self>>, task: usize) -> Self::Engine;
+    fn engine(seat: &std::rc::Rc<seat::ThreadSeat<Self>>, task: usize) -> Self::Engine;
 }
 
 /// One table.
-pub(crate) struct Table<S: System> {
+pub(crate) struct StoredTable<S: System> {
     pub(crate) number: usize,
     pub(crate) name: String,
     pub(crate) region: RegionId,
@@ -166,7 +166,7 @@ pub(crate) struct Table<S: System> {
     pub(crate) loaded: Option<TableSlots>,
 }
 
-impl<S: System> Table<S> {
+impl<S: System> StoredTable<S> {
     /// Address of a slot on a node.
     #[inline]
     pub(crate) fn slot(&self, node: NodeId, slot: SlotNumber) -> RemoteAddr {
@@ -185,7 +185,7 @@ pub(crate) struct Store<S: System> {
     pub(crate) options: Options,
     pub(crate) placement: Placement,
     pub(crate) cns: u16,
-    pub(crate) tables: Vec<Table<S>>,
+    pub(crate) tables: Vec<StoredTable<S>>,
     pub(crate) clock: SharedClock,
     /// Bytes of [`SHARED_REGION`] that threads have taken for themselves.
     taken: AtomicU64,
@@ -199,12 +199,12 @@ impl<S: System> Store<S> {
 
     /// Nodes of a slot.
     #[inline]
-    pub(crate) fn homes(&self, table: &Table<S>, slot: SlotNumber) -> Homes {
+    pub(crate) fn homes(&self, table: &StoredTable<S>, slot: SlotNumber) -> Homes {
         self.placement.homes(table.number, table.geometry.bucket_of_slot(slot))
     }
 
     /// Nodes that have a replica of some row of a table.
-    pub(crate) fn nodes(&self, table: &Table<S>) -> NodeSet {
+    pub(crate) fn nodes(&self, table: &StoredTable<S>) -> NodeSet {
         let buckets = 0..table.geometry.buckets.min(u64::from(self.placement.memory_nodes));
         let homes = buckets.map(|bucket| self.placement.homes(table.number, bucket).all);
         homes.fold(NodeSet::EMPTY, NodeSet::or)

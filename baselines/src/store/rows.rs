@@ -13,7 +13,7 @@ const WORD: usize = 8;
 
 /// Use of a row; each includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Access {
+pub(crate) enum RowUse {
     Read,
     Write,
     /// It must not exist.
@@ -37,10 +37,10 @@ pub(crate) struct Value {
 }
 
 /// One row.
-pub(crate) struct Row<X> {
+pub(crate) struct TxnRow<X> {
     pub(crate) table: usize,
     pub(crate) key: PrimaryKey,
-    pub(crate) access: Access,
+    pub(crate) access: RowUse,
     /// Value that was read; `None` if there is no such row.
     pub(crate) read: Option<Value>,
     pub(crate) writer: Option<TxnId>,
@@ -52,30 +52,30 @@ pub(crate) struct Row<X> {
 }
 
 /// The rows of a transaction, and the values that were read and will be written.
-pub(crate) struct Rows<X> {
-    rows: Vec<Row<X>>,
+pub(crate) struct TxnRows<X> {
+    rows: Vec<TxnRow<X>>,
     words: Vec<u64>,
 }
 
-impl<X> Default for Rows<X> {
+impl<X> Default for TxnRows<X> {
     fn default() -> Self {
         Self { rows: Vec::new(), words: Vec::new() }
     }
 }
 
-impl<X: Default> Rows<X> {
+impl<X: Default> TxnRows<X> {
     /// Forgets all rows; keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.words.clear();
     }
 
-    pub(crate) fn all(&self) -> &[Row<X>] {
+    pub(crate) fn all(&self) -> &[TxnRow<X>] {
         &self.rows
     }
 
     #[inline]
-    pub(crate) fn get(&mut self, at: usize) -> &mut Row<X> {
+    pub(crate) fn get(&mut self, at: usize) -> &mut TxnRow<X> {
         &mut self.rows[at]
     }
 
@@ -87,7 +87,7 @@ impl<X: Default> Rows<X> {
         &mut self,
         store: &Store<S>,
         table: TableId,
-        (key, access): (PrimaryKey, Access),
+        (key, access): (PrimaryKey, RowUse),
         may_write: bool,
     ) -> Result<Item, TxnError> {
         let known = store.tables.get(usize::from(table.0));
@@ -96,14 +96,14 @@ impl<X: Default> Rows<X> {
             let (most, name) = (known.key_bytes, &known.name);
             return Err(TxnError::Fatal(format!("{key:?} is longer than the {most} of {name}")));
         }
-        if access > Access::Read && !may_write {
+        if access > RowUse::Read && !may_write {
             return Err(TxnError::Fatal("a read-only transaction cannot write".to_owned()));
         }
         Ok(self.add(known.number, key, access))
     }
 
     /// Adds a row, or finds the one that was added before, with the greater access of both.
-    fn add(&mut self, table: usize, key: PrimaryKey, access: Access) -> Item {
+    fn add(&mut self, table: usize, key: PrimaryKey, access: RowUse) -> Item {
         let found = self.rows.iter().position(|row| row.table == table && row.key == key);
         if let Some(at) = found {
             let row = &mut self.rows[at];
@@ -112,7 +112,7 @@ impl<X: Default> Rows<X> {
             }
             return Item(at as u32);
         }
-        self.rows.push(Row {
+        self.rows.push(TxnRow {
             table,
             key,
             access,
@@ -179,8 +179,8 @@ impl<X: Default> Rows<X> {
 
     /// Refuses a change of a row that does not exist, unless it is inserted.
     pub(crate) fn check_changes(&self) -> Result<(), TxnError> {
-        let is_wrong = |row: &&Row<X>| {
-            let absent = row.read.is_none() && row.access != Access::Insert;
+        let is_wrong = |row: &&TxnRow<X>| {
+            let absent = row.read.is_none() && row.access != RowUse::Insert;
             row.change != Change::None && absent
         };
         match self.rows.iter().find(is_wrong) {
@@ -189,9 +189,9 @@ impl<X: Default> Rows<X> {
         }
     }
 
-    fn writable(&mut self, item: Item) -> Result<&mut Row<X>, TxnError> {
+    fn writable(&mut self, item: Item) -> Result<&mut TxnRow<X>, TxnError> {
         let row = self.rows.get_mut(item.0 as usize);
-        row.filter(|row| row.access > Access::Read)
+        row.filter(|row| row.access > RowUse::Read)
             .ok_or_else(|| TxnError::Fatal("a row that was not added for writing".to_owned()))
     }
 }
@@ -205,21 +205,21 @@ mod tests {
 
     #[test]
     fn a_row_that_is_added_twice_is_one_with_the_greater_access() {
-        let mut rows = Rows::<()>::default();
-        let first = rows.add(0, 1_u64.into(), Access::Read);
+        let mut rows = TxnRows::<()>::default();
+        let first = rows.add(0, 1_u64.into(), RowUse::Read);
         rows.get(0).is_new = false;
-        assert_eq!(rows.add(0, 1_u64.into(), Access::Read), first);
+        assert_eq!(rows.add(0, 1_u64.into(), RowUse::Read), first);
         assert!(!rows.get(0).is_new);
-        assert_eq!(rows.add(0, 1_u64.into(), Access::Write), first);
+        assert_eq!(rows.add(0, 1_u64.into(), RowUse::Write), first);
         assert!(rows.get(0).is_new);
-        assert_ne!(rows.add(1, 1_u64.into(), Access::Write), first);
+        assert_ne!(rows.add(1, 1_u64.into(), RowUse::Write), first);
     }
 
     #[test]
     fn values_are_bytes_and_only_rows_added_for_writing_can_be_set() {
-        let mut rows = Rows::<()>::default();
-        let read = rows.add(0, 1_u64.into(), Access::Read);
-        let write = rows.add(0, 2_u64.into(), Access::Write);
+        let mut rows = TxnRows::<()>::default();
+        let read = rows.add(0, 1_u64.into(), RowUse::Read);
+        let write = rows.add(0, 2_u64.into(), RowUse::Write);
         assert!(rows.set(read, &[1], (8, 1)).is_err() && rows.delete(read).is_err());
         assert!(rows.set(write, &[1; 9], (8, 1)).is_err());
         rows.set(write, &[1, 2, 3], (8, 1)).expect("it was added for writing");

@@ -4,7 +4,7 @@ use lotus_mvcc::PrimaryKey;
 
 use super::addresses::Addresses;
 use super::index::SlotNumber;
-use super::{System, Table};
+use super::{StoredTable, System};
 
 /// What a bucket says of a row: a slot, and its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ pub(crate) enum Found<'w> {
 /// Looks for a row in the words of its bucket, and learns the addresses of all rows in it. A free
 /// slot that `is_mine`, since the transaction has claimed it for another row, is not free.
 pub(crate) fn search<'w, S: System>(
-    table: &Table<S>,
+    table: &StoredTable<S>,
     key: &PrimaryKey,
     (bucket, words): (u64, &'w [u64]),
     addresses: &mut Addresses,
@@ -51,7 +51,7 @@ pub(crate) fn search<'w, S: System>(
 /// Whether a bucket shows that a row which was absent has come, or may be about to: its first free
 /// slot is locked, as `is_shut_out` judges, or there is none any more.
 pub(crate) fn may_have_come<S: System>(
-    table: &Table<S>,
+    table: &StoredTable<S>,
     key: &PrimaryKey,
     words: &[u64],
     is_shut_out: impl Fn(&[u64]) -> bool,

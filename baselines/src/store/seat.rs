@@ -1,4 +1,4 @@
-//! A thread of a compute node: its lane, the addresses that it knows, and its part of shared memory.
+//! A thread of a compute node: its lane, the addresses that it knows, its part of shared memory.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl std::ops::AddAssign for Harm {
 }
 
 /// A thread of a compute node.
-pub(crate) struct Seat<S: System> {
+pub(crate) struct ThreadSeat<S: System> {
     pub(crate) store: Arc<Store<S>>,
     pub(crate) lane: Lane,
     pub(crate) addresses: RefCell<Addresses>,
@@ -40,7 +40,7 @@ pub(crate) struct Seat<S: System> {
     harm: Cell<Harm>,
 }
 
-impl<S: System> Seat<S> {
+impl<S: System> ThreadSeat<S> {
     /// Thread `thread` of compute node `cn`, with so many tasks.
     ///
     /// # Panics

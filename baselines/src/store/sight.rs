@@ -7,7 +7,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 
 use super::load::byte;
-use super::{Store, System, Table, failed};
+use super::{Store, StoredTable, System, failed};
 
 const WORD: usize = 8;
 /// READs under way at once.
@@ -41,7 +41,7 @@ impl<S: System> Store<S> {
     async fn read(
         &self,
         lane: &Lane,
-        (table, node): (&Table<S>, NodeId),
+        (table, node): (&StoredTable<S>, NodeId),
         offset: u64,
         words: usize,
     ) -> Result<Vec<u64>, DeployError> {
@@ -65,7 +65,7 @@ impl<S: System> Store<S> {
     }
 
     /// Slots in a piece that is read at once.
-    fn piece(table: &Table<S>) -> u64 {
+    fn piece(table: &StoredTable<S>) -> u64 {
         let bytes = table.geometry.slot_bytes().max(table.geometry.beside_bytes());
         (IN_FLIGHT * MAX_VERB_BYTES as u64 / bytes as u64).max(1)
     }
@@ -74,7 +74,7 @@ impl<S: System> Store<S> {
     async fn slots(
         &self,
         lane: &Lane,
-        at: (&Table<S>, NodeId),
+        at: (&StoredTable<S>, NodeId),
         first: u64,
         count: u64,
     ) -> Result<(Vec<u64>, Vec<u64>), DeployError> {
@@ -93,7 +93,7 @@ impl<S: System> Store<S> {
     pub(crate) async fn scan(
         &self,
         lane: &Lane,
-        table: &Table<S>,
+        table: &StoredTable<S>,
         visit: &mut RowVisitor<'_>,
     ) -> Result<(), DeployError> {
         let geometry = table.geometry;
@@ -129,7 +129,7 @@ impl<S: System> Store<S> {
     pub(crate) async fn inspect(
         &self,
         lane: &Lane,
-        table: &Table<S>,
+        table: &StoredTable<S>,
         found: &mut Leftovers,
     ) -> Result<(), DeployError> {
         let geometry = table.geometry;

@@ -115,7 +115,7 @@ fn ford_is_serializable_on_threads() {
     assert_clean(&case.run(Tatp::new(10, 1)), "tatp");
 }
 
-/// Its validation compares versions alone, so that two transactions may each miss the other's write.
+/// Its validation compares versions alone: two transactions may each miss the other's write.
 #[test]
 fn ford_as_published_is_not_serializable() {
     assert!(anomalies_as_published(Engine::Ford) > 0, "no anomaly in ten runs");

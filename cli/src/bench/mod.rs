@@ -28,7 +28,7 @@ use std::num::NonZero;
 use std::path::Path;
 use std::time::Duration;
 
-use lotus_benchmarks::config::Fabric;
+use lotus_benchmarks::config::{Engine, Fabric};
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::kvs::Kvs;
@@ -38,7 +38,7 @@ use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::Tpcc;
-use lotus_benchmarks::ycsb::Ycsb;
+use lotus_benchmarks::ycsb::{Mix, Ycsb};
 use lotus_fabric::ids::ShardId;
 
 use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
@@ -128,6 +128,16 @@ pub fn report(args: &BenchArgs) -> Result<Report, Failure> {
 pub fn check(args: &BenchArgs) -> Result<(), Failure> {
     if let WorkloadArgs::Smallbank(args) = &args.workload {
         hot_accounts(args)?;
+    }
+    let is_ordered = match &args.workload {
+        WorkloadArgs::Tpcc(args) => args.ordered,
+        WorkloadArgs::Ycsb(args) => args.ordered || args.mix == Mix::E,
+        _ => false,
+    };
+    let engine = args.common().engine.engine;
+    if is_ordered && engine != Engine::Lotus {
+        let engine = engine.name();
+        return Err(Failure::Arguments(format!("--engine {engine} has no ordered tables")));
     }
     args.common().check().map_err(Failure::Arguments)
 }

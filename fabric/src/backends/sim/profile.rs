@@ -28,8 +28,9 @@ use super::queue::{PICOS_PER_NANO, Picos, picos};
 use crate::contract::verbs::{VerbKind, WorkRequest};
 
 /// Built-in profiles, by name.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
     ("cx3-56g", include_str!("../../../profiles/cx3-56g.toml")),
+    ("cx3-56g-fitted", include_str!("../../../profiles/cx3-56g-fitted.toml")),
     ("cx4-100g", include_str!("../../../profiles/cx4-100g.toml")),
     ("cx5-100g", include_str!("../../../profiles/cx5-100g.toml")),
     ("ideal", include_str!("../../../profiles/ideal.toml")),
