@@ -154,6 +154,7 @@ fn the_report_has_every_field_of_the_design() {
     let expected = [
         "abort_rate",
         "aborted",
+        "all_committed",
         "audit",
         "by_transaction",
         "committed",
@@ -161,6 +162,7 @@ fn the_report_has_every_field_of_the_design() {
         "elapsed_s",
         "fabric",
         "floor",
+        "histogram",
         "latency_us",
         "load_s",
         "memory",
