@@ -155,7 +155,8 @@ fn one_factor_multiplies_all_times_of_cores_if_the_profile_says_so() {
 #[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = Profile::named("cx9").expect_err("no such profile").to_string();
-    assert_eq!(error, "unknown profile \"cx9\"; known are cx3-56g, cx4-100g, cx5-100g, ideal");
+    let known = "cx3-56g, cx3-56g-fitted, cx4-100g, cx5-100g, ideal";
+    assert_eq!(error, format!("unknown profile \"cx9\"; known are {known}"));
 }
 
 #[test]
