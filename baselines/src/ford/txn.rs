@@ -259,7 +259,7 @@ impl FordTxn {
 
     /// Takes a row in, unless it is being written, or was by a transaction that began later.
     fn judge(&mut self, at: usize, words: &[u64]) -> Result<(), TxnError> {
-        let (id, start) = (self.id.raw(), self.start);
+        let start = self.start;
         let (table, access) = {
             let row = &self.scratch.rows.all()[at];
             if !item::is_of(words, row.table, &row.key) {
@@ -268,8 +268,7 @@ impl FordTxn {
             (row.table, row.access)
         };
         let header = Header::of(words);
-        let is_invisible = header.lock & INVISIBLE != 0 && header.lock != id;
-        if is_invisible || header.version > start {
+        if header.lock & INVISIBLE != 0 || header.version > start {
             return Err(CONFLICT);
         }
         let shape = self.table(table).shape;
