@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use lotus_benchmarks::config::{ClusterConfig, LoadConfig, Routing};
+use lotus_benchmarks::config::{Aborted, ClusterConfig, LoadConfig, Routing};
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, BenchError, Options};
@@ -33,6 +33,7 @@ fn options(lease_us: Option<u64>, seed: u64) -> Options {
             isolation: Isolation::Serializable,
             other_isolation: 0.0,
             routing: Routing::Hybrid,
+            aborted: Aborted::Retry,
             secs: 1.0,
             warmup_secs: 0.2,
             rate_tps: None,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::contract::config::{ClusterConfig, LoadConfig, Routing};
+use crate::contract::config::{Aborted, ClusterConfig, LoadConfig, Routing};
 use crate::contract::deployment::Deployment;
 use crate::contract::engine::Isolation;
 use crate::contract::workload::Workload;
@@ -29,6 +29,7 @@ pub(crate) fn options() -> Options {
             isolation: Isolation::Serializable,
             other_isolation: 0.0,
             routing: Routing::Hybrid,
+            aborted: Aborted::Retry,
             secs: 0.002,
             warmup_secs: 0.0005,
             rate_tps: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lotus_baselines::{Engine, Options, Size};
-use lotus_benchmarks::config::{ClusterConfig, LoadConfig, Routing};
+use lotus_benchmarks::config::{Aborted, ClusterConfig, LoadConfig, Routing};
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{Options as Bench, Outcome};
 use lotus_benchmarks::progress::Progress;
@@ -62,6 +62,7 @@ impl Case {
                 isolation: self.isolation,
                 other_isolation: 0.0,
                 routing: Routing::Random,
+                aborted: Aborted::Retry,
                 secs: self.secs,
                 warmup_secs: 0.0,
                 rate_tps: None,

@@ -18,7 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use lotus_benchmarks::callgrind::{self, Layers};
-use lotus_benchmarks::config::{ClusterConfig, Fabric, LoadConfig, Routing};
+use lotus_benchmarks::config::{Aborted, ClusterConfig, Fabric, LoadConfig, Routing};
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, Options};
@@ -253,6 +253,7 @@ fn options(fabric: Fabric, secs: f64) -> Options {
             isolation: Isolation::Serializable,
             other_isolation: 0.0,
             routing: Routing::Hybrid,
+            aborted: Aborted::Retry,
             secs,
             warmup_secs: 0.0,
             rate_tps: None,

@@ -282,6 +282,15 @@ pub struct ClusterConfig {
     pub memory_limit_bytes: Option<u64>,
 }
 
+impl ClusterConfig {
+    /// Whether transactions may leave rows that no serial execution leaves: under locks that exclude
+    /// nothing, and in an engine with its published faults or without its locks.
+    pub fn may_break_data(&self) -> bool {
+        let by_engine = self.baseline.is_some_and(|one| one.as_published || one.unlocked);
+        by_engine || self.locks.why_not_judged().is_some()
+    }
+}
+
 impl Default for ClusterConfig {
     /// Defaults of the command line (DESIGN §10).
     fn default() -> Self {
@@ -315,6 +324,18 @@ impl Default for ClusterConfig {
     }
 }
 
+/// What a client does when an attempt was aborted that could be repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Aborted {
+    /// It repeats the transaction until it commits, after a random wait.
+    #[default]
+    Retry,
+    /// It goes on with its next transaction at once, as the programs of Motor and FORD do. The
+    /// mixture of what commits leans to transactions that meet no others.
+    Drop,
+}
+
 /// The load of the clients.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LoadConfig {
@@ -324,6 +345,8 @@ pub struct LoadConfig {
     pub other_isolation: f64,
     /// Choice of the compute node for a transaction.
     pub routing: Routing,
+    /// What becomes of a transaction whose attempt was aborted.
+    pub aborted: Aborted,
     /// Duration of the measurement, in seconds.
     pub secs: f64,
     /// Duration of the warm-up before it, in seconds.

@@ -97,8 +97,9 @@ pub(crate) struct Run<W: Workload> {
     cns: usize,
     threads: usize,
     coroutines: usize,
-    /// Whether the locks exclude nothing, so that attempts may find what never was.
-    pub(crate) excludes_nothing: bool,
+    /// Whether the system under test may break its data, so that attempts may find rows that no
+    /// serial execution leaves: they count as aborted.
+    pub(crate) breaks_data: bool,
     /// Queues of calls, by coordinator.
     queues: Vec<Queue<W::Request>>,
     window: OnceLock<Window>,
@@ -137,7 +138,7 @@ impl<W: Workload> Run<W> {
             cns: cluster.cns,
             threads: cluster.threads,
             coroutines: cluster.coroutines,
-            excludes_nothing: cluster.locks.why_not_judged().is_some(),
+            breaks_data: cluster.may_break_data(),
             queues: (0..coordinators).map(|_| async_channel::bounded(capacity)).collect(),
             window: OnceLock::new(),
             present: Arc::default(),

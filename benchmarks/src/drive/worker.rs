@@ -2,7 +2,7 @@
 //!
 //! A worker runs one transaction at a time until it commits, rolls itself back, has an unknown
 //! outcome, or needs locks whose owner is lost or suspected; after any other abort it waits for a
-//! random time and retries as a new attempt. It reads the clock once per attempt: the end of a
+//! random time and retries as a new attempt, or goes on with the next transaction ([`Aborted`]). It reads the clock once per attempt: the end of a
 //! transaction on a worker is also the start of the next one.
 
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use lotus_fabric::ids::TxnId;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use crate::contract::config::LoadConfig;
+use crate::contract::config::{Aborted, LoadConfig};
 use crate::contract::deployment::{Host, Seat};
 use crate::contract::engine::{
     AbortReason, Finish, Isolation, Receipt, Txn, TxnEngine, TxnError, TxnKind,
@@ -197,7 +197,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         let mut aborts = 0;
         loop {
             let (mut outcome, end_ns) = self.attempt(call).await;
-            if self.run.excludes_nothing && matches!(outcome, CallOutcome::Fatal(_)) {
+            if self.run.breaks_data && matches!(outcome, CallOutcome::Fatal(_)) {
                 outcome = CallOutcome::Aborted(AbortReason::InDoubt);
             }
             self.tally.last_end_ns = end_ns;
@@ -221,7 +221,8 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                     self.run.progress.note_abort(coordinator, reason);
                     let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
                     *seen += u64::from(counts);
-                    if reason.drops_request() || self.is_over(call, end_ns) {
+                    let drops = reason.drops_request() || self.run.load.aborted == Aborted::Drop;
+                    if drops || self.is_over(call, end_ns) {
                         return end_ns;
                     }
                 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use lotus_benchmarks::audit::Check;
-use lotus_benchmarks::config::{ClusterConfig, LoadConfig, Routing};
+use lotus_benchmarks::config::{Aborted, ClusterConfig, LoadConfig, Routing};
 use lotus_benchmarks::deployment::{
     DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
@@ -40,6 +40,7 @@ pub fn serve(transactions: u64) -> u64 {
             isolation: Isolation::Serializable,
             other_isolation: 0.0,
             routing: Routing::Hybrid,
+            aborted: Aborted::Retry,
             secs: (transactions * TICK_NS) as f64 / 1e9,
             warmup_secs: 0.0,
             rate_tps: None,

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lotus_benchmarks::config::{
-    AddressCache, ClusterConfig, Engine, Fabric, Inline, LoadConfig, LockWait, Locks, ReadRule,
-    Retention, Routing, Sharding, Timestamps, Visible,
+    Aborted, AddressCache, ClusterConfig, Engine, Fabric, Inline, LoadConfig, LockWait, Locks,
+    ReadRule, Retention, Routing, Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
@@ -131,6 +131,10 @@ pub struct CommonArgs {
     /// refused, as in the paper.
     #[arg(long, default_value = "none", value_parser = one_of(LOCK_WAITS))]
     pub lock_wait: LockWait,
+    /// Whether a client repeats an attempt that was aborted, after a random wait, or goes on with
+    /// its next transaction at once, as the programs of Motor and FORD do.
+    #[arg(long, default_value = "retry", value_parser = one_of(ABORTED))]
+    pub aborted: Aborted,
     /// A clock that all coordinators share, or an oracle on one compute node.
     #[arg(long, default_value = "clock", value_parser = one_of(TIMESTAMPS))]
     pub timestamps: Timestamps,
@@ -240,6 +244,7 @@ const TIMESTAMPS: &[(&str, Timestamps)] =
 const VISIBLES: &[(&str, Visible)] =
     &[("backups-first", Visible::BackupsFirst), ("all-at-once", Visible::AllAtOnce)];
 const INLINES: &[(&str, Inline)] = &[("auto", Inline::Auto), ("never", Inline::Never)];
+const ABORTED: &[(&str, Aborted)] = &[("retry", Aborted::Retry), ("drop", Aborted::Drop)];
 const ON_OFF: &[(&str, Retention)] = &[("on", Retention::On), ("off", Retention::Off)];
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
 
@@ -357,6 +362,9 @@ impl CommonArgs {
             let flags = "--move-shards or --timeline";
             return Err(format!("--through-client makes no sense with {flags}"));
         }
+        if self.aborted == Aborted::Drop {
+            return Err("--through-client makes no sense with --aborted drop".to_owned());
+        }
         let per_cn = self.threads * (self.coroutines + SPARE_COROUTINES);
         if per_cn > MAX_COROUTINES_PER_CN {
             return Err(format!(
@@ -411,6 +419,7 @@ impl CommonArgs {
                     Engine::Lotus => self.routing,
                     _ => Routing::Random,
                 },
+                aborted: self.aborted,
                 secs: self.secs,
                 warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),
                 rate_tps: self.rate,

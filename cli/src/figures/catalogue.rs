@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::experiment::Experiment;
 use super::locks::{self, LocksAlone};
-use super::recovery::{self, Recovery};
+use super::recovery;
 use super::transactions::{self, Transactions};
 
 /// The name of all experiments that this build can run.
@@ -43,7 +43,7 @@ pub enum Refused {
 /// Names of all experiments that come with the program.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let files = transactions::FILES.iter().chain(locks::FILES);
-    files.map(|(name, _)| *name).chain([recovery::NAME])
+    files.map(|(name, _)| *name).chain(recovery::ALL.iter().map(|one| one.name))
 }
 
 /// An experiment that comes with the program, by its name.
@@ -59,8 +59,8 @@ pub(super) fn known(name: &str) -> Option<Chosen> {
         Box::new(Transactions::parse(name, text).expect(SOUND))
     } else if let Some(text) = file(locks::FILES) {
         Box::new(LocksAlone::parse(name, text).expect(SOUND))
-    } else if name == recovery::NAME {
-        Box::new(Recovery)
+    } else if let Some(one) = recovery::ALL.iter().find(|one| one.name == name) {
+        Box::new(*one)
     } else {
         return None;
     };
@@ -141,10 +141,10 @@ mod tests {
 
     #[test]
     fn each_experiment_is_run_once() {
-        let asked = ["recovery", "isolation", "all", "recovery"].map(str::to_owned);
+        let asked = ["recovery", "routing", "all", "recovery"].map(str::to_owned);
         let all = chosen(&asked).expect("they are known");
         let first: Vec<_> = all.iter().take(2).map(|one| one.name.as_str()).collect();
-        assert_eq!(first, ["recovery", "isolation"]);
+        assert_eq!(first, ["recovery", "routing"]);
         let possible = names().filter_map(known).filter(|one| one.experiment.is_possible());
         assert_eq!(all.len(), possible.count());
     }

@@ -2,7 +2,7 @@
 
 use crate::scenario::format::{Scenario, ScenarioError, Topology, Workload};
 use lotus_benchmarks::config::{
-    AddressCache, ClusterConfig, Engine, Fabric, LoadConfig, LockWait, Sharding,
+    Aborted, AddressCache, ClusterConfig, Engine, Fabric, LoadConfig, LockWait, Sharding,
 };
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_fabric::ids::NodeId;
@@ -92,6 +92,7 @@ impl Scenario {
             isolation: self.load.isolation,
             other_isolation: self.load.other_isolation,
             routing: self.load.routing,
+            aborted: Aborted::Retry,
             secs: (self.storm() + self.calm()).as_secs_f64(),
             warmup_secs: 0.0,
             rate_tps: self.load.rate_tps,

@@ -8,7 +8,7 @@ use super::rows::{self, Record, postings};
 use super::scale::{DISTRICTS, Scale, Table};
 use super::{Critical, Paths, Tpcc, audit};
 use crate::contract::audit::{Audit, Effects};
-use crate::contract::config::{ClusterConfig, LoadConfig, Routing};
+use crate::contract::config::{Aborted, ClusterConfig, LoadConfig, Routing};
 use crate::contract::deployment::{Deployment, Host};
 use crate::contract::engine::{AbortReason, Finish, Isolation, TxnEngine, TxnError, TxnKind};
 use crate::contract::workload::Workload;
@@ -470,6 +470,7 @@ fn options(isolation: Isolation) -> Options {
             isolation,
             other_isolation: 0.0,
             routing: Routing::Hybrid,
+            aborted: Aborted::Retry,
             secs: 0.005,
             warmup_secs: 0.0,
             rate_tps: None,
