@@ -33,6 +33,7 @@ files! {
     "fig12a"
     "fig12c"
     "fig13"
+    "fig14"
     "fig17"
     "fig19"
     "fig20"
