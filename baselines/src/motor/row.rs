@@ -11,8 +11,8 @@
 //! | 7 | lock: 0, or the transaction that holds it |
 //! | 8 … | cells of three words |
 //!
-//! The words of a cell: the version; what leads to the value ([`Link`]); length, whether the row was
-//! deleted, and bits by which a cell of two writers is told.
+//! The words of a cell: the version; what leads to the value ([`Link`]); length, whether the row
+//! was deleted, and bits by which a cell of two writers is told.
 //!
 //! Words land in ascending order, so a key is whole when the slot is seen taken, and the lock is
 //! free only when all else is in its place.
@@ -23,9 +23,10 @@
 //! value, padded to words, and its writer, a word that Motor does not have.
 //!
 //! # Deltas
-//! With [`Records::Deltas`] there is one value beside the index, the newest. Motor stores what a writer changed as the *old* bytes of the changed attributes. Our workloads
-//! name no attributes, so the content is cut into at most 48 chunks of whole words; a delta is the
-//! version that it belongs to and the old words of the chunks that differ.
+//! With [`Records::Deltas`] there is one value beside the index, the newest. Motor stores what a
+//! writer changed as the *old* bytes of the changed attributes. Our workloads name no attributes,
+//! so the content is cut into at most 48 chunks of whole words; a delta is the version that it
+//! belongs to and the old words of the chunks that differ.
 //!
 //! # Full records
 //! With [`Records::Full`] there is a value for each cell beside the index, and none of them is ever
@@ -240,7 +241,7 @@ pub(crate) struct Delta {
 /// What leads from a cell to the value of its version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
-    /// It is the row's value with all newer versions taken back; this takes back the version itself.
+    /// It is the row's value with all newer versions taken back; this takes it back itself.
     Delta(Delta),
     /// A record of its own: who has written it, and its place among the row's.
     Record { writer: u64, place: u8 },
