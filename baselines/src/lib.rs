@@ -34,7 +34,7 @@ use store::System;
 pub use store::addresses::Known;
 pub use store::placement::Primaries;
 pub use store::seat::Harm;
-pub use store::{Deltas, Faults, FordOptions, Locking, Options};
+pub use store::{CommitSteps, Deltas, Faults, FordOptions, Locking, Options, Records};
 
 /// An engine of this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -90,6 +90,7 @@ impl<M: Machines, S: System> Deployed<M, S> {
             let Size { replicas, memory_nodes, .. } = size;
             return Err(refused(format!("{replicas} copies on {memory_nodes} memory nodes")));
         }
+        options.check()?;
         let Size { memory_nodes, replicas, .. } = size;
         let placement = Placement { memory_nodes, replicas, primaries: options.primaries };
         let store = Arc::new(Store::new(options, placement, size.compute_nodes));

@@ -11,19 +11,18 @@ use lotus_benchmarks::engine::{Isolation, Item, Txn, TxnEngine, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
 use lotus_fabric::ids::{NodeSet, TableId, TxnId};
 use lotus_fabric::lane::{Completed, Posted};
-use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
+use lotus_fabric::verbs::Buffer;
 use lotus_mvcc::PrimaryKey;
 
 use super::Ford;
 use super::item::{self, HEADER_WORDS, Header, INVISIBLE, LOCK_AT, WORD};
 use crate::store::index::SlotNumber;
+use crate::store::log::LogRing;
 use crate::store::rows::{CONFLICT, RowUse, TxnRow, TxnRows, Value};
 use crate::store::search::{Found, search};
 use crate::store::seat::ThreadSeat;
-use crate::store::{Faults, Locking, SHARED_REGION, StoredTable};
+use crate::store::{Faults, Locking, StoredTable};
 
-/// Bytes of the log of one coroutine, a ring.
-const LOG_BYTES: u64 = 128 << 10;
 /// Words before the rows of a log entry: transaction, and number of words.
 const LOG_HEADER_WORDS: usize = 2;
 
@@ -73,15 +72,9 @@ pub(super) struct Scratch {
     pub(super) rows: TxnRows<Known>,
     steps: Vec<(usize, RowStep)>,
     flights: Vec<(usize, RowStep, Posted, [Buffer; 2])>,
+    log: LogRing,
     /// Log entries that have not landed.
     pub(super) logs: Vec<Posted>,
-}
-
-/// A coroutine's ring of log entries, the same on all memory nodes.
-#[derive(Debug, Default)]
-struct Log {
-    first: Cell<Option<u64>>,
-    used: Cell<u64>,
 }
 
 /// Begins the transactions of one coroutine.
@@ -90,12 +83,11 @@ pub(crate) struct Session {
     task: usize,
     attempts: u64,
     spare: Rc<Cell<Option<Box<Scratch>>>>,
-    log: Rc<Log>,
 }
 
 impl Session {
     pub(super) fn new(seat: Rc<ThreadSeat<Ford>>, task: usize) -> Self {
-        Self { seat, task, attempts: 0, spare: Rc::default(), log: Rc::default() }
+        Self { seat, task, attempts: 0, spare: Rc::default() }
     }
 }
 
@@ -116,7 +108,6 @@ impl TxnEngine for Session {
             faults: self.seat.store.options.faults,
             scratch: self.spare.take().unwrap_or_default(),
             spare: Rc::clone(&self.spare),
-            log: Rc::clone(&self.log),
             seat: Rc::clone(&self.seat),
         })
     }
@@ -132,7 +123,6 @@ pub(crate) struct FordTxn {
     pub(super) faults: Faults,
     pub(super) scratch: Box<Scratch>,
     spare: Rc<Cell<Option<Box<Scratch>>>>,
-    log: Rc<Log>,
 }
 
 /// A verb that failed: no run survives that.
@@ -316,32 +306,10 @@ impl FordTxn {
         }
         words[1] = words.len() as u64;
         let nodes: NodeSet = self.seat.store.placement.nodes().collect();
-        for part in words.chunks(MAX_VERB_BYTES / WORD) {
-            let offset = self.log_place((part.len() * WORD) as u64)?;
-            let mut batch = self.seat.lane.batch();
-            let staged = batch.stage(part.len() * WORD);
-            batch.words_mut(staged).copy_from_slice(part);
-            batch.write_all(nodes, SHARED_REGION, offset, staged);
-            self.scratch.logs.push(batch.post());
-        }
+        let mut batch = self.seat.lane.batch();
+        self.scratch.log.put(&self.seat, &mut batch, nodes, &words)?;
+        self.scratch.logs.push(batch.post());
         Ok(())
-    }
-
-    /// Offset of the next log entry of so many bytes.
-    fn log_place(&self, bytes: u64) -> Result<u64, TxnError> {
-        let first = match self.log.first.get() {
-            Some(first) => first,
-            None => {
-                let full = TxnError::Aborted(AbortReason::MemoryFull);
-                let first = self.seat.take(LOG_BYTES).ok_or(full)?;
-                self.log.first.set(Some(first));
-                first
-            }
-        };
-        let used = self.log.used.get();
-        let at = if used + bytes <= LOG_BYTES { used } else { 0 };
-        self.log.used.set(at + bytes);
-        Ok(first + at)
     }
 }
 

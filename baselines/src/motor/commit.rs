@@ -1,22 +1,32 @@
 //! The commit of a transaction of Motor: validation, and the WRITEs to all replicas.
 //!
+//! # At once, as published
 //! Each written row has one doorbell for each replica: value, delta, cell, lock, in this order. A
 //! reader that sees the cell before the lock is free waits for nothing, and is refused; one that
 //! has an older version table finds the value to be of another version. None of it is awaited: what
 //! is posted later on the same connections comes after it.
+//!
+//! # With a log and a visible step
+//! As in LOTUS §5.1: one doorbell for each memory node has a log entry of the whole write set, and
+//! of each row the record and an INVISIBLE cell; it is awaited. A second one, awaited, puts the
+//! timestamp into all cells. The last one frees the locks.
 
 use lotus_benchmarks::engine::{Finish, Isolation, Receipt, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
-use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::ids::{NodeId, NodeSet, RemoteAddr};
 use lotus_fabric::lane::Batch;
 
 use super::decide;
-use super::row::{self, CELL_WORDS, Cell, Cvt, DELTA_AT, HEADER_WORDS, LOCK_AT, WORD};
-use super::txn::{MotorTxn, broken};
-use crate::store::SHARED_REGION;
+use super::row::{self, CELL_WORDS, Cell, Cvt, DELTA_AT, Delta, HEADER_WORDS, INVISIBLE, LOCK_AT};
+use super::row::{Link, WORD};
+use super::txn::{Known, MotorTxn, broken};
 use crate::store::placement::Homes;
-use crate::store::rows::{CONFLICT, Change, RowUse};
+use crate::store::rows::{CONFLICT, Change, RowUse, TxnRow};
 use crate::store::search::may_have_come;
+use crate::store::{CommitSteps, Records, SHARED_REGION};
+
+/// Bits of a cell's number in a log entry, below the table's.
+const CELL_BITS: u32 = 8;
 
 /// Address of byte `offset` of the deltas on a node.
 pub(super) fn shared(node: NodeId, offset: u64) -> RemoteAddr {
@@ -39,12 +49,20 @@ impl Finish for MotorTxn {
             return Ok(Receipt { commit_ts: None, snapshot });
         }
         self.scratch.rows.check_changes()?;
-        let now = self.seat.lane.executor().recent();
-        let commit = self.seat.store.clock.next(now.0).raw();
-        if self.reader.is_serializable_writer() {
+        let steps = self.seat.store.options.commit;
+        let validates = self.validates();
+        let stamped = decide::is_stamped_first(steps, validates).then(|| self.stamp());
+        if let (true, Some(commit)) = (validates, stamped) {
             self.validate(commit).await?;
         }
-        self.write_all(commit)?;
+        if steps == CommitSteps::LogAndVisible {
+            self.write_invisible().await?;
+        }
+        let commit = stamped.unwrap_or_else(|| self.stamp());
+        match steps {
+            CommitSteps::AtOnce => self.write_at_once(commit)?,
+            CommitSteps::LogAndVisible => self.make_visible(commit).await?,
+        }
         Ok(Receipt { commit_ts: Some(commit), snapshot })
     }
 
@@ -53,7 +71,25 @@ impl Finish for MotorTxn {
     }
 }
 
+/// Whether a commit writes a row, or no more than the header of a slot that was claimed for it: a
+/// row behind that may have been placed there because the slot was taken, and must be found.
+fn is_touched(row: &TxnRow<Known>) -> bool {
+    row.change != Change::None || row.engine.claimed
+}
+
 impl MotorTxn {
+    /// Draws the commit timestamp.
+    fn stamp(&self) -> u64 {
+        let now = self.seat.lane.executor().recent();
+        self.seat.store.clock.next(now.0).raw()
+    }
+
+    /// Whether there are rows that must not have changed until the commit.
+    fn validates(&self) -> bool {
+        let is_read = |row: &TxnRow<Known>| row.access == RowUse::Read;
+        self.reader.is_serializable_writer() && self.scratch.rows.all().iter().any(is_read)
+    }
+
     /// Reads the version tables of all rows that were only read again, and aborts if one has
     /// changed.
     async fn validate(&mut self, commit: u64) -> Result<(), TxnError> {
@@ -99,20 +135,65 @@ impl MotorTxn {
     }
 
     /// Posts the WRITEs of all rows, which frees their locks.
-    fn write_all(&mut self, commit: u64) -> Result<(), TxnError> {
+    fn write_at_once(&mut self, commit: u64) -> Result<(), TxnError> {
         self.reserve_deltas()?;
-        for at in 0..self.scratch.rows.all().len() {
-            let row = &self.scratch.rows.all()[at];
-            match (row.change, row.engine.claimed) {
-                (Change::None, false) => continue,
-                (Change::None, true) => self.leave_empty(at),
-                (_, true) => self.write_new(at, commit),
-                (_, false) => self.write_version(at, commit),
+        for at in self.touched() {
+            let mut batch = self.seat.lane.batch();
+            self.put_version(&mut batch, at, commit);
+            if self.scratch.rows.all()[at].engine.claimed {
+                self.put_header(&mut batch, at, 0);
+            } else {
+                self.put_unlock(&mut batch, at);
             }
-            let row = self.scratch.rows.get(at);
-            (row.engine.held, row.engine.tried) = (false, false);
+            drop(batch.post());
         }
+        self.note_unlocked();
         Ok(())
+    }
+
+    /// Writes the log entry, and all rows with INVISIBLE versions.
+    async fn write_invisible(&mut self) -> Result<(), TxnError> {
+        let mut batch = self.seat.lane.batch();
+        self.put_log(&mut batch)?;
+        for at in self.touched() {
+            self.put_version(&mut batch, at, INVISIBLE);
+            if self.scratch.rows.all()[at].engine.claimed {
+                self.put_header(&mut batch, at, self.reader.id);
+            }
+        }
+        batch.post().await.map(drop).map_err(broken)
+    }
+
+    /// Makes the new versions of all rows visible, and frees their locks without waiting for that.
+    async fn make_visible(&mut self, commit: u64) -> Result<(), TxnError> {
+        let mut batch = self.seat.lane.batch();
+        for at in self.touched() {
+            self.put_visible(&mut batch, at, commit);
+        }
+        batch.post().await.map_err(broken)?;
+        let mut batch = self.seat.lane.batch();
+        for at in self.touched() {
+            self.put_unlock(&mut batch, at);
+        }
+        drop(batch.post());
+        self.note_unlocked();
+        Ok(())
+    }
+
+    /// Numbers of the rows that the commit writes.
+    fn touched(&self) -> impl Iterator<Item = usize> {
+        let rows = self.scratch.rows.all().iter().enumerate();
+        rows.filter(|(_, row)| is_touched(row)).map(|(at, _)| at)
+    }
+
+    /// Notes that the locks of these rows were freed.
+    fn note_unlocked(&mut self) {
+        for at in 0..self.scratch.rows.all().len() {
+            let row = self.scratch.rows.get(at);
+            if is_touched(row) {
+                (row.engine.held, row.engine.tried) = (false, false);
+            }
+        }
     }
 
     /// Takes a bar of deltas for each row that is updated for the first time.
@@ -149,26 +230,36 @@ impl MotorTxn {
         content
     }
 
-    fn cell(&self, at: usize, commit: u64) -> Cell {
-        let row = &self.scratch.rows.all()[at];
-        let deleted = row.change == Change::Delete;
-        let bytes = if deleted { 0 } else { row.new.bytes };
-        Cell { version: commit, bytes, deleted, ..Cell::default() }
-    }
-
     fn place_of(&self, at: usize) -> (u64, Homes) {
         let row = &self.scratch.rows.all()[at];
         let slot = row.engine.slot.expect("a row that is written has a slot");
         (slot, self.seat.store.homes(self.table(row.table), slot))
     }
 
-    /// Adds the WRITE of a value to a batch.
-    fn put_value(&self, batch: &mut Batch, at: usize, commit: u64, content: &[u64]) {
+    /// Adds the WRITE of a log entry: the transaction, the number of words, and of each changed row
+    /// table, cell and slot. Old versions are the undo log, so no values are needed (LOTUS §5.1).
+    fn put_log(&mut self, batch: &mut Batch) -> Result<(), TxnError> {
+        let mut entry = vec![self.reader.id, 0];
+        let mut nodes = NodeSet::EMPTY;
+        for at in self.touched() {
+            let row = &self.scratch.rows.all()[at];
+            let (slot, homes) = self.place_of(at);
+            let cell = decide::place(&row.engine.cvt).cell as u64;
+            entry.extend([(row.table as u64) << CELL_BITS | cell, slot]);
+            nodes = nodes.or(homes.all);
+        }
+        entry[1] = entry.len() as u64;
+        self.scratch.log.put(&self.seat, batch, nodes, &entry)
+    }
+
+    /// Adds the WRITE of the value at `place` among those of its row.
+    fn put_value(&self, batch: &mut Batch, at: usize, place: u8, (anchor, content): (u64, &[u64])) {
         let (slot, homes) = self.place_of(at);
         let table = self.table(self.scratch.rows.all()[at].table);
         let staged = batch.stage(table.shape.value_words() * WORD);
-        table.shape.write_value(commit, content, batch.words_mut(staged));
-        batch.write_all(homes.all, table.region, table.geometry.beside_at(slot), staged);
+        table.shape.write_value(anchor, content, batch.words_mut(staged));
+        let offset = table.geometry.beside_at(slot) + table.shape.value_at(place);
+        batch.write_all(homes.all, table.region, offset, staged);
     }
 
     /// Adds the WRITE of some words of a slot, from word `first` on.
@@ -181,52 +272,78 @@ impl MotorTxn {
         batch.write_all(homes.all, table.region, offset, staged);
     }
 
-    /// Writes a further version of a row.
-    fn write_version(&self, at: usize, commit: u64) {
+    /// Adds the WRITEs of a row's next version, if it has changed: value, delta, cell.
+    fn put_version(&self, batch: &mut Batch, at: usize, version: u64) {
         let row = &self.scratch.rows.all()[at];
-        let table = self.table(row.table);
-        let (slot, homes) = self.place_of(at);
-        let content = self.content(at);
-        let place = decide::place(&row.engine.cvt);
-        let mut cell = self.cell(at, commit);
-        let mut batch = self.seat.lane.batch();
-        self.put_value(&mut batch, at, commit, &content);
-        if let (Some(bar), Some(old)) = (row.engine.cvt.bar, row.engine.content) {
-            let old = self.scratch.rows.words(old, table.shape.content_words);
-            let changed = table.shape.changed(old, &content);
-            let staged = batch.stage(table.shape.words_of_delta(changed) * WORD);
-            table.shape.write_delta(commit, changed, old, batch.words_mut(staged));
-            let offset = bar + table.shape.delta_at(place.delta);
-            batch.write_all(homes.all, SHARED_REGION, offset, staged);
-            (cell.changed, cell.place) = (changed, place.delta);
-            if row.engine.new_bar {
-                self.put_words(&mut batch, at, DELTA_AT, &[bar + 1]);
-            }
+        if row.change == Change::None {
+            return;
         }
+        let deleted = row.change == Change::Delete;
+        let bytes = if deleted { 0 } else { row.new.bytes };
+        let place = decide::place(&row.engine.cvt);
+        let link = match self.table(row.table).shape.records {
+            Records::Deltas => Link::Delta(self.put_newest(batch, at, version, place.delta)),
+            Records::Full => {
+                let (writer, place) = (self.reader.id, place.cell as u8);
+                if !deleted {
+                    self.put_value(batch, at, place, (writer, &self.content(at)));
+                }
+                Link::Record { writer, place }
+            }
+        };
+        let cell = Cell { version, bytes, deleted, link };
         let first = HEADER_WORDS + place.cell * CELL_WORDS;
-        self.put_words(&mut batch, at, first, &cell.to_words());
-        let lock = table.geometry.slot_at(slot) + (LOCK_AT * WORD) as u64;
-        batch.write_word_all(homes.all, table.region, lock, 0);
-        drop(batch.post());
+        self.put_words(batch, at, first, &cell.to_words());
     }
 
-    /// Writes the first version of a row that was inserted. The header ends with the lock.
-    fn write_new(&self, at: usize, commit: u64) {
+    /// Adds the WRITEs of a row's newest value, and of the delta by which it is taken back.
+    fn put_newest(&self, batch: &mut Batch, at: usize, version: u64, place: u8) -> Delta {
         let row = &self.scratch.rows.all()[at];
+        let shape = self.table(row.table).shape;
         let content = self.content(at);
-        let mut batch = self.seat.lane.batch();
-        self.put_value(&mut batch, at, commit, &content);
-        self.put_words(&mut batch, at, HEADER_WORDS, &self.cell(at, commit).to_words());
-        self.put_words(&mut batch, at, 0, &row::header(row.table, &row.key, 0));
-        drop(batch.post());
+        self.put_value(batch, at, 0, (version, &content));
+        let (Some(bar), Some(old)) = (row.engine.cvt.bar, row.engine.content) else {
+            return Delta::default();
+        };
+        let old = self.scratch.rows.words(old, shape.content_words);
+        let changed = shape.changed(old, &content);
+        let staged = batch.stage(shape.words_of_delta(changed) * WORD);
+        shape.write_delta(version, changed, old, batch.words_mut(staged));
+        let (_, homes) = self.place_of(at);
+        batch.write_all(homes.all, SHARED_REGION, bar + shape.delta_at(place), staged);
+        if row.engine.new_bar {
+            self.put_words(batch, at, DELTA_AT, &[bar + 1]);
+        }
+        Delta { changed, place }
     }
 
-    /// Leaves a slot that was claimed to its key, without a version: a row behind it may have been
-    /// placed there because it was taken, and must be found.
-    fn leave_empty(&self, at: usize) {
+    /// Adds the WRITE that gives the version of a changed row its timestamp.
+    fn put_visible(&self, batch: &mut Batch, at: usize, commit: u64) {
         let row = &self.scratch.rows.all()[at];
-        let mut batch = self.seat.lane.batch();
-        self.put_words(&mut batch, at, 0, &row::header(row.table, &row.key, 0));
-        drop(batch.post());
+        if row.change != Change::None {
+            let cell = decide::place(&row.engine.cvt).cell;
+            self.put_word(batch, at, HEADER_WORDS + cell * CELL_WORDS, commit);
+        }
+    }
+
+    /// Adds the WRITE of the header of a slot that was claimed. It ends with the lock.
+    fn put_header(&self, batch: &mut Batch, at: usize, lock: u64) {
+        let row = &self.scratch.rows.all()[at];
+        let mut header = row::header(row.table, &row.key, 0);
+        header[LOCK_AT] = lock;
+        self.put_words(batch, at, 0, &header);
+    }
+
+    /// Adds the WRITE that frees a lock.
+    fn put_unlock(&self, batch: &mut Batch, at: usize) {
+        self.put_word(batch, at, LOCK_AT, 0);
+    }
+
+    /// Adds the WRITE of one word of a slot.
+    fn put_word(&self, batch: &mut Batch, at: usize, word: usize, value: u64) {
+        let (slot, homes) = self.place_of(at);
+        let table = self.table(self.scratch.rows.all()[at].table);
+        let offset = table.geometry.slot_at(slot) + (word * WORD) as u64;
+        batch.write_word_all(homes.all, table.region, offset, value);
     }
 }

@@ -4,9 +4,9 @@
 use lotus_benchmarks::engine::{Isolation, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
 
-use super::row::{Cell, Cvt, MAX_CELLS};
+use super::row::{Cell, Cvt, Delta, Link, MAX_CELLS};
 use crate::store::rows::{CONFLICT, RowUse};
-use crate::store::{Faults, Locking};
+use crate::store::{CommitSteps, Faults, Locking};
 
 /// A transaction, as far as its decisions go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,26 +91,39 @@ pub(crate) fn place(cvt: &Cvt) -> VersionPlace {
     let stay =
         || cells.iter().enumerate().filter(|(at, cell)| *at != replaced && cell.version != 0);
     let last = stay().map(|(_, cell)| cell.version).min();
-    let needed =
-        |place: u8| stay().any(|(_, cell)| Some(cell.version) != last && cell.place == place);
+    let has = |cell: &Cell, place| matches!(cell.link, Link::Delta(delta) if delta.place == place);
+    let needed = |place: u8| stay().any(|(_, cell)| Some(cell.version) != last && has(cell, place));
     let free = (0..MAX_CELLS as u8).find(|place| !needed(*place)).expect("fewer versions stay");
     VersionPlace { cell: replaced, delta: free }
 }
 
-/// Versions newer than `version`, the newest first: those to take back.
-pub(crate) fn newer(cvt: &Cvt, version: u64) -> impl Iterator<Item = Cell> + use<> {
-    let mut cells: Vec<Cell> = Vec::new();
+/// Versions newer than `version` with their deltas, the newest first: those to take back. A version
+/// with a record of its own needs none.
+pub(crate) fn newer(cvt: &Cvt, version: u64) -> impl Iterator<Item = (u64, Delta)> + use<> {
+    let mut deltas: Vec<(u64, Delta)> = Vec::new();
     if cvt.newest_version() != version {
-        cells.extend(cvt.cells().iter().filter(|cell| cell.version > version));
-        cells.sort_unstable_by_key(|cell| std::cmp::Reverse(cell.version));
+        deltas.extend(cvt.cells().iter().filter_map(|cell| match cell.link {
+            Link::Delta(delta) if cell.version > version => Some((cell.version, delta)),
+            _ => None,
+        }));
+        deltas.sort_unstable_by_key(|(version, _)| std::cmp::Reverse(*version));
     }
-    cells.into_iter()
+    deltas.into_iter()
+}
+
+/// Whether a commit draws its timestamp before it writes: Motor's does, that of LOTUS does not. But
+/// rows that were only read, on which LOTUS has locks, are validated against the timestamp.
+pub(crate) fn is_stamped_first(steps: CommitSteps, validates: bool) -> bool {
+    match steps {
+        CommitSteps::AtOnce => true,
+        CommitSteps::LogAndVisible => validates,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::motor::row::{CELL_WORDS, HEADER_WORDS, LOCK_AT};
+    use crate::motor::row::{CELL_WORDS, HEADER_WORDS, INVISIBLE, LOCK_AT};
 
     const SR: TxnKind = TxnKind::ReadWrite(Isolation::Serializable);
     const SI: TxnKind = TxnKind::ReadWrite(Isolation::Snapshot);
@@ -187,7 +200,8 @@ mod tests {
 
     #[test]
     fn a_new_version_takes_the_oldest_cell_and_spares_the_deltas_in_use() {
-        let with = |version, place| Cell { place, ..cell(version) };
+        let link = |place| Link::Delta(Delta { changed: 0, place });
+        let with = |version, place| Cell { link: link(place), ..cell(version) };
         let cases = [
             (vec![cell(1), cell(0)], VersionPlace { cell: 1, delta: 0 }),
             (vec![cell(1), with(5, 0)], VersionPlace { cell: 0, delta: 0 }),
@@ -205,7 +219,42 @@ mod tests {
     #[test]
     fn versions_are_taken_back_from_the_newest_on() {
         let cvt = cvt(0, &[cell(5), cell(9), cell(7)]);
-        let versions = |version| newer(&cvt, version).map(|cell| cell.version).collect::<Vec<_>>();
-        assert_eq!((versions(5), versions(9)), (vec![9, 7], vec![]));
+        let versions = |version| newer(&cvt, version).map(|(version, _)| version);
+        assert!(versions(5).eq([9, 7]) && versions(9).next().is_none());
+    }
+
+    #[test]
+    fn versions_with_records_of_their_own_are_not_taken_back() {
+        let record = |version, place| Cell {
+            link: Link::Record { writer: 40 + version, place },
+            ..cell(version)
+        };
+        let cvt = cvt(0, &[record(5, 0), record(9, 1)]);
+        assert_eq!(newer(&cvt, 5).count(), 0);
+        assert_eq!([5, 9].map(|version| cvt.anchor(&record(version, 0))), [45, 49]);
+        assert_eq!(place(&cvt).cell, 0);
+    }
+
+    #[test]
+    fn an_invisible_version_is_in_no_snapshot_and_stops_writers() {
+        let held = cvt(99, &[cell(5), cell(INVISIBLE)]);
+        let published = |kind| reader(kind, Faults::AsPublished).version(&held, RowUse::Read);
+        assert_eq!(published(TxnKind::ReadOnly), Ok(Some(cell(5))));
+        assert_eq!((published(SI), published(SR)), (Ok(Some(cell(5))), Err(CONFLICT)));
+        let mended = reader(TxnKind::ReadOnly, Faults::Mended).version(&held, RowUse::Read);
+        assert_eq!(mended, Err(CONFLICT));
+        // Its first version is on its way.
+        let first = cvt(99, &[cell(INVISIBLE), cell(0)]);
+        let seen = reader(TxnKind::ReadOnly, Faults::AsPublished).version(&first, RowUse::Read);
+        assert_eq!(seen, Ok(None));
+    }
+
+    #[test]
+    fn a_timestamp_comes_before_the_writes_or_where_rows_are_validated() {
+        use CommitSteps::{AtOnce, LogAndVisible};
+        let cases =
+            [(AtOnce, false), (AtOnce, true), (LogAndVisible, false), (LogAndVisible, true)];
+        let first = cases.map(|(steps, validates)| is_stamped_first(steps, validates));
+        assert_eq!(first, [true, true, false, true]);
     }
 }

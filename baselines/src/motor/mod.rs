@@ -22,6 +22,11 @@
 //! Timestamps come from a clock that all compute nodes share, as those of LOTUS do here; the
 //! program as published counts in its own process.
 //!
+//! # On the way to LOTUS
+//! Two steps of LOTUS Figure 14 are variants of it: a full record for each version
+//! ([`Records::Full`](crate::Records)), and with those a commit with a log entry and a visible step
+//! ([`CommitSteps::LogAndVisible`](crate::CommitSteps)). All else stays as it is.
+//!
 //! * `row`: bytes of a row; `decide`: what follows from them, both pure;
 //! * `txn`: a transaction until its commit; `commit`: its commit.
 
@@ -37,7 +42,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec};
 use crate::store::index::Geometry;
 use crate::store::seat::ThreadSeat;
 use crate::store::{Deltas, Options, Stored, System};
-use row::{Cvt, LOCK_AT, Shape};
+use row::{Cvt, INVISIBLE, LOCK_AT, Shape};
 use txn::Session;
 use zerocopy::IntoBytes;
 
@@ -55,14 +60,14 @@ impl System for Motor {
     type Shape = Shape;
     type Engine = Session;
 
-    fn shape(spec: &TableSpec, _longest: usize, _options: &Options) -> Shape {
-        Shape::new(spec)
+    fn shape(spec: &TableSpec, _longest: usize, options: &Options) -> Shape {
+        Shape::new(spec, options.records)
     }
 
     fn geometry(shape: Shape, capacity: u64, dense: bool) -> Geometry {
         let slots_per_bucket = if dense { 1 } else { HASHED_SLOTS };
         let slots = if dense { capacity } else { capacity * ROOM };
-        let words = (shape.slot_words(), shape.value_words());
+        let words = (shape.slot_words(), shape.beside_words());
         Geometry::of_slots(slots, slots_per_bucket, dense, words)
     }
 
@@ -94,10 +99,15 @@ impl System for Motor {
     fn stored(shape: Shape, slot: &[u64], beside: &[u64]) -> Result<Stored, String> {
         let key = row::key_in(slot).ok_or("it has no key")?;
         let cvt = Cvt::of(slot).ok_or("a cell is of two versions")?;
+        if cvt.newest_version() == INVISIBLE {
+            return Err("the newest version is invisible".to_owned());
+        }
         let Some(newest) = cvt.newest().filter(|cell| !cell.deleted) else {
             return Ok(Stored { key, value: None });
         };
-        let content = shape.content_of(beside, newest.version);
+        let first = usize::from(newest.value_place()) * shape.value_words();
+        let value = beside.get(first..first + shape.value_words()).unwrap_or_default();
+        let content = shape.content_of(value, cvt.anchor(newest));
         let content = content.ok_or("the value is not of the newest version")?;
         let bytes = content.as_bytes().get(..newest.bytes as usize);
         let value = bytes.ok_or("the value is longer than the table allows")?.to_vec();

@@ -11,8 +11,8 @@
 //! | 7 | lock: 0, or the transaction that holds it |
 //! | 8 … | cells of three words |
 //!
-//! The words of a cell: the version; a bit for each changed chunk, and above those the place of the
-//! delta; length, whether the row was deleted, and the low bits of the version.
+//! The words of a cell: the version; what leads to the value ([`Link`]); length, whether the row
+//! was deleted, and bits by which a cell of two writers is told.
 //!
 //! Words land in ascending order, so a key is whole when the slot is seen taken, and the lock is
 //! free only when all else is in its place.
@@ -23,13 +23,20 @@
 //! value, padded to words, and its writer, a word that Motor does not have.
 //!
 //! # Deltas
-//! Motor stores what a writer changed as the *old* bytes of the changed attributes. Our workloads
-//! name no attributes, so the content is cut into at most 48 chunks of whole words; a delta is the
-//! version that it belongs to and the old words of the chunks that differ.
+//! With [`Records::Deltas`] there is one value beside the index, the newest. Motor stores what a
+//! writer changed as the *old* bytes of the changed attributes. Our workloads name no attributes,
+//! so the content is cut into at most 48 chunks of whole words; a delta is the version that it
+//! belongs to and the old words of the chunks that differ.
+//!
+//! # Full records
+//! With [`Records::Full`] there is a value for each cell beside the index, and none of them is ever
+//! changed, only replaced (LOTUS §7.1). The words at its ends name the writer, whom the cell names,
+//! too: the version is not known yet where cells begin INVISIBLE.
 
 use lotus_fabric::ids::TxnId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
 
+use crate::store::Records;
 use crate::store::index::{KEY_WORDS, key_of, key_words};
 
 pub(crate) const WORD: usize = 8;
@@ -44,15 +51,23 @@ const MAX_CHUNKS: usize = 48;
 pub(crate) const MAX_CELLS: usize = 8;
 const PLACE_SHIFT: u32 = 48;
 const DELETED: u64 = 1 << 32;
+/// Set in the cell of a version that has a record of its own.
+const RECORD: u64 = 1 << 33;
+const RECORD_PLACE_SHIFT: u32 = 34;
 const TAG_SHIFT: u32 = 40;
 /// Version of a loaded row.
 const LOADED: u64 = 1;
+/// Writer of a loaded record, which no transaction is.
+const LOADER: u64 = u64::MAX;
+/// Version of a cell whose commit has no timestamp yet (LOTUS §5.1). No snapshot has it.
+pub(crate) const INVISIBLE: u64 = u64::MAX;
 
 /// Lengths of the rows of one table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     /// Versions of a row.
     pub(crate) cells: usize,
+    pub(crate) records: Records,
     /// Words of the longest value and of its writer.
     pub(crate) content_words: usize,
     /// Words of a chunk; the last one may be shorter.
@@ -60,10 +75,10 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) fn new(spec: &TableSpec) -> Self {
+    pub(crate) fn new(spec: &TableSpec, records: Records) -> Self {
         let content_words = (spec.record_bytes as usize).div_ceil(WORD) + 1;
         let chunk_words = content_words.div_ceil(MAX_CHUNKS);
-        Self { cells: spec.versions as usize, content_words, chunk_words }
+        Self { cells: spec.versions as usize, records, content_words, chunk_words }
     }
 
     pub(crate) const fn slot_words(&self) -> usize {
@@ -75,6 +90,19 @@ impl Shape {
         self.content_words + 2
     }
 
+    /// Words of all values of a row.
+    pub(crate) const fn beside_words(&self) -> usize {
+        match self.records {
+            Records::Deltas => self.value_words(),
+            Records::Full => self.cells * self.value_words(),
+        }
+    }
+
+    /// Offset of the value at `place` among those of its row.
+    pub(crate) const fn value_at(&self, place: u8) -> u64 {
+        (place as usize * self.value_words() * WORD) as u64
+    }
+
     /// Words of the longest delta.
     const fn delta_words(&self) -> usize {
         self.content_words + 1
@@ -82,7 +110,10 @@ impl Shape {
 
     /// Bytes of a row's bar: a delta for each version but the oldest.
     pub(crate) const fn bar_bytes(&self) -> u64 {
-        ((self.cells - 1) * self.delta_words() * WORD) as u64
+        match self.records {
+            Records::Deltas => ((self.cells - 1) * self.delta_words() * WORD) as u64,
+            Records::Full => 0,
+        }
     }
 
     /// Offset in the bar of the delta at `place`.
@@ -124,31 +155,36 @@ impl Shape {
         }
     }
 
-    /// Takes a version back; `false` if the delta is that of another version.
+    /// Takes a version back; `false` if the words are the delta of another version.
     #[must_use]
-    pub(crate) fn take_back(&self, cell: &Cell, delta: &[u64], content: &mut [u64]) -> bool {
+    pub(crate) fn take_back(
+        &self,
+        (version, delta): (u64, Delta),
+        words: &[u64],
+        content: &mut [u64],
+    ) -> bool {
         let mut next = 1;
         for (chunk, part) in self.chunks().enumerate() {
-            if is_set(cell.changed, chunk) {
-                let words = part.len();
-                content[part].copy_from_slice(&delta[next..next + words]);
-                next += words;
+            if is_set(delta.changed, chunk) {
+                let length = part.len();
+                content[part].copy_from_slice(&words[next..next + length]);
+                next += length;
             }
         }
-        delta[0] == cell.version
+        words[0] == version
     }
 
-    /// The content of a value as it was read, if all of it is of `version`.
-    pub(crate) fn content_of<'v>(&self, value: &'v [u64], version: u64) -> Option<&'v [u64]> {
+    /// The content of a value as it was read, if `anchor` is at both of its ends.
+    pub(crate) fn content_of<'v>(&self, value: &'v [u64], anchor: u64) -> Option<&'v [u64]> {
         let (first, rest) = value.split_first()?;
         let (last, content) = rest.split_last()?;
-        (*first == version && *last == version).then_some(content)
+        (*first == anchor && *last == anchor).then_some(content)
     }
 
     /// Fills in a value.
-    pub(crate) fn write_value(&self, version: u64, content: &[u64], value: &mut [u64]) {
+    pub(crate) fn write_value(&self, anchor: u64, content: &[u64], value: &mut [u64]) {
         let last = self.value_words() - 1;
-        (value[0], value[last]) = (version, version);
+        (value[0], value[last]) = (anchor, anchor);
         value[1..last].copy_from_slice(content);
     }
 
@@ -161,7 +197,11 @@ impl Shape {
         beside: &mut [u64],
     ) {
         slot[..HEADER_WORDS].copy_from_slice(&header(table, key, bar.map_or(0, |bar| bar + 1)));
-        let cell = Cell { version: LOADED, bytes: value.len() as u32, ..Cell::default() };
+        let (anchor, link) = match self.records {
+            Records::Deltas => (LOADED, Link::default()),
+            Records::Full => (LOADER, Link::Record { writer: LOADER, place: 0 }),
+        };
+        let cell = Cell { version: LOADED, bytes: value.len() as u32, deleted: false, link };
         slot[HEADER_WORDS..HEADER_WORDS + CELL_WORDS].copy_from_slice(&cell.to_words());
         let mut content = vec![0; self.content_words];
         for (word, bytes) in content.iter_mut().zip(value.chunks(WORD)) {
@@ -169,7 +209,7 @@ impl Shape {
             padded[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(padded);
         }
-        self.write_value(LOADED, &content, beside);
+        self.write_value(anchor, &content, &mut beside[..self.value_words()]);
     }
 }
 
@@ -189,6 +229,30 @@ pub(crate) fn header(table: usize, key: &PrimaryKey, delta: u64) -> [u64; HEADER
     [a, b, c, d, delta, 0, table as u64 + 1, 0]
 }
 
+/// The delta by which a version is taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Delta {
+    /// Bits of the chunks that the writer changed.
+    pub(crate) changed: u64,
+    /// Its place in the bar.
+    pub(crate) place: u8,
+}
+
+/// What leads from a cell to the value of its version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Link {
+    /// It is the row's value with all newer versions taken back; this takes it back itself.
+    Delta(Delta),
+    /// A record of its own: who has written it, and its place among the row's.
+    Record { writer: u64, place: u8 },
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self::Delta(Delta::default())
+    }
+}
+
 /// One version of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cell {
@@ -198,30 +262,55 @@ pub(crate) struct Cell {
     pub(crate) bytes: u32,
     /// Whether the row was deleted.
     pub(crate) deleted: bool,
-    /// Bits of the chunks that its writer changed.
-    pub(crate) changed: u64,
-    /// VersionPlace of the delta in the bar.
-    pub(crate) place: u8,
+    pub(crate) link: Link,
 }
 
 impl Cell {
     pub(crate) fn to_words(self) -> [u64; CELL_WORDS] {
         let length = u64::from(self.bytes) | if self.deleted { DELETED } else { 0 };
-        let tag = self.version << TAG_SHIFT;
-        [self.version, self.changed | u64::from(self.place) << PLACE_SHIFT, length | tag]
+        match self.link {
+            Link::Delta(Delta { changed, place }) => {
+                let link = changed | u64::from(place) << PLACE_SHIFT;
+                [self.version, link, length | self.version << TAG_SHIFT]
+            }
+            Link::Record { writer, place } => {
+                let place = RECORD | u64::from(place) << RECORD_PLACE_SHIFT;
+                [self.version, writer, length | place | tag_of(writer) << TAG_SHIFT]
+            }
+        }
     }
 
     /// The cell of these words; `None` if they are of different versions.
     fn of_words(words: &[u64]) -> Option<Self> {
-        let [version, delta, length] = *words.first_chunk()?;
-        (length >> TAG_SHIFT == version << TAG_SHIFT >> TAG_SHIFT).then_some(Self {
+        let [version, link, length] = *words.first_chunk()?;
+        let (tag, link) = if length & RECORD == 0 {
+            let changed = link & ((1 << PLACE_SHIFT) - 1);
+            (version, Link::Delta(Delta { changed, place: (link >> PLACE_SHIFT) as u8 }))
+        } else {
+            let place = (length >> RECORD_PLACE_SHIFT) as u8 % MAX_CELLS as u8;
+            (tag_of(link), Link::Record { writer: link, place })
+        };
+        let (bytes, deleted) = (length as u32, length & DELETED != 0);
+        (length >> TAG_SHIFT == tag << TAG_SHIFT >> TAG_SHIFT).then_some(Self {
             version,
-            bytes: length as u32,
-            deleted: length & DELETED != 0,
-            changed: delta & ((1 << PLACE_SHIFT) - 1),
-            place: (delta >> PLACE_SHIFT) as u8,
+            bytes,
+            deleted,
+            link,
         })
     }
+
+    /// Place of the value that is read for this version, among those of the row.
+    pub(crate) fn value_place(&self) -> u8 {
+        match self.link {
+            Link::Delta(_) => 0,
+            Link::Record { place, .. } => place,
+        }
+    }
+}
+
+/// Bits of a writer's id, of which those of its attempts and those of its coroutine are both part.
+const fn tag_of(writer: u64) -> u64 {
+    writer ^ writer >> TxnId::ATTEMPT_BITS
 }
 
 /// A version table as it was read.
@@ -262,6 +351,14 @@ impl Cvt {
         valid.max_by_key(|cell| cell.version)
     }
 
+    /// What is at both ends of the value that is read for a version.
+    pub(crate) fn anchor(&self, seen: &Cell) -> u64 {
+        match seen.link {
+            Link::Delta(_) => self.newest_version(),
+            Link::Record { writer, .. } => writer,
+        }
+    }
+
     /// Timestamp of the newest version; 0 if there is none.
     pub(crate) fn newest_version(&self) -> u64 {
         self.newest().map_or(0, |cell| cell.version)
@@ -285,7 +382,7 @@ mod tests {
 
     fn shape(record_bytes: u32, versions: u32) -> Shape {
         let spec = TableSpec::new("t").record_bytes(record_bytes).capacity(1).versions(versions);
-        Shape::new(&spec)
+        Shape::new(&spec, Records::Deltas)
     }
 
     #[test]
@@ -300,17 +397,36 @@ mod tests {
 
     #[test]
     fn cells_keep_their_parts_and_torn_ones_are_told() {
-        let cell = Cell {
-            version: u64::MAX >> 1,
-            bytes: 15 << 10,
-            deleted: true,
-            changed: (1 << MAX_CHUNKS) - 1,
-            place: 7,
-        };
+        let delta = Delta { changed: (1 << MAX_CHUNKS) - 1, place: 7 };
+        let link = Link::Delta(delta);
+        let cell = Cell { version: u64::MAX >> 1, bytes: 15 << 10, deleted: true, link };
         let words = cell.to_words();
         assert_eq!(Cell::of_words(&words), Some(cell));
         assert_eq!(Cell::of_words(&[5, words[1], words[2]]), None);
         assert_eq!(Cell::of_words(&[0; 3]), Some(Cell::default()));
+        let link = Link::Record { writer: TxnId::MAX_ATTEMPT << 7, place: 7 };
+        let record = Cell { version: INVISIBLE, link, ..cell };
+        let words = record.to_words();
+        assert_eq!(Cell::of_words(&words), Some(record));
+        assert_eq!(Cell::of_words(&[9, words[1], words[2]]), Some(Cell { version: 9, ..record }));
+        assert_eq!(Cell::of_words(&[words[0], 5, words[2]]), None);
+        let same_attempt = words[1] ^ 1 << TxnId::ATTEMPT_BITS;
+        assert_eq!(Cell::of_words(&[words[0], same_attempt, words[2]]), None);
+    }
+
+    #[test]
+    fn a_row_of_full_records_has_one_for_each_cell_and_no_deltas() {
+        let records = Records::Full;
+        let shape = Shape { records, ..shape(16, 3) };
+        assert_eq!((shape.beside_words(), shape.bar_bytes()), (3 * shape.value_words(), 0));
+        let (mut slot, mut beside) = (vec![0; shape.slot_words()], vec![0; shape.beside_words()]);
+        shape.lay_out(3, (&7_u64.into(), b"hello", None), &mut slot, &mut beside);
+        let cvt = Cvt::of(&slot).expect("it is whole");
+        let newest = *cvt.newest().expect("it was loaded");
+        assert_eq!((newest.version, newest.value_place()), (LOADED, 0));
+        let value = &beside[..shape.value_words()];
+        assert!(shape.content_of(value, cvt.anchor(&newest)).is_some());
+        assert_eq!(shape.value_at(2) as usize, 2 * shape.value_words() * WORD);
     }
 
     #[test]
@@ -327,12 +443,11 @@ mod tests {
             let mut delta = vec![0; shape.words_of_delta(changed)];
             assert!(delta.len() <= shape.delta_words(), "{record_bytes}");
             shape.write_delta(9, changed, &old, &mut delta);
-            let cell = Cell { version: 9, changed, ..Cell::default() };
+            let known = Delta { changed, place: 0 };
             let mut content = new.clone();
-            assert!(shape.take_back(&cell, &delta, &mut content), "{record_bytes}");
+            assert!(shape.take_back((9, known), &delta, &mut content), "{record_bytes}");
             assert_eq!(content, old, "{record_bytes}");
-            let other = Cell { version: 8, ..cell };
-            assert!(!shape.take_back(&other, &delta, &mut content));
+            assert!(!shape.take_back((8, known), &delta, &mut content));
         }
     }
 

@@ -22,8 +22,9 @@ use lotus_mvcc::PrimaryKey;
 
 use super::Motor;
 use super::decide::{TxnView, newer};
-use super::row::{self, Cell, Cvt, HEADER_WORDS, LOCK_AT, MAX_CELLS, WORD};
+use super::row::{self, Cell, Cvt, HEADER_WORDS, LOCK_AT, Link, MAX_CELLS, WORD};
 use crate::store::index::SlotNumber;
+use crate::store::log::LogRing;
 use crate::store::rows::{CONFLICT, RowUse, TxnRow, TxnRows, Value};
 use crate::store::search::{Found, search};
 use crate::store::seat::ThreadSeat;
@@ -60,19 +61,24 @@ enum RowStep {
     Cvt,
     /// Lock, and read the version table.
     Lock,
-    /// Lock, and read version table and value.
-    LockAndValue,
+    /// Lock, and read version table and the value at this place, where the bucket had the newest.
+    LockAndValue(u8),
     /// Lock a free slot.
     Claim,
     /// Read the value, and the deltas of versions that are to be taken back.
     Value,
 }
 
-/// A doorbell under way for a row.
-pub(super) struct Flight {
+impl RowStep {
+    const fn locks(self) -> bool {
+        matches!(self, Self::Lock | Self::LockAndValue(_) | Self::Claim)
+    }
+}
+
+/// A doorbell for a row: what it brings, and where.
+struct Flight {
     row: usize,
     step: RowStep,
-    posted: Posted,
     lock: Buffer,
     slot: Buffer,
     value: Buffer,
@@ -84,7 +90,8 @@ pub(super) struct Flight {
 pub(super) struct Scratch {
     pub(super) rows: TxnRows<Known>,
     steps: Vec<(usize, RowStep)>,
-    flights: Vec<Flight>,
+    flights: Vec<(Flight, Posted)>,
+    pub(super) log: LogRing,
 }
 
 /// Begins the transactions of one coroutine.
@@ -158,7 +165,7 @@ impl MotorTxn {
     }
 
     /// Posts a step of a row.
-    fn post(&self, row: usize, step: RowStep) -> Flight {
+    fn post(&self, row: usize, step: RowStep) -> (Flight, Posted) {
         let known = &self.scratch.rows.all()[row];
         let table = self.table(known.table);
         let mut batch = self.seat.lane.batch();
@@ -173,8 +180,7 @@ impl MotorTxn {
                 known.engine.slot.expect("a step that needs the slot comes when it is known");
             let node = self.seat.store.homes(table, slot).primary;
             let at = table.slot(node, slot);
-            let locks = matches!(step, RowStep::Lock | RowStep::LockAndValue | RowStep::Claim);
-            if locks && self.reader.locking == Locking::On {
+            if step.locks() && self.reader.locking == Locking::On {
                 let lock = at.plus((LOCK_AT * WORD) as u64);
                 buffers[0] = batch.compare_and_swap(lock, 0, self.reader.id);
             }
@@ -185,27 +191,33 @@ impl MotorTxn {
                 (step, known.engine.seen, known.engine.cvt.bar)
             {
                 // Before the value: a writer overwrites that first, and so would be noticed.
-                for (cell, buffer) in newer(&known.engine.cvt, seen.version).zip(&mut deltas) {
-                    let bytes = table.shape.words_of_delta(cell.changed) * WORD;
-                    let at = bar + table.shape.delta_at(cell.place);
+                let newer = newer(&known.engine.cvt, seen.version);
+                for ((_, delta), buffer) in newer.zip(&mut deltas) {
+                    let bytes = table.shape.words_of_delta(delta.changed) * WORD;
+                    let at = bar + table.shape.delta_at(delta.place);
                     *buffer = batch.read_stable(super::commit::shared(node, at), bytes);
                 }
             }
-            if matches!(step, RowStep::LockAndValue | RowStep::Value) {
-                let bytes = table.geometry.beside_bytes();
-                buffers[2] = batch.read_stable(table.beside(node, slot), bytes);
+            let place = match step {
+                RowStep::LockAndValue(place) => Some(place),
+                RowStep::Value => known.engine.seen.map(|seen| seen.value_place()),
+                _ => None,
+            };
+            if let Some(place) = place {
+                let at = table.beside(node, slot).plus(table.shape.value_at(place));
+                buffers[2] = batch.read_stable(at, table.shape.value_words() * WORD);
             }
         }
         let [lock, slot, value] = buffers;
-        Flight { row, step, posted: batch.post(), lock, slot, value, deltas }
+        (Flight { row, step, lock, slot, value, deltas }, batch.post())
     }
 
     /// Takes in what a step has brought; returns the row's next one.
-    fn take(&mut self, flight: &Landed, done: &Completed) -> Result<Option<RowStep>, TxnError> {
+    fn take(&mut self, flight: &Flight, done: &Completed) -> Result<Option<RowStep>, TxnError> {
         match flight.step {
             RowStep::Bucket(bucket) => self.search(flight.row, bucket, done.words(flight.slot)),
             RowStep::Cvt => self.judge(flight.row, done.words(flight.slot)),
-            RowStep::Lock | RowStep::LockAndValue | RowStep::Claim => {
+            RowStep::Lock | RowStep::LockAndValue(_) | RowStep::Claim => {
                 let held = match self.reader.locking {
                     Locking::On => done.words(flight.lock)[0],
                     Locking::Off => 0,
@@ -221,8 +233,10 @@ impl MotorTxn {
                     return self.claim(flight.row, slot);
                 }
                 let next = self.judge(flight.row, slot)?;
+                let seen = self.scratch.rows.all()[flight.row].engine.seen;
+                let place = seen.map_or(0, |seen| seen.value_place());
                 match (flight.step, next) {
-                    (RowStep::LockAndValue, Some(_)) => {
+                    (RowStep::LockAndValue(read), Some(_)) if read == place => {
                         self.take_value(flight, done).map(|()| None)
                     }
                     (_, next) => Ok(next),
@@ -253,7 +267,11 @@ impl MotorTxn {
                 (row.engine.slot, row.engine.absent_in) = (Some(slot), None);
                 match access {
                     RowUse::Read => self.judge(at, words),
-                    _ => Ok(Some(RowStep::LockAndValue)),
+                    _ => {
+                        let newest = Cvt::of(words).and_then(|cvt| cvt.newest().copied());
+                        let place = newest.map_or(0, |cell| cell.value_place());
+                        Ok(Some(RowStep::LockAndValue(place)))
+                    }
                 }
             }
             (Found::Free(_, words), RowUse::Read) => {
@@ -305,35 +323,39 @@ impl MotorTxn {
                 Err(TxnError::Aborted(AbortReason::Logic))
             }
             (Some(Cell { deleted: true, .. }), RowUse::Read) | (None, _) => Ok(None),
+            (Some(Cell { deleted: true, link: Link::Record { .. }, .. }), _) => Ok(None),
             // A writer needs the content of a row that was deleted, too, for its delta.
             (Some(_), _) => Ok(Some(RowStep::Value)),
         }
     }
 
-    /// Takes in a value: the newest one, and what takes newer versions back.
-    fn take_value(&mut self, flight: &Landed, done: &Completed) -> Result<(), TxnError> {
+    /// Takes in a value: the record of the version, or the newest value and what takes newer
+    /// versions back.
+    fn take_value(&mut self, flight: &Flight, done: &Completed) -> Result<(), TxnError> {
         let (table, known) = {
             let row = &self.scratch.rows.all()[flight.row];
             (row.table, row.engine)
         };
         let shape = self.table(table).shape;
         let seen = known.seen.expect("a value is read of a version that was chosen");
-        let newest = known.cvt.newest_version();
         if seen.bytes as usize > (shape.content_words - 1) * WORD {
             return Err(TxnError::Fatal(format!("a value of {} bytes", seen.bytes)));
         }
         let value = done.words(flight.value);
         // Without locks, two writers may leave the value of one beside the cell of the other.
-        let newest = if self.reader.locking == Locking::Off { value[0] } else { newest };
-        let Some(content) = shape.content_of(value, newest) else {
+        let anchor = match self.reader.locking {
+            Locking::On => known.cvt.anchor(&seen),
+            Locking::Off => value[0],
+        };
+        let Some(content) = shape.content_of(value, anchor) else {
             self.seat.note_torn();
             return Err(CONFLICT);
         };
         let value = self.scratch.rows.room(shape.content_words, seen.bytes as usize);
         let words = self.scratch.rows.words_mut(value, shape.content_words);
         words.copy_from_slice(content);
-        for (cell, buffer) in newer(&known.cvt, seen.version).zip(flight.deltas) {
-            if !shape.take_back(&cell, done.words(buffer), words) {
+        for (delta, buffer) in newer(&known.cvt, seen.version).zip(flight.deltas) {
+            if !shape.take_back(delta, done.words(buffer), words) {
                 self.seat.note_torn();
                 return Err(CONFLICT);
             }
@@ -346,16 +368,6 @@ impl MotorTxn {
         }
         Ok(())
     }
-}
-
-/// A flight without its posting, which has ended.
-struct Landed {
-    row: usize,
-    step: RowStep,
-    lock: Buffer,
-    slot: Buffer,
-    value: Buffer,
-    deltas: [Buffer; MAX_CELLS],
 }
 
 impl Txn for MotorTxn {
@@ -397,18 +409,16 @@ impl Txn for MotorTxn {
         let mut lost = None;
         while !steps.is_empty() && lost.is_none() {
             for (row, step) in steps.drain(..) {
-                let locks = matches!(step, RowStep::Lock | RowStep::LockAndValue | RowStep::Claim);
-                self.scratch.rows.get(row).engine.tried |= locks;
+                self.scratch.rows.get(row).engine.tried |= step.locks();
                 flights.push(self.post(row, step));
             }
-            for Flight { row, step, posted, lock, slot, value, deltas } in flights.drain(..) {
-                let landed = Landed { row, step, lock, slot, value, deltas };
+            for (flight, posted) in flights.drain(..) {
                 let next = match posted.await {
-                    Ok(done) => self.take(&landed, &done),
+                    Ok(done) => self.take(&flight, &done),
                     Err(error) => Err(broken(error)),
                 };
                 match next {
-                    Ok(next) => steps.extend(next.map(|step| (row, step))),
+                    Ok(next) => steps.extend(next.map(|step| (flight.row, step))),
                     Err(error) => lost = Some(lost.unwrap_or(error)),
                 }
             }

@@ -9,12 +9,13 @@
 //! * `addresses`: slots that a thread knows;
 //! * `search`: a row in a bucket that was read;
 //! * `load`: fills a table; `sight`: reads whole tables, for audits;
-//! * `rows`: rows of a transaction, as its workload has declared them;
+//! * `rows`: rows of a transaction, as its workload has declared them; `log`: its log entries;
 //! * `seat`: a thread of a compute node.
 
 pub(crate) mod addresses;
 pub(crate) mod index;
 pub(crate) mod load;
+pub(crate) mod log;
 pub(crate) mod placement;
 pub(crate) mod rows;
 pub(crate) mod search;
@@ -33,7 +34,7 @@ use addresses::{Known, TableSlots};
 use index::{Geometry, SlotNumber};
 use placement::{Homes, Placement};
 
-/// Region of each memory node that belongs to no table: Motor's deltas, FORD's logs.
+/// Region of each memory node that belongs to no table: Motor's deltas, and logs.
 pub(crate) const SHARED_REGION: RegionId = RegionId(u8::MAX);
 /// Bytes of address space of that region; memory is taken as it is used.
 pub(crate) const SHARED_BYTES: u64 = 64 << 30;
@@ -63,6 +64,10 @@ pub struct Options {
     pub locking: Locking,
     /// When the rows of Motor get their bars of deltas.
     pub deltas: Deltas,
+    /// Where Motor has the values of versions.
+    pub records: Records,
+    /// How a transaction of Motor commits.
+    pub commit: CommitSteps,
     /// What is FORD's own.
     pub ford: FordOptions,
 }
@@ -87,6 +92,44 @@ pub enum Deltas {
     /// When it is loaded. A short run then writes what a long one does, in which hardly any update
     /// is a row's first.
     Loaded,
+}
+
+/// Where Motor has the values of a row's versions: the first step from Motor to LOTUS (LOTUS §7.1,
+/// Figure 14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Records {
+    /// The newest value, and deltas by which newer versions are taken back, as published: the
+    /// default.
+    #[default]
+    Deltas,
+    /// A full record for each version, as LOTUS has it.
+    Full,
+}
+
+/// How a transaction of Motor commits: the second step from Motor to LOTUS (LOTUS §5.1, Figure 14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CommitSteps {
+    /// One doorbell for each row and replica, and nothing is awaited, as published: the default.
+    #[default]
+    AtOnce,
+    /// A log entry and INVISIBLE versions, awaited; then the timestamp makes all of them visible,
+    /// awaited; then the locks are freed. It takes [`Records::Full`].
+    LogAndVisible,
+}
+
+impl Options {
+    /// Refuses what does not go together.
+    ///
+    /// # Errors
+    /// [`DeployError::Refused`].
+    pub(crate) fn check(&self) -> Result<(), DeployError> {
+        match (self.commit, self.records) {
+            (CommitSteps::LogAndVisible, Records::Deltas) => {
+                Err(refused("a commit with a log and a visible step needs full records"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Options of FORD.

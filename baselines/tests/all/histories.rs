@@ -1,7 +1,9 @@
 //! What clients saw, judged by the checker: nothing wrong of an engine whose faults are mended, and
 //! the anomalies that its publication does not exclude, of the engine as published.
 
-use lotus_baselines::{Engine, Faults, FordOptions, Known, Options, Primaries};
+use lotus_baselines::{
+    CommitSteps, Engine, Faults, FordOptions, Known, Options, Primaries, Records,
+};
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Outcome;
 use lotus_benchmarks::kvs::Kvs;
@@ -71,6 +73,87 @@ fn motor_is_serializable_on_threads() {
     assert_clean(&case.run(Tatp::new(10, 1)), "tatp");
     let large = Ycsb::new(lotus_benchmarks::ycsb::Mix::A, 50, 1_000, 0.9, false);
     assert_clean(&case.run(large), "ycsb");
+}
+
+/// Motor with full records, and with full records, a log and a visible step.
+fn steps_to_lotus() -> [Options; 2] {
+    let full = Options { records: Records::Full, ..Options::default() };
+    [full, Options { commit: CommitSteps::LogAndVisible, ..full }]
+}
+
+#[test]
+fn the_steps_to_lotus_are_serializable_in_simulation_under_contention() {
+    for options in steps_to_lotus() {
+        for seed in 1..=6 {
+            let case = Case { options, seed, ..Case::of(Engine::Motor) };
+            assert_clean(&case.run(bank(12)), &format!("smallbank, {options:?}, seed {seed}"));
+            let kvs = Kvs::new(16, 0.5, 0.9);
+            assert_clean(&case.run(kvs), &format!("kvs, {options:?}, seed {seed}"));
+        }
+    }
+}
+
+#[test]
+fn the_steps_to_lotus_keep_snapshots_with_any_number_of_versions() {
+    for options in steps_to_lotus() {
+        for versions in [2, 3, 8] {
+            for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+                let case = Case { options, versions, isolation, ..Case::of(Engine::Motor) };
+                assert_clean(&case.run(bank(20)), &format!("{options:?}, {versions} versions"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_steps_to_lotus_insert_and_delete_rows() {
+    for step in steps_to_lotus() {
+        for options in [
+            step,
+            Options { primaries: Primaries::ByBucket, ..step },
+            Options { known: Known::Loaded, ..step },
+        ] {
+            for versions in [2, 4] {
+                let case = Case { options, versions, ..Case::of(Engine::Motor) };
+                assert_clean(&case.run(Tatp::new(10, 1)), &format!("{options:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_steps_to_lotus_are_serializable_on_threads() {
+    for options in steps_to_lotus() {
+        let case = Case { options, on: On::Threads, secs: 0.5, ..Case::of(Engine::Motor) };
+        assert_clean(&case.run(bank(30)), "smallbank");
+        assert_clean(&case.run(Tatp::new(10, 1)), "tatp");
+        let large = Ycsb::new(lotus_benchmarks::ycsb::Mix::A, 50, 1_000, 0.9, false);
+        assert_clean(&case.run(large), "ycsb");
+    }
+}
+
+#[test]
+fn the_steps_to_lotus_run_tpcc() {
+    for options in steps_to_lotus() {
+        for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+            let case = Case { options, isolation, secs: 0.01, ..Case::of(Engine::Motor) };
+            let scale = Scale { warehouses: 1, customers: 20, items: 100 };
+            let tpcc = Tpcc::new(scale, Critical::Warehouse, 1);
+            assert_clean(&case.run(tpcc), &format!("{options:?}, {isolation:?}"));
+        }
+    }
+}
+
+/// Readers of the engine as published take an INVISIBLE version for none, and may so see one row of
+/// a commit and miss another.
+#[test]
+fn the_steps_to_lotus_as_published_are_not_serializable() {
+    for options in steps_to_lotus() {
+        let options = Options { faults: Faults::AsPublished, ..options };
+        let cases = (1..=10).map(|seed| Case { options, seed, ..Case::of(Engine::Motor) });
+        let anomalies = cases.filter(|case| !judged(&case.run(bank(12))).is_clean()).count();
+        assert!(anomalies > 0, "{options:?}: no anomaly in ten runs");
+    }
 }
 
 /// Regression: a NewOrder asks for an item that there is not. The search for it in a table with a

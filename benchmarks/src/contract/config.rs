@@ -101,6 +101,28 @@ pub enum Primaries {
     Shard,
 }
 
+/// Where Motor has the values of a row's versions (LOTUS §7.1, Figure 14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordStore {
+    /// The newest one, and deltas of the others.
+    #[default]
+    Deltas,
+    /// A full record for each version.
+    Full,
+}
+
+/// How a transaction of Motor commits (LOTUS §5.1, Figure 14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CommitSteps {
+    /// Nothing is awaited.
+    #[default]
+    AtOnce,
+    /// A log entry and INVISIBLE versions, then the timestamp, each awaited.
+    LogAndVisible,
+}
+
 /// Settings of engines other than Lotus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct BaselineConfig {
@@ -112,6 +134,10 @@ pub struct BaselineConfig {
     pub unlocked: bool,
     /// Whether rows of Motor are loaded with room for their deltas.
     pub loaded_deltas: bool,
+    /// Where Motor has the values of versions.
+    pub record_store: RecordStore,
+    /// How a transaction of Motor commits.
+    pub commit: CommitSteps,
     /// Least bytes of an item of FORD.
     pub item_bytes: usize,
     /// Whether commits of FORD read back what they have written to backups.

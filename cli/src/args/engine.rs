@@ -1,7 +1,9 @@
 //! The engine under test, and what engines other than Lotus can do.
 
 use clap::Args;
-use lotus_benchmarks::config::{AddressCache, BaselineConfig, Engine, Fabric, Primaries};
+use lotus_benchmarks::config::{
+    AddressCache, BaselineConfig, CommitSteps, Engine, Fabric, Primaries, RecordStore,
+};
 
 use super::values::one_of;
 
@@ -9,6 +11,10 @@ use super::values::one_of;
 const ENGINES: &[(&str, Engine)] =
     &[("lotus", Engine::Lotus), ("motor", Engine::Motor), ("ford", Engine::Ford)];
 const PRIMARIES: &[(&str, Primaries)] = &[("table", Primaries::Table), ("shard", Primaries::Shard)];
+const RECORD_STORES: &[(&str, RecordStore)] =
+    &[("deltas", RecordStore::Deltas), ("full", RecordStore::Full)];
+const COMMITS: &[(&str, CommitSteps)] =
+    &[("at-once", CommitSteps::AtOnce), ("log-and-visible", CommitSteps::LogAndVisible)];
 
 /// Flags that other engines have no use for.
 const OF_LOTUS: &[&str] = &[
@@ -32,10 +38,18 @@ const OF_LOTUS: &[&str] = &[
     "floor",
 ];
 /// Flags that Lotus has no use for.
-const OF_OTHERS: &[&str] =
-    &["placement", "as-published", "unlocked", "loaded-deltas", "item-bytes", "flush"];
+const OF_OTHERS: &[&str] = &[
+    "placement",
+    "as-published",
+    "unlocked",
+    "loaded-deltas",
+    "record-store",
+    "commit",
+    "item-bytes",
+    "flush",
+];
 /// Flags that FORD has no use for.
-const NOT_OF_FORD: &[&str] = &["isolation", "versions", "loaded-deltas"];
+const NOT_OF_FORD: &[&str] = &["isolation", "versions", "loaded-deltas", "record-store", "commit"];
 /// Flags that only FORD has a use for.
 const OF_FORD: &[&str] = &["item-bytes", "flush"];
 
@@ -62,6 +76,14 @@ pub struct EngineArgs {
     /// it (for motor).
     #[arg(long)]
     pub loaded_deltas: bool,
+    /// Whether a row has its newest value and deltas of other versions, as published, or a full
+    /// record for each version, as Lotus has (for motor).
+    #[arg(long, default_value = "deltas", value_parser = one_of(RECORD_STORES))]
+    pub record_store: RecordStore,
+    /// Whether commits write all at once and await nothing, as published, or have a log and a
+    /// visible step, as those of Lotus. The latter needs --record-store full (for motor).
+    #[arg(long, default_value = "at-once", value_parser = one_of(COMMITS))]
+    pub commit: CommitSteps,
     /// Least bytes of an item, key and value with their header (for ford) [default: as many as the
     /// longest value of the workload needs; its own program has 720].
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
@@ -99,12 +121,26 @@ impl EngineArgs {
         if let Some(flag) = given.iter().find(|flag| wrong.contains(&flag.as_str())) {
             return Err(format!("--{flag} makes sense with {only} only"));
         }
+        self.check_steps()?;
         match (self.engine, fabric) {
             (Engine::Lotus, _) | (_, Fabric::Local | Fabric::Sim) => Ok(()),
             (_, other) => Err(format!(
                 "--engine {engine} runs on the fabrics local and sim, not {}",
                 other.name()
             )),
+        }
+    }
+
+    /// Refuses steps from Motor to Lotus that need another one before them.
+    fn check_steps(&self) -> Result<(), String> {
+        match (self.record_store, self.commit) {
+            (RecordStore::Deltas, CommitSteps::LogAndVisible) => {
+                Err("--commit log-and-visible needs --record-store full".to_owned())
+            }
+            (RecordStore::Full, _) if self.loaded_deltas => {
+                Err("--loaded-deltas makes no sense with --record-store full".to_owned())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -140,10 +176,17 @@ impl EngineArgs {
 
     pub(super) fn config(&self) -> Option<BaselineConfig> {
         let Self { placement: primaries, as_published, unlocked, .. } = *self;
-        let Self { loaded_deltas, item_bytes, flush, .. } = *self;
-        let item_bytes = usize::from(item_bytes);
-        let config =
-            BaselineConfig { primaries, as_published, unlocked, loaded_deltas, item_bytes, flush };
+        let Self { loaded_deltas, record_store, commit, item_bytes, flush, .. } = *self;
+        let config = BaselineConfig {
+            primaries,
+            as_published,
+            unlocked,
+            loaded_deltas,
+            record_store,
+            commit,
+            item_bytes: usize::from(item_bytes),
+            flush,
+        };
         (self.engine != Engine::Lotus).then_some(config)
     }
 }

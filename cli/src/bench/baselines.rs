@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use lotus_baselines::{
     Deltas, Engine as Baseline, Faults, FordOptions, Known, Locking, Options as BaselineOptions,
-    Size,
+    Records, Size,
 };
-use lotus_benchmarks::config::{AddressCache, BaselineConfig, Engine, Fabric, Primaries};
+use lotus_benchmarks::config::{
+    AddressCache, BaselineConfig, CommitSteps, Engine, Fabric, Primaries, RecordStore,
+};
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
@@ -43,6 +45,14 @@ pub(super) fn run<W: Workload>(
         faults: if config.as_published { Faults::AsPublished } else { Faults::Mended },
         locking: if config.unlocked { Locking::Off } else { Locking::On },
         deltas: if config.loaded_deltas { Deltas::Loaded } else { Deltas::AtFirstUpdate },
+        records: match config.record_store {
+            RecordStore::Deltas => Records::Deltas,
+            RecordStore::Full => Records::Full,
+        },
+        commit: match config.commit {
+            CommitSteps::AtOnce => lotus_baselines::CommitSteps::AtOnce,
+            CommitSteps::LogAndVisible => lotus_baselines::CommitSteps::LogAndVisible,
+        },
         ford: FordOptions { item_bytes: config.item_bytes, flush: config.flush },
     };
     let engine = match cluster.engine {

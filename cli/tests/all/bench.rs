@@ -9,6 +9,7 @@ use crate::common::Scratch;
 
 const TINY_COMPANY: [&str; 7] =
     ["tpcc", "--warehouses", "3", "--customers-per-district", "20", "--items", "50"];
+const FULL_RECORDS: [&str; 4] = ["--engine", "motor", "--record-store", "full"];
 
 /// Runs `lotus bench` for a moment; returns what it printed.
 fn bench(flags: &[&str]) -> String {
@@ -38,6 +39,8 @@ fn every_choice_of_the_engine_passes_its_audit() {
         &["smallbank", "--accounts", "500", "--locks", "declock", "--threads", "2"],
         &["smallbank", "--accounts", "500", "--engine", "motor", "--versions", "3"],
         &["tatp", "--subscribers", "500", "--engine", "motor", "--placement", "shard"],
+        &[&["tatp", "--subscribers", "500"], &FULL_RECORDS[..]].concat(),
+        &[&TINY_COMPANY[..], &FULL_RECORDS, &["--commit", "log-and-visible"]].concat(),
         &["kvs", "--keys", "500", "--engine", "ford", "--address-cache", "warm"],
         &["smallbank", "--accounts", "500", "--engine", "ford", "--item-bytes", "720", "--flush"],
         &[&TINY_COMPANY[..], &["--engine", "motor", "--loaded-deltas"]].concat(),

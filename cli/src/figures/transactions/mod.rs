@@ -33,6 +33,7 @@ files! {
     "fig12a"
     "fig12c"
     "fig13"
+    "fig14"
     "fig16"
     "fig17"
     "fig18"

@@ -1,0 +1,58 @@
+//! The log of a coroutine: a ring in shared memory, at the same offsets of all memory nodes.
+//!
+//! It is written and never read, since no engine here recovers.
+
+use lotus_benchmarks::{AbortReason, TxnError};
+use lotus_fabric::ids::NodeSet;
+use lotus_fabric::lane::Batch;
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+
+use super::seat::ThreadSeat;
+use super::{SHARED_REGION, System};
+
+const WORD: usize = 8;
+/// Bytes of a ring.
+const RING_BYTES: u64 = 128 << 10;
+
+/// The ring of one coroutine.
+#[derive(Debug, Default)]
+pub(crate) struct LogRing {
+    /// Offset of the ring, once it was needed.
+    first: Option<u64>,
+    used: u64,
+}
+
+impl LogRing {
+    /// Adds the WRITE of an entry to a batch, for each of the nodes: several if it is longer than a
+    /// verb can be.
+    ///
+    /// # Errors
+    /// [`AbortReason::MemoryFull`] if there is no memory for the ring.
+    pub(crate) fn put<S: System>(
+        &mut self,
+        seat: &ThreadSeat<S>,
+        batch: &mut Batch,
+        nodes: NodeSet,
+        entry: &[u64],
+    ) -> Result<(), TxnError> {
+        for part in entry.chunks(MAX_VERB_BYTES / WORD) {
+            let bytes = part.len() * WORD;
+            let offset = self.place(seat, bytes as u64)?;
+            let staged = batch.stage(bytes);
+            batch.words_mut(staged).copy_from_slice(part);
+            batch.write_all(nodes, SHARED_REGION, offset, staged);
+        }
+        Ok(())
+    }
+
+    /// Offset of the next so many bytes.
+    fn place<S: System>(&mut self, seat: &ThreadSeat<S>, bytes: u64) -> Result<u64, TxnError> {
+        let first = match self.first {
+            Some(first) => first,
+            None => seat.take(RING_BYTES).ok_or(TxnError::Aborted(AbortReason::MemoryFull))?,
+        };
+        let at = if self.used + bytes <= RING_BYTES { self.used } else { 0 };
+        (self.first, self.used) = (Some(first), at + bytes);
+        Ok(first + at)
+    }
+}
