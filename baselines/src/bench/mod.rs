@@ -78,6 +78,8 @@ struct Used {
     verbs: VerbCounters,
     lookups: Hits,
     harm: Harm,
+    /// Bytes of shared memory that threads had taken and not used when they ended.
+    spare_bytes: u64,
 }
 
 impl<M: Machines, S: System> Deployed<M, S> {
@@ -105,6 +107,21 @@ impl<M: Machines, S: System> Deployed<M, S> {
     /// What the engine as published would have done to the harm of others, or has done.
     pub(crate) fn harm(&self) -> Harm {
         self.used.harm
+    }
+
+    /// Bytes in use on each memory node.
+    fn bytes_per_node(&self) -> Vec<u64> {
+        let of_node = |node| {
+            let has = |table: &&StoredTable<S>| self.store.nodes(table).contains(node);
+            let here = self.store.tables.iter().filter(has);
+            here.map(StoredTable::bytes_in_use).sum::<u64>() + self.shared_in_use()
+        };
+        self.store.placement.nodes().map(of_node).collect()
+    }
+
+    /// Bytes of shared memory in use on each memory node.
+    fn shared_in_use(&self) -> u64 {
+        self.store.taken().saturating_sub(self.used.spare_bytes)
     }
 
     fn compute_node(&self, cn: u16) -> NodeId {
@@ -215,6 +232,7 @@ impl<M: Machines, S: System> Deployment for Deployed<M, S> {
                     self.used.lookups.lookups += used.lookups.lookups;
                     self.used.lookups.hits += used.lookups.hits;
                     self.used.harm += used.harm;
+                    self.used.spare_bytes += used.spare_bytes;
                 }
                 Some(Err(error)) => broken = Some(error),
                 None => broken = broken.or_else(|| Some(failed("a thread has panicked"))),
@@ -246,19 +264,18 @@ impl<M: Machines, S: System> Deployment for Deployed<M, S> {
 
     fn memory(&self) -> Memory {
         let tables = &self.store.tables;
-        let bytes: u64 = tables.iter().map(|table| table.geometry.bytes()).sum();
+        let bytes: u64 = tables.iter().map(StoredTable::bytes_in_use).sum();
         let rows: u64 = tables.iter().map(|table| table.rows).sum();
-        let bytes = bytes + self.store.taken();
-        let of_node = |node| {
-            let has = |table: &&StoredTable<S>| self.store.nodes(table).contains(node);
-            let tables: u64 = tables.iter().filter(has).map(|table| table.geometry.bytes()).sum();
-            tables + self.store.taken()
-        };
+        let bytes = bytes + self.shared_in_use();
         Memory {
             bytes_per_record_and_replica: bytes as f64 / rows.max(1) as f64,
-            bytes_per_node: self.store.placement.nodes().map(of_node).collect(),
+            bytes_per_node: self.bytes_per_node(),
             ..Memory::default()
         }
+    }
+
+    fn memory_loaded(&self) -> Vec<u64> {
+        self.bytes_per_node()
     }
 
     fn utilisation(&self) -> Option<Report> {
@@ -339,7 +356,8 @@ impl Start {
         }
         let (lookups, hits) = seat.addresses.borrow().counts();
         let (lookups, harm) = (Hits { lookups, hits }, seat.harm());
-        Ok((outcomes, Used { verbs: lane.counters(), lookups, harm }))
+        let (verbs, spare_bytes) = (lane.counters(), seat.spare_bytes());
+        Ok((outcomes, Used { verbs, lookups, harm, spare_bytes }))
     }
 }
 

@@ -12,6 +12,7 @@
 //! A round is taken in to its end also when some row has lost, since locks were got meanwhile.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use lotus_benchmarks::engine::{Item, Txn, TxnEngine, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
@@ -300,6 +301,9 @@ impl MotorTxn {
             return Err(CONFLICT);
         }
         row.engine.claimed = true;
+        let number = row.table;
+        self.table(number).filled.fetch_add(1, Ordering::Relaxed);
+        let row = self.scratch.rows.get(at);
         (row.read, row.writer) = (None, None);
         Ok(None)
     }

@@ -1,6 +1,8 @@
 //! Loading of a table, outside of time: an image of all slots, written to every replica by plain
 //! WRITEs of the largest size.
 
+use std::sync::atomic::AtomicU64;
+
 use lotus_benchmarks::deployment::{DeployError, RowSource};
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
@@ -56,6 +58,7 @@ impl<S: System> Store<S> {
             key_bytes: spec.key_bytes as usize,
             record_bytes: spec.record_bytes as usize,
             rows,
+            filled: AtomicU64::new(rows),
             loaded: None,
         };
         let each = S::shared_bytes(shape, &self.options);

@@ -205,6 +205,8 @@ pub(crate) struct StoredTable<S: System> {
     pub(crate) key_bytes: usize,
     pub(crate) record_bytes: usize,
     pub(crate) rows: u64,
+    /// Slots with a key: those of the loaded rows, and of rows that came.
+    pub(crate) filled: AtomicU64,
     /// Slots of all loaded rows, if threads are to know them.
     pub(crate) loaded: Option<TableSlots>,
 }
@@ -214,6 +216,12 @@ impl<S: System> StoredTable<S> {
     #[inline]
     pub(crate) fn slot(&self, node: NodeId, slot: SlotNumber) -> RemoteAddr {
         RemoteAddr::new(node, self.region, self.geometry.slot_at(slot))
+    }
+
+    /// Bytes in use on a node: the whole index, and what lies beside it for slots with a key.
+    pub(crate) fn bytes_in_use(&self) -> u64 {
+        let index = self.geometry.slots() * self.geometry.slot_bytes() as u64;
+        index + self.filled.load(Ordering::Relaxed) * self.geometry.beside_bytes() as u64
     }
 
     /// Address of what lies beside the index for a slot.

@@ -76,6 +76,12 @@ impl<S: System> ThreadSeat<S> {
         Some(at)
     }
 
+    /// Bytes of shared memory that were taken for this thread and are not used.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        let (at, end) = self.free.get();
+        end - at
+    }
+
     pub(crate) fn note_freed(&self) {
         let harm = self.harm.get();
         self.harm.set(Harm { freed: harm.freed + 1, ..harm });

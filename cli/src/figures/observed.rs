@@ -23,6 +23,8 @@ pub(super) struct Observed {
     timeline: Option<Timeline>,
     audit: Option<Audit>,
     simulation: Option<Simulation>,
+    #[serde(default)]
+    memory: Memory,
     config: Shape,
 }
 
@@ -75,6 +77,14 @@ struct Audit {
     passed: bool,
 }
 
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Memory {
+    #[serde(default)]
+    bytes_per_node: Vec<u64>,
+    #[serde(default)]
+    loaded_bytes_per_node: Vec<u64>,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 struct Simulation {
     bottleneck: Option<Busy>,
@@ -108,6 +118,10 @@ struct Shape {
     cns: usize,
     threads: usize,
     coroutines: usize,
+    #[serde(default)]
+    secs: f64,
+    #[serde(default)]
+    warmup_secs: f64,
     /// Interval of a hotspot's jumps, in seconds.
     jump_s: Option<f64>,
 }
@@ -123,6 +137,19 @@ impl Observed {
     pub(super) fn concurrency(&self) -> usize {
         let Shape { cns, threads, coroutines, .. } = self.config;
         cns * threads * coroutines
+    }
+
+    /// Bytes in use on the memory node that has most: when the data was loaded, and in the end; 0 if
+    /// unknown.
+    pub(super) fn memory_bytes(&self) -> [f64; 2] {
+        let Memory { loaded_bytes_per_node, bytes_per_node } = &self.memory;
+        let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0) as f64;
+        [most(loaded_bytes_per_node), most(bytes_per_node)]
+    }
+
+    /// Time of the run, warm-up included, in seconds.
+    pub(super) fn secs(&self) -> f64 {
+        self.config.secs + self.config.warmup_secs
     }
 
     /// Verbs per committed transaction.

@@ -9,6 +9,7 @@ use crate::bench;
 use crate::figures::command::CommandLine;
 use crate::figures::experiment::Length;
 use crate::figures::judge::{Band, WITHIN};
+use crate::figures::observed::Observed;
 use crate::figures::without;
 
 /// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because
@@ -61,6 +62,9 @@ pub(super) struct Figure {
     short: Option<String>,
     /// Deviation of a ratio that is in band [default: [`WITHIN`]].
     within: Option<f64>,
+    /// What ratios are of.
+    #[serde(default)]
+    pub compares: Quantity,
     /// Quantity that the series differ in, with its unit: each has its value as `at`, and points of
     /// one label are one line over it.
     pub x: Option<String>,
@@ -73,7 +77,27 @@ pub(super) struct Figure {
     pub ratios: Vec<Ratio>,
 }
 
-/// A published ratio of throughputs: of one series, or the least and the greatest of all series.
+/// What the ratios of a figure are of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Quantity {
+    /// Transactions a second.
+    #[default]
+    Throughput,
+    /// Bytes in use on the memory node that has most.
+    Memory,
+}
+
+impl Quantity {
+    pub(super) fn of(self, observed: &Observed) -> f64 {
+        match self {
+            Self::Throughput => observed.throughput_tps,
+            Self::Memory => observed.memory_bytes()[1],
+        }
+    }
+}
+
+/// A published ratio: of one series, or the least and the greatest of all series.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ratio {
@@ -124,7 +148,7 @@ pub(super) struct Point {
     /// Names of the protocol's rules that are broken meanwhile.
     #[serde(default)]
     pub without: Vec<String>,
-    /// Throughput over that of the other point, as published.
+    /// What the figure compares over that of the other point, as published.
     pub published: Option<f64>,
     /// Range in which our ratio counts as the published one.
     band: Option<[f64; 2]>,

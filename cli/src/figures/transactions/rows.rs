@@ -18,7 +18,7 @@ pub(super) struct Row<'a> {
     pub curve: Vec<(Option<Load>, usize, &'a Observed)>,
     /// Place of the largest throughput in the curve.
     best: usize,
-    /// Throughput over that of the other point.
+    /// What the figure compares over that of the other point.
     pub ratio: f64,
     pub judged: Option<Judged>,
     /// Latencies over those of the other point: median and 99th percentile.
@@ -61,14 +61,14 @@ pub(super) fn rows<'a>(
 fn compare(figure: &Figure, series: &Series, rows: &mut [Row<'_>]) {
     let values = |row: &Row<'_>| {
         let best = row.best();
-        [best.throughput_tps, best.latency_us.p50, best.latency_us.p99]
+        [figure.compares.of(best), best.latency_us.p50, best.latency_us.p99]
     };
     let all: Vec<_> = rows.iter().map(values).collect();
     for (row, ours) in rows.iter_mut().zip(&all) {
         let base = all[series.base(row.point)];
-        let [tps, p50, p99] = [0, 1, 2].map(|at| ours[at] / base[at]);
-        (row.ratio, row.latencies) = (tps, [p50, p99]);
-        let judge = |published| Judged::new(tps, published, figure.band(row.point, published));
+        let [ratio, p50, p99] = [0, 1, 2].map(|at| ours[at] / base[at]);
+        (row.ratio, row.latencies) = (ratio, [p50, p99]);
+        let judge = |published| Judged::new(ratio, published, figure.band(row.point, published));
         row.judged = row.point.published.map(judge);
     }
 }
@@ -85,14 +85,15 @@ pub(super) struct Multiple<'a> {
 
 /// The multiples of a figure, as its `ratios` say.
 pub(super) fn multiples<'a>(figure: &'a Figure, rows: &[Row<'a>]) -> Vec<Multiple<'a>> {
-    let tps = |series: &Series, label: &str| {
+    let found = |series: &Series, label: &str| {
         let is_it = |row: &&Row<'_>| row.series.name == series.name && row.point.label == label;
-        rows.iter().find(is_it).map_or(f64::NAN, |row| row.best().throughput_tps)
+        rows.iter().find(is_it).map_or(f64::NAN, |row| figure.compares.of(row.best()))
     };
     let mut all = Vec::new();
     for ratio in &figure.ratios {
         let series = figure.series.iter().filter(|series| ratio.is_of(series));
-        let of = |one: &'a Series| (one.name.as_str(), tps(one, &ratio.of) / tps(one, &ratio.over));
+        let of =
+            |one: &'a Series| (one.name.as_str(), found(one, &ratio.of) / found(one, &ratio.over));
         let mut ours: Vec<_> = series.map(of).collect();
         ours.sort_by(|one, other| one.1.total_cmp(&other.1));
         let ends = [(ratio.value, "", ours.first()), (ratio.least, "least", ours.first())];

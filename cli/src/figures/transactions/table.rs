@@ -2,12 +2,16 @@
 
 use lotus_benchmarks::report::grouped;
 
-use super::file::Figure;
+use super::file::{Figure, Quantity};
 use super::rows::{Multiple, Row};
 use crate::figures::experiment::Block;
 use crate::figures::grid::Grid;
 use crate::figures::judge::{Judged, same_sign, yes_no};
+use crate::figures::observed::Observed;
 use crate::figures::timeline;
+
+/// Time after which memory is compared, in seconds.
+const MINUTE_S: f64 = 60.0;
 
 /// All tables, the one of points first.
 pub(super) fn blocks(figure: &Figure, rows: &[Row<'_>], multiples: &[Multiple<'_>]) -> Vec<Block> {
@@ -44,6 +48,9 @@ fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
     grid.add("txn/s", column(&|row| grouped(row.best().throughput_tps as u64)));
     if sweeps {
         grid.add("in flight", column(&|row| grouped(row.concurrency() as u64)));
+    }
+    if figure.compares == Quantity::Memory {
+        add_memory(&mut grid, rows);
     }
     grid.add("ratio", column(&|row| format!("{:.3}", row.ratio)));
     grid.add_if_any("over", some(&|row| row.point.against.clone()));
@@ -102,6 +109,19 @@ fn ratios(multiples: &[Multiple<'_>]) -> Grid {
         ]
     };
     Grid::of_rows(4, header.map(str::to_owned), multiples.iter().map(row))
+}
+
+/// Columns of the memory in use on the memory node that has most. What a short run of a small data
+/// set has is what a minute of one as many times larger has: as many transactions go to each row.
+fn add_memory(grid: &mut Grid, rows: &[Row<'_>]) {
+    let column = |cell: &dyn Fn(&Observed) -> String| {
+        rows.iter().map(|row| cell(row.best())).collect::<Vec<_>>()
+    };
+    let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
+    grid.add("loaded MiB/MN", column(&|of| mib(of.memory_bytes()[0])));
+    grid.add("MiB/MN", column(&|of| mib(of.memory_bytes()[1])));
+    let full = |of: &Observed| of.memory_bytes()[1] * MINUTE_S / of.secs() / f64::from(1 << 30);
+    grid.add("after 60 s GiB/MN", column(&|of| format!("{:.2}", full(of))));
 }
 
 /// Columns of locks taken and shards moved.
