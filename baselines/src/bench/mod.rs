@@ -94,9 +94,9 @@ impl<M: Machines, S: System> Deployed<M, S> {
         }
         options.check()?;
         let Size { memory_nodes, replicas, .. } = size;
-        let placement = Placement { memory_nodes, replicas, primaries: options.primaries };
+        let placement = Placement::new(memory_nodes, replicas, options.primaries);
         let store = Arc::new(Store::new(options, placement, size.compute_nodes));
-        for node in placement.nodes() {
+        for node in store.placement.nodes() {
             let fabric = machines.fabric();
             fabric.register(node, SHARED_REGION, SHARED_BYTES, Rights::ALL).map_err(refused)?;
         }

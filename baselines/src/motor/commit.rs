@@ -17,16 +17,12 @@ use lotus_fabric::ids::{NodeId, NodeSet, RemoteAddr};
 use lotus_fabric::lane::Batch;
 
 use super::decide;
-use super::row::{self, CELL_WORDS, Cell, Cvt, DELTA_AT, Delta, HEADER_WORDS, INVISIBLE, LOCK_AT};
-use super::row::{Link, WORD};
+use super::row::{Cvt, INVISIBLE, LOCK_AT};
 use super::txn::{Known, MotorTxn, broken};
-use crate::store::placement::Homes;
+use super::write::RowWriter;
 use crate::store::rows::{CONFLICT, Change, RowUse, TxnRow};
 use crate::store::search::may_have_come;
-use crate::store::{CommitSteps, Records, SHARED_REGION};
-
-/// Bits of a cell's number in a log entry, below the table's.
-const CELL_BITS: u32 = 8;
+use crate::store::{CommitSteps, SHARED_REGION};
 
 /// Address of byte `offset` of the deltas on a node.
 pub(super) fn shared(node: NodeId, offset: u64) -> RemoteAddr {
@@ -73,7 +69,7 @@ impl Finish for MotorTxn {
 
 /// Whether a commit writes a row, or no more than the header of a slot that was claimed for it: a
 /// row behind that may have been placed there because the slot was taken, and must be found.
-fn is_touched(row: &TxnRow<Known>) -> bool {
+fn is_written(row: &TxnRow<Known>) -> bool {
     row.change != Change::None || row.engine.claimed
 }
 
@@ -126,7 +122,7 @@ impl MotorTxn {
     fn has_changed(&self, at: usize, words: &[u64], commit: u64) -> bool {
         let row = &self.scratch.rows.all()[at];
         if row.engine.absent_in.is_none() {
-            let version = row.engine.cvt.newest_version();
+            let version = row.engine.newest;
             let cvt = Cvt::of(words);
             return cvt.is_none_or(|cvt| self.reader.has_changed(&cvt, version, commit));
         }
@@ -137,13 +133,13 @@ impl MotorTxn {
     /// Posts the WRITEs of all rows, which frees their locks.
     fn write_at_once(&mut self, commit: u64) -> Result<(), TxnError> {
         self.reserve_deltas()?;
-        for at in self.touched() {
+        for row in self.written() {
             let mut batch = self.seat.lane.batch();
-            self.put_version(&mut batch, at, commit);
-            if self.scratch.rows.all()[at].engine.claimed {
-                self.put_header(&mut batch, at, 0);
+            row.put_version(&mut batch, commit);
+            if row.is_claimed() {
+                row.put_header(&mut batch, 0);
             } else {
-                self.put_unlock(&mut batch, at);
+                row.put_unlock(&mut batch);
             }
             drop(batch.post());
         }
@@ -155,10 +151,10 @@ impl MotorTxn {
     async fn write_invisible(&mut self) -> Result<(), TxnError> {
         let mut batch = self.seat.lane.batch();
         self.put_log(&mut batch)?;
-        for at in self.touched() {
-            self.put_version(&mut batch, at, INVISIBLE);
-            if self.scratch.rows.all()[at].engine.claimed {
-                self.put_header(&mut batch, at, self.reader.id);
+        for row in self.written() {
+            row.put_version(&mut batch, INVISIBLE);
+            if row.is_claimed() {
+                row.put_header(&mut batch, self.reader.id);
             }
         }
         batch.post().await.map(drop).map_err(broken)
@@ -167,183 +163,59 @@ impl MotorTxn {
     /// Makes the new versions of all rows visible, and frees their locks without waiting for that.
     async fn make_visible(&mut self, commit: u64) -> Result<(), TxnError> {
         let mut batch = self.seat.lane.batch();
-        for at in self.touched() {
-            self.put_visible(&mut batch, at, commit);
-        }
+        self.written().for_each(|row| row.put_visible(&mut batch, commit));
         batch.post().await.map_err(broken)?;
         let mut batch = self.seat.lane.batch();
-        for at in self.touched() {
-            self.put_unlock(&mut batch, at);
-        }
+        self.written().for_each(|row| row.put_unlock(&mut batch));
         drop(batch.post());
         self.note_unlocked();
         Ok(())
     }
 
-    /// Numbers of the rows that the commit writes.
-    fn touched(&self) -> impl Iterator<Item = usize> {
-        let rows = self.scratch.rows.all().iter().enumerate();
-        rows.filter(|(_, row)| is_touched(row)).map(|(at, _)| at)
+    /// The rows that the commit writes.
+    fn written(&self) -> impl Iterator<Item = RowWriter<'_>> {
+        let rows = self.scratch.rows.all().iter().filter(|row| is_written(row));
+        rows.map(|row| RowWriter::new(self, row))
     }
 
     /// Notes that the locks of these rows were freed.
     fn note_unlocked(&mut self) {
         for at in 0..self.scratch.rows.all().len() {
             let row = self.scratch.rows.get(at);
-            if is_touched(row) {
+            if is_written(row) {
                 (row.engine.held, row.engine.tried) = (false, false);
             }
         }
+    }
+
+    /// Adds the WRITE of a log entry: the transaction, the number of words, and of each row two
+    /// words. Old versions are the undo log, so no values are needed (LOTUS §5.1).
+    fn put_log(&mut self, batch: &mut Batch) -> Result<(), TxnError> {
+        let mut entry = vec![self.reader.id, 0];
+        let mut nodes = NodeSet::EMPTY;
+        for row in self.written() {
+            entry.extend(row.in_log());
+            nodes = nodes.or(row.nodes());
+        }
+        entry[1] = entry.len() as u64;
+        self.scratch.log.put(&self.seat, batch, nodes, &entry)
     }
 
     /// Takes a bar of deltas for each row that is updated for the first time.
     fn reserve_deltas(&mut self) -> Result<(), TxnError> {
         for at in 0..self.scratch.rows.all().len() {
             let row = &self.scratch.rows.all()[at];
-            let known = row.engine;
+            let known = &row.engine;
             let is_update = row.change != Change::None && !known.claimed;
-            if !is_update || known.cvt.bar.is_some() || known.cvt.newest().is_none() {
+            if !is_update || known.bar.is_some() || known.newest == 0 {
                 continue;
             }
             let bytes = self.table(row.table).shape.bar_bytes();
             let full = TxnError::Aborted(AbortReason::MemoryFull);
             let bar = self.seat.take(bytes).ok_or(full)?;
             let row = self.scratch.rows.get(at);
-            (row.engine.cvt.bar, row.engine.new_bar) = (Some(bar), true);
+            (row.engine.bar, row.engine.new_bar) = (Some(bar), true);
         }
         Ok(())
-    }
-
-    /// The new content of a row: its value, and the writer.
-    fn content(&self, at: usize) -> Vec<u64> {
-        let row = &self.scratch.rows.all()[at];
-        let words = self.table(row.table).shape.content_words;
-        let value = match (row.change, row.read) {
-            (Change::Put, _) => row.new,
-            (_, Some(read)) => read,
-            (_, None) => unreachable!("only a row that exists is deleted"),
-        };
-        let mut content = self.scratch.rows.words(value, words).to_vec();
-        if let Some(writer) = content.last_mut() {
-            *writer = self.reader.id;
-        }
-        content
-    }
-
-    fn place_of(&self, at: usize) -> (u64, Homes) {
-        let row = &self.scratch.rows.all()[at];
-        let slot = row.engine.slot.expect("a row that is written has a slot");
-        (slot, self.seat.store.homes(self.table(row.table), slot))
-    }
-
-    /// Adds the WRITE of a log entry: the transaction, the number of words, and of each changed row
-    /// table, cell and slot. Old versions are the undo log, so no values are needed (LOTUS §5.1).
-    fn put_log(&mut self, batch: &mut Batch) -> Result<(), TxnError> {
-        let mut entry = vec![self.reader.id, 0];
-        let mut nodes = NodeSet::EMPTY;
-        for at in self.touched() {
-            let row = &self.scratch.rows.all()[at];
-            let (slot, homes) = self.place_of(at);
-            let cell = decide::place(&row.engine.cvt).cell as u64;
-            entry.extend([(row.table as u64) << CELL_BITS | cell, slot]);
-            nodes = nodes.or(homes.all);
-        }
-        entry[1] = entry.len() as u64;
-        self.scratch.log.put(&self.seat, batch, nodes, &entry)
-    }
-
-    /// Adds the WRITE of the value at `place` among those of its row.
-    fn put_value(&self, batch: &mut Batch, at: usize, place: u8, (anchor, content): (u64, &[u64])) {
-        let (slot, homes) = self.place_of(at);
-        let table = self.table(self.scratch.rows.all()[at].table);
-        let staged = batch.stage(table.shape.value_words() * WORD);
-        table.shape.write_value(anchor, content, batch.words_mut(staged));
-        let offset = table.geometry.beside_at(slot) + table.shape.value_at(place);
-        batch.write_all(homes.all, table.region, offset, staged);
-    }
-
-    /// Adds the WRITE of some words of a slot, from word `first` on.
-    fn put_words(&self, batch: &mut Batch, at: usize, first: usize, words: &[u64]) {
-        let (slot, homes) = self.place_of(at);
-        let table = self.table(self.scratch.rows.all()[at].table);
-        let staged = batch.stage(words.len() * WORD);
-        batch.words_mut(staged).copy_from_slice(words);
-        let offset = table.geometry.slot_at(slot) + (first * WORD) as u64;
-        batch.write_all(homes.all, table.region, offset, staged);
-    }
-
-    /// Adds the WRITEs of a row's next version, if it has changed: value, delta, cell.
-    fn put_version(&self, batch: &mut Batch, at: usize, version: u64) {
-        let row = &self.scratch.rows.all()[at];
-        if row.change == Change::None {
-            return;
-        }
-        let deleted = row.change == Change::Delete;
-        let bytes = if deleted { 0 } else { row.new.bytes };
-        let place = decide::place(&row.engine.cvt);
-        let link = match self.table(row.table).shape.records {
-            Records::Deltas => Link::Delta(self.put_newest(batch, at, version, place.delta)),
-            Records::Full => {
-                let (writer, place) = (self.reader.id, place.cell as u8);
-                if !deleted {
-                    self.put_value(batch, at, place, (writer, &self.content(at)));
-                }
-                Link::Record { writer, place }
-            }
-        };
-        let cell = Cell { version, bytes, deleted, link };
-        let first = HEADER_WORDS + place.cell * CELL_WORDS;
-        self.put_words(batch, at, first, &cell.to_words());
-    }
-
-    /// Adds the WRITEs of a row's newest value, and of the delta by which it is taken back.
-    fn put_newest(&self, batch: &mut Batch, at: usize, version: u64, place: u8) -> Delta {
-        let row = &self.scratch.rows.all()[at];
-        let shape = self.table(row.table).shape;
-        let content = self.content(at);
-        self.put_value(batch, at, 0, (version, &content));
-        let (Some(bar), Some(old)) = (row.engine.cvt.bar, row.engine.content) else {
-            return Delta::default();
-        };
-        let old = self.scratch.rows.words(old, shape.content_words);
-        let changed = shape.changed(old, &content);
-        let staged = batch.stage(shape.words_of_delta(changed) * WORD);
-        shape.write_delta(version, changed, old, batch.words_mut(staged));
-        let (_, homes) = self.place_of(at);
-        batch.write_all(homes.all, SHARED_REGION, bar + shape.delta_at(place), staged);
-        if row.engine.new_bar {
-            self.put_words(batch, at, DELTA_AT, &[bar + 1]);
-        }
-        Delta { changed, place }
-    }
-
-    /// Adds the WRITE that gives the version of a changed row its timestamp.
-    fn put_visible(&self, batch: &mut Batch, at: usize, commit: u64) {
-        let row = &self.scratch.rows.all()[at];
-        if row.change != Change::None {
-            let cell = decide::place(&row.engine.cvt).cell;
-            self.put_word(batch, at, HEADER_WORDS + cell * CELL_WORDS, commit);
-        }
-    }
-
-    /// Adds the WRITE of the header of a slot that was claimed. It ends with the lock.
-    fn put_header(&self, batch: &mut Batch, at: usize, lock: u64) {
-        let row = &self.scratch.rows.all()[at];
-        let mut header = row::header(row.table, &row.key, 0);
-        header[LOCK_AT] = lock;
-        self.put_words(batch, at, 0, &header);
-    }
-
-    /// Adds the WRITE that frees a lock.
-    fn put_unlock(&self, batch: &mut Batch, at: usize) {
-        self.put_word(batch, at, LOCK_AT, 0);
-    }
-
-    /// Adds the WRITE of one word of a slot.
-    fn put_word(&self, batch: &mut Batch, at: usize, word: usize, value: u64) {
-        let (slot, homes) = self.place_of(at);
-        let table = self.table(self.scratch.rows.all()[at].table);
-        let offset = table.geometry.slot_at(slot) + (word * WORD) as u64;
-        batch.write_word_all(homes.all, table.region, offset, value);
     }
 }

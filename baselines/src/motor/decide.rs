@@ -4,7 +4,7 @@
 use lotus_benchmarks::engine::{Isolation, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
 
-use super::row::{Cell, Cvt, Delta, Link, MAX_CELLS};
+use super::row::{Cell, Cvt, Delta, Link};
 use crate::store::rows::{CONFLICT, RowUse};
 use crate::store::{CommitSteps, Faults, Locking};
 
@@ -37,8 +37,8 @@ impl TxnView {
     ///
     /// # Errors
     /// The reason for which it is to abort.
-    pub(crate) fn version(&self, cvt: &Cvt, access: RowUse) -> Result<Option<Cell>, TxnError> {
-        if access == RowUse::Read && self.is_shut_out(cvt.lock) {
+    pub(crate) fn version(&self, cvt: &Cvt<'_>, access: RowUse) -> Result<Option<Cell>, TxnError> {
+        if access == RowUse::Read && self.is_shut_out(cvt.lock()) {
             return Err(CONFLICT);
         }
         let newest = cvt.newest_version();
@@ -48,9 +48,12 @@ impl TxnView {
         if must_be_newest && newest > self.start {
             return Err(CONFLICT);
         }
-        let visible = cvt.cells().iter().filter(|cell| (1..=self.start).contains(&cell.version));
+        if (1..=self.start).contains(&newest) {
+            return Ok(cvt.newest());
+        }
+        let visible = cvt.cells().filter(|cell| (1..=self.start).contains(&cell.version));
         match visible.max_by_key(|cell| cell.version) {
-            Some(cell) => Ok(Some(*cell)),
+            Some(cell) => Ok(Some(cell)),
             // All versions are newer than the snapshot, and older ones may have been there.
             None if newest != 0 && !self.began_absent(cvt) => {
                 Err(TxnError::Aborted(AbortReason::SnapshotTooOld))
@@ -60,55 +63,57 @@ impl TxnView {
     }
 
     /// Whether no version of a row was ever replaced, so that it did not exist before its first.
-    fn began_absent(&self, cvt: &Cvt) -> bool {
-        cvt.cells().iter().any(|cell| cell.version == 0)
+    fn began_absent(&self, cvt: &Cvt<'_>) -> bool {
+        cvt.cells().any(|cell| cell.version == 0)
     }
 
     /// Whether the row that was read at `version`, the newest then, has changed since, or may be
     /// about to, for a commit at `commit`.
-    pub(crate) fn has_changed(&self, cvt: &Cvt, version: u64, commit: u64) -> bool {
-        let until = cvt.cells().iter().map(|cell| cell.version).filter(|found| *found <= commit);
-        self.is_shut_out(cvt.lock) || until.max().unwrap_or(0) != version
+    pub(crate) fn has_changed(&self, cvt: &Cvt<'_>, version: u64, commit: u64) -> bool {
+        let until = cvt.cells().map(|cell| cell.version).filter(|found| *found <= commit);
+        self.is_shut_out(cvt.lock()) || until.max().unwrap_or(0) != version
     }
 }
 
-/// VersionPlace of a new version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Place of a new version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VersionPlace {
     /// Number of the cell that it takes.
     pub(crate) cell: usize,
-    /// VersionPlace of its delta in the bar.
+    /// Place of its delta in the bar.
     pub(crate) delta: u8,
 }
 
 /// The place of the next version of a row: a cell without a version, or that of the oldest, and a
 /// part of the bar that no version needs which stays.
-pub(crate) fn place(cvt: &Cvt) -> VersionPlace {
-    let cells = cvt.cells();
-    let oldest = cells.iter().enumerate().min_by_key(|(_, cell)| cell.version);
+pub(crate) fn place(cvt: &Cvt<'_>) -> VersionPlace {
+    let oldest = cvt.cells().enumerate().min_by_key(|(_, cell)| cell.version);
     let replaced = oldest.map_or(0, |(at, _)| at);
     // Of the versions that stay, the oldest is never taken back.
-    let stay =
-        || cells.iter().enumerate().filter(|(at, cell)| *at != replaced && cell.version != 0);
+    let stay = || cvt.cells().enumerate().filter(|(at, cell)| *at != replaced && cell.version != 0);
     let last = stay().map(|(_, cell)| cell.version).min();
-    let has = |cell: &Cell, place| matches!(cell.link, Link::Delta(delta) if delta.place == place);
-    let needed = |place: u8| stay().any(|(_, cell)| Some(cell.version) != last && has(cell, place));
-    let free = (0..MAX_CELLS as u8).find(|place| !needed(*place)).expect("fewer versions stay");
-    VersionPlace { cell: replaced, delta: free }
+    let needed = stay().filter(|(_, cell)| Some(cell.version) != last);
+    let needed = needed.fold(0_u64, |places, (_, cell)| match cell.link {
+        Link::Delta(Delta { place, .. }) => places | 1 << place,
+        Link::Record { .. } => places,
+    });
+    VersionPlace { cell: replaced, delta: needed.trailing_ones() as u8 }
 }
 
 /// Versions newer than `version` with their deltas, the newest first: those to take back. A version
 /// with a record of its own needs none.
-pub(crate) fn newer(cvt: &Cvt, version: u64) -> impl Iterator<Item = (u64, Delta)> + use<> {
-    let mut deltas: Vec<(u64, Delta)> = Vec::new();
-    if cvt.newest_version() != version {
-        deltas.extend(cvt.cells().iter().filter_map(|cell| match cell.link {
-            Link::Delta(delta) if cell.version > version => Some((cell.version, delta)),
-            _ => None,
-        }));
-        deltas.sort_unstable_by_key(|(version, _)| std::cmp::Reverse(*version));
+pub(crate) fn newer(cvt: &Cvt<'_>, version: u64) -> Vec<(u64, Delta)> {
+    if cvt.newest_version() == version {
+        return Vec::new();
     }
-    deltas.into_iter()
+    let newer = cvt.cells().filter(|cell| cell.version > version);
+    let deltas = newer.filter_map(|cell| match cell.link {
+        Link::Delta(delta) => Some((cell.version, delta)),
+        Link::Record { .. } => None,
+    });
+    let mut deltas: Vec<_> = deltas.collect();
+    deltas.sort_unstable_by_key(|(version, _)| std::cmp::Reverse(*version));
+    deltas
 }
 
 /// Whether a commit draws its timestamp before it writes: Motor's does, that of LOTUS does not. But
@@ -128,13 +133,13 @@ mod tests {
     const SR: TxnKind = TxnKind::ReadWrite(Isolation::Serializable);
     const SI: TxnKind = TxnKind::ReadWrite(Isolation::Snapshot);
 
-    fn cvt(lock: u64, cells: &[Cell]) -> Cvt {
+    fn cvt(lock: u64, cells: &[Cell]) -> Cvt<'static> {
         let mut slot = vec![0; HEADER_WORDS + cells.len() * CELL_WORDS];
         slot[LOCK_AT] = lock;
         for (words, cell) in slot[HEADER_WORDS..].chunks_mut(CELL_WORDS).zip(cells) {
             words.copy_from_slice(&cell.to_words());
         }
-        Cvt::of(&slot).expect("it is whole")
+        Cvt::of(Vec::leak(slot)).expect("it is whole")
     }
 
     fn cell(version: u64) -> Cell {
@@ -219,8 +224,8 @@ mod tests {
     #[test]
     fn versions_are_taken_back_from_the_newest_on() {
         let cvt = cvt(0, &[cell(5), cell(9), cell(7)]);
-        let versions = |version| newer(&cvt, version).map(|(version, _)| version);
-        assert!(versions(5).eq([9, 7]) && versions(9).next().is_none());
+        let versions = |version| newer(&cvt, version).iter().map(|(of, _)| *of).collect::<Vec<_>>();
+        assert_eq!((versions(5), versions(9)), (vec![9, 7], vec![]));
     }
 
     #[test]
@@ -230,7 +235,7 @@ mod tests {
             ..cell(version)
         };
         let cvt = cvt(0, &[record(5, 0), record(9, 1)]);
-        assert_eq!(newer(&cvt, 5).count(), 0);
+        assert_eq!(newer(&cvt, 5), []);
         assert_eq!([5, 9].map(|version| cvt.anchor(&record(version, 0))), [45, 49]);
         assert_eq!(place(&cvt).cell, 0);
     }

@@ -28,12 +28,13 @@
 //! ([`CommitSteps::LogAndVisible`](crate::CommitSteps)). All else stays as it is.
 //!
 //! * `row`: bytes of a row; `decide`: what follows from them, both pure;
-//! * `txn`: a transaction until its commit; `commit`: its commit.
+//! * `txn`: a transaction until its commit; `commit`: its commit; `write`: the WRITEs to one row.
 
 mod commit;
 mod decide;
 mod row;
 mod txn;
+mod write;
 
 use std::rc::Rc;
 
@@ -107,7 +108,7 @@ impl System for Motor {
         };
         let first = usize::from(newest.value_place()) * shape.value_words();
         let value = beside.get(first..first + shape.value_words()).unwrap_or_default();
-        let content = shape.content_of(value, cvt.anchor(newest));
+        let content = shape.content_of(value, cvt.anchor(&newest));
         let content = content.ok_or("the value is not of the newest version")?;
         let bytes = content.as_bytes().get(..newest.bytes as usize);
         let value = bytes.ok_or("the value is longer than the table allows")?.to_vec();

@@ -121,37 +121,32 @@ impl Shape {
         (place as usize * self.delta_words() * WORD) as u64
     }
 
-    fn chunks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
-        let (words, all) = (self.chunk_words, self.content_words);
-        (0..all.div_ceil(words)).map(move |chunk| chunk * words..((chunk + 1) * words).min(all))
+    /// The words of a chunk.
+    fn chunk(&self, chunk: usize) -> std::ops::Range<usize> {
+        let first = chunk * self.chunk_words;
+        first..(first + self.chunk_words).min(self.content_words)
     }
 
     /// Words of the delta with these changed chunks.
     pub(crate) fn words_of_delta(&self, changed: u64) -> usize {
-        let chunks = self.chunks().enumerate();
-        1 + chunks
-            .filter(|(chunk, _)| is_set(changed, *chunk))
-            .map(|(_, part)| part.len())
-            .sum::<usize>()
+        1 + chunks_of(changed).map(|chunk| self.chunk(chunk).len()).sum::<usize>()
     }
 
     /// Bits of the chunks in which two contents differ.
     pub(crate) fn changed(&self, old: &[u64], new: &[u64]) -> u64 {
-        let chunks = self.chunks().enumerate();
-        let differ = chunks.filter(|(_, part)| old[part.clone()] != new[part.clone()]);
-        differ.fold(0, |bits, (chunk, _)| bits | 1 << chunk)
+        let chunks = old.chunks(self.chunk_words).zip(new.chunks(self.chunk_words));
+        let bits = chunks.enumerate().map(|(chunk, (old, new))| u64::from(old != new) << chunk);
+        bits.fold(0, |all, bit| all | bit)
     }
 
     /// Fills in the delta by which `version` is taken back.
     pub(crate) fn write_delta(&self, version: u64, changed: u64, old: &[u64], delta: &mut [u64]) {
         delta[0] = version;
         let mut next = 1;
-        for (chunk, part) in self.chunks().enumerate() {
-            if is_set(changed, chunk) {
-                let words = part.len();
-                delta[next..next + words].copy_from_slice(&old[part]);
-                next += words;
-            }
+        for part in chunks_of(changed).map(|chunk| self.chunk(chunk)) {
+            let words = part.len();
+            delta[next..next + words].copy_from_slice(&old[part]);
+            next += words;
         }
     }
 
@@ -164,12 +159,10 @@ impl Shape {
         content: &mut [u64],
     ) -> bool {
         let mut next = 1;
-        for (chunk, part) in self.chunks().enumerate() {
-            if is_set(delta.changed, chunk) {
-                let length = part.len();
-                content[part].copy_from_slice(&words[next..next + length]);
-                next += length;
-            }
+        for part in chunks_of(delta.changed).map(|chunk| self.chunk(chunk)) {
+            let length = part.len();
+            content[part].copy_from_slice(&words[next..next + length]);
+            next += length;
         }
         words[0] == version
     }
@@ -213,8 +206,14 @@ impl Shape {
     }
 }
 
-const fn is_set(bits: u64, chunk: usize) -> bool {
-    bits >> chunk & 1 == 1
+/// Numbers of the bits that are set.
+fn chunks_of(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let chunk = bits.trailing_zeros() as usize;
+        let is_set = bits != 0;
+        bits &= bits.wrapping_sub(1);
+        is_set.then_some(chunk)
+    })
 }
 
 /// The writer that the last word of a content names.
@@ -280,23 +279,23 @@ impl Cell {
         }
     }
 
-    /// The cell of these words; `None` if they are of different versions.
-    fn of_words(words: &[u64]) -> Option<Self> {
-        let [version, link, length] = *words.first_chunk()?;
-        let (tag, link) = if length & RECORD == 0 {
+    /// Whether the words of a cell are of one writer.
+    fn is_whole([version, link, length]: &[u64; CELL_WORDS]) -> bool {
+        let tag = if length & RECORD == 0 { *version } else { tag_of(*link) };
+        length >> TAG_SHIFT == tag << TAG_SHIFT >> TAG_SHIFT
+    }
+
+    /// The cell of these words, which are whole.
+    fn of(words: &[u64; CELL_WORDS]) -> Self {
+        let [version, link, length] = *words;
+        let link = if length & RECORD == 0 {
             let changed = link & ((1 << PLACE_SHIFT) - 1);
-            (version, Link::Delta(Delta { changed, place: (link >> PLACE_SHIFT) as u8 }))
+            Link::Delta(Delta { changed, place: (link >> PLACE_SHIFT) as u8 })
         } else {
             let place = (length >> RECORD_PLACE_SHIFT) as u8 % MAX_CELLS as u8;
-            (tag_of(link), Link::Record { writer: link, place })
+            Link::Record { writer: link, place }
         };
-        let (bytes, deleted) = (length as u32, length & DELETED != 0);
-        (length >> TAG_SHIFT == tag << TAG_SHIFT >> TAG_SHIFT).then_some(Self {
-            version,
-            bytes,
-            deleted,
-            link,
-        })
+        Self { version, bytes: length as u32, deleted: length & DELETED != 0, link }
     }
 
     /// Place of the value that is read for this version, among those of the row.
@@ -313,56 +312,65 @@ const fn tag_of(writer: u64) -> u64 {
     writer ^ writer >> TxnId::ATTEMPT_BITS
 }
 
-/// A version table as it was read.
+/// A version table as it was read: the words of its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Cvt {
-    pub(crate) lock: u64,
-    /// Offset of the bar of deltas, if there is one.
-    pub(crate) bar: Option<u64>,
-    cells: [Cell; MAX_CELLS],
-    count: usize,
+pub(crate) struct Cvt<'w> {
+    slot: &'w [u64],
+    /// Number of the cell of the newest version, and the version; 0 if there is none.
+    newest: (usize, u64),
 }
 
-impl Default for Cvt {
-    fn default() -> Self {
-        Self { lock: 0, bar: None, cells: [Cell::default(); MAX_CELLS], count: 0 }
-    }
-}
-
-impl Cvt {
+impl<'w> Cvt<'w> {
     /// Reads a slot; `None` if a cell was being written.
-    pub(crate) fn of(slot: &[u64]) -> Option<Self> {
-        let bar = slot[DELTA_AT].checked_sub(1);
-        let mut cvt = Self { lock: slot[LOCK_AT], bar, ..Self::default() };
-        for words in slot[HEADER_WORDS..].chunks_exact(CELL_WORDS).take(MAX_CELLS) {
-            cvt.cells[cvt.count] = Cell::of_words(words)?;
-            cvt.count += 1;
+    pub(crate) fn of(slot: &'w [u64]) -> Option<Self> {
+        let mut newest = (0, 0);
+        for (at, words) in cells_in(slot).iter().enumerate() {
+            if !Cell::is_whole(words) {
+                return None;
+            }
+            if words[0] > newest.1 {
+                newest = (at, words[0]);
+            }
         }
-        Some(cvt)
+        Some(Self { slot, newest })
     }
 
-    pub(crate) fn cells(&self) -> &[Cell] {
-        &self.cells[..self.count]
+    pub(crate) fn lock(&self) -> u64 {
+        self.slot[LOCK_AT]
+    }
+
+    /// Offset of the bar of deltas, if there is one.
+    pub(crate) fn bar(&self) -> Option<u64> {
+        self.slot[DELTA_AT].checked_sub(1)
+    }
+
+    pub(crate) fn cells(&self) -> impl Iterator<Item = Cell> + use<'w> {
+        cells_in(self.slot).iter().map(Cell::of)
     }
 
     /// The newest version, if there is any.
-    pub(crate) fn newest(&self) -> Option<&Cell> {
-        let valid = self.cells().iter().filter(|cell| cell.version != 0);
-        valid.max_by_key(|cell| cell.version)
+    pub(crate) fn newest(&self) -> Option<Cell> {
+        let (at, version) = self.newest;
+        (version != 0).then(|| Cell::of(&cells_in(self.slot)[at]))
+    }
+
+    /// Timestamp of the newest version; 0 if there is none.
+    pub(crate) fn newest_version(&self) -> u64 {
+        self.newest.1
     }
 
     /// What is at both ends of the value that is read for a version.
     pub(crate) fn anchor(&self, seen: &Cell) -> u64 {
         match seen.link {
-            Link::Delta(_) => self.newest_version(),
+            Link::Delta(_) => self.newest.1,
             Link::Record { writer, .. } => writer,
         }
     }
+}
 
-    /// Timestamp of the newest version; 0 if there is none.
-    pub(crate) fn newest_version(&self) -> u64 {
-        self.newest().map_or(0, |cell| cell.version)
-    }
+/// The cells in the words of a slot.
+fn cells_in(slot: &[u64]) -> &[[u64; CELL_WORDS]] {
+    slot[HEADER_WORDS..].as_chunks().0
 }
 
 /// The key of a slot; `None` if it is free.
@@ -397,21 +405,22 @@ mod tests {
 
     #[test]
     fn cells_keep_their_parts_and_torn_ones_are_told() {
+        let of_words = |words: &[u64; 3]| Cell::is_whole(words).then(|| Cell::of(words));
         let delta = Delta { changed: (1 << MAX_CHUNKS) - 1, place: 7 };
         let link = Link::Delta(delta);
         let cell = Cell { version: u64::MAX >> 1, bytes: 15 << 10, deleted: true, link };
         let words = cell.to_words();
-        assert_eq!(Cell::of_words(&words), Some(cell));
-        assert_eq!(Cell::of_words(&[5, words[1], words[2]]), None);
-        assert_eq!(Cell::of_words(&[0; 3]), Some(Cell::default()));
+        assert_eq!(of_words(&words), Some(cell));
+        assert_eq!(of_words(&[5, words[1], words[2]]), None);
+        assert_eq!(of_words(&[0; 3]), Some(Cell::default()));
         let link = Link::Record { writer: TxnId::MAX_ATTEMPT << 7, place: 7 };
         let record = Cell { version: INVISIBLE, link, ..cell };
         let words = record.to_words();
-        assert_eq!(Cell::of_words(&words), Some(record));
-        assert_eq!(Cell::of_words(&[9, words[1], words[2]]), Some(Cell { version: 9, ..record }));
-        assert_eq!(Cell::of_words(&[words[0], 5, words[2]]), None);
+        assert_eq!(of_words(&words), Some(record));
+        assert_eq!(of_words(&[9, words[1], words[2]]), Some(Cell { version: 9, ..record }));
+        assert_eq!(of_words(&[words[0], 5, words[2]]), None);
         let same_attempt = words[1] ^ 1 << TxnId::ATTEMPT_BITS;
-        assert_eq!(Cell::of_words(&[words[0], same_attempt, words[2]]), None);
+        assert_eq!(of_words(&[words[0], same_attempt, words[2]]), None);
     }
 
     #[test]
@@ -422,7 +431,7 @@ mod tests {
         let (mut slot, mut beside) = (vec![0; shape.slot_words()], vec![0; shape.beside_words()]);
         shape.lay_out(3, (&7_u64.into(), b"hello", None), &mut slot, &mut beside);
         let cvt = Cvt::of(&slot).expect("it is whole");
-        let newest = *cvt.newest().expect("it was loaded");
+        let newest = cvt.newest().expect("it was loaded");
         assert_eq!((newest.version, newest.value_place()), (LOADED, 0));
         let value = &beside[..shape.value_words()];
         assert!(shape.content_of(value, cvt.anchor(&newest)).is_some());
@@ -461,7 +470,7 @@ mod tests {
         assert!(is_of(&slot, 3, &key) && !is_of(&slot, 2, &key));
         assert_eq!(key_in(&slot), Some(key));
         let cvt = Cvt::of(&slot).expect("it is whole");
-        assert_eq!((cvt.lock, cvt.bar, cvt.newest_version()), (0, None, LOADED));
+        assert_eq!((cvt.lock(), cvt.bar(), cvt.newest_version()), (0, None, LOADED));
         let content = shape.content_of(&beside, LOADED).expect("it is whole");
         assert_eq!((content[0].to_le_bytes(), writer_of(content)), (*b"hello\0\0\0", None));
         assert_eq!(shape.content_of(&beside, LOADED + 1), None);

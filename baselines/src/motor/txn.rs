@@ -22,8 +22,8 @@ use lotus_fabric::verbs::Buffer;
 use lotus_mvcc::PrimaryKey;
 
 use super::Motor;
-use super::decide::{TxnView, newer};
-use super::row::{self, Cell, Cvt, HEADER_WORDS, LOCK_AT, Link, MAX_CELLS, WORD};
+use super::decide::{TxnView, VersionPlace, newer, place};
+use super::row::{self, Cell, Cvt, Delta, HEADER_WORDS, LOCK_AT, Link, WORD};
 use crate::store::index::SlotNumber;
 use crate::store::log::LogRing;
 use crate::store::rows::{CONFLICT, RowUse, TxnRow, TxnRows, Value};
@@ -32,7 +32,7 @@ use crate::store::seat::ThreadSeat;
 use crate::store::{Faults, Locking, StoredTable};
 
 /// What Motor knows of a row of a transaction.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     /// Its slot, or the free one that it will get.
     pub(super) slot: Option<SlotNumber>,
@@ -44,9 +44,18 @@ pub(super) struct Known {
     pub(super) held: bool,
     /// Whether a compare-and-swap of its lock was posted.
     pub(super) tried: bool,
-    pub(super) cvt: Cvt,
+    /// Timestamp of its newest version; 0 if there is none.
+    pub(super) newest: u64,
+    /// Offset of its bar of deltas, if there is one.
+    pub(super) bar: Option<u64>,
+    /// Where its next version goes, if it is to be written.
+    pub(super) place: VersionPlace,
     /// Version that was chosen, which may be that of a deletion; none if there is none.
-    pub(super) seen: Option<Cell>,
+    seen: Option<Cell>,
+    /// What is at both ends of the value of that version.
+    anchor: u64,
+    /// Versions to take back, the newest first.
+    newer: Vec<(u64, Delta)>,
     /// Content of that version, if it was read.
     pub(super) content: Option<Value>,
     /// Whether the row gets its bar of deltas with this commit.
@@ -83,7 +92,7 @@ struct Flight {
     lock: Buffer,
     slot: Buffer,
     value: Buffer,
-    deltas: [Buffer; MAX_CELLS],
+    deltas: Vec<Buffer>,
 }
 
 /// Memory of a transaction that the next one of its coroutine uses again.
@@ -171,7 +180,7 @@ impl MotorTxn {
         let table = self.table(known.table);
         let mut batch = self.seat.lane.batch();
         let mut buffers = [Buffer::EMPTY; 3];
-        let mut deltas = [Buffer::EMPTY; MAX_CELLS];
+        let mut deltas = Vec::new();
         if let RowStep::Bucket(bucket) = step {
             let homes = self.seat.store.placement.homes(known.table, bucket);
             let at = table.geometry.bucket_addr(homes.primary, table.region, bucket);
@@ -188,16 +197,13 @@ impl MotorTxn {
             if !matches!(step, RowStep::Value) {
                 buffers[1] = batch.read_stable(at, table.geometry.slot_bytes());
             }
-            if let (RowStep::Value, Some(seen), Some(bar)) =
-                (step, known.engine.seen, known.engine.cvt.bar)
-            {
+            if let (RowStep::Value, Some(bar)) = (step, known.engine.bar) {
                 // Before the value: a writer overwrites that first, and so would be noticed.
-                let newer = newer(&known.engine.cvt, seen.version);
-                for ((_, delta), buffer) in newer.zip(&mut deltas) {
+                deltas.extend(known.engine.newer.iter().map(|(_, delta)| {
                     let bytes = table.shape.words_of_delta(delta.changed) * WORD;
                     let at = bar + table.shape.delta_at(delta.place);
-                    *buffer = batch.read_stable(super::commit::shared(node, at), bytes);
-                }
+                    batch.read_stable(super::commit::shared(node, at), bytes)
+                }));
             }
             let place = match step {
                 RowStep::LockAndValue(place) => Some(place),
@@ -269,7 +275,7 @@ impl MotorTxn {
                 match access {
                     RowUse::Read => self.judge(at, words),
                     _ => {
-                        let newest = Cvt::of(words).and_then(|cvt| cvt.newest().copied());
+                        let newest = Cvt::of(words).and_then(|cvt| cvt.newest());
                         let place = newest.map_or(0, |cell| cell.value_place());
                         Ok(Some(RowStep::LockAndValue(place)))
                     }
@@ -319,10 +325,18 @@ impl MotorTxn {
             self.seat.note_torn();
             return Err(CONFLICT);
         };
-        row.engine.cvt = cvt;
         (row.read, row.writer, row.engine.content) = (None, None, None);
-        row.engine.seen = reader.version(&cvt, row.access)?;
-        match (row.engine.seen, row.access) {
+        let seen = reader.version(&cvt, row.access)?;
+        (row.engine.newest, row.engine.bar, row.engine.seen) =
+            (cvt.newest_version(), cvt.bar(), seen);
+        if row.access > RowUse::Read {
+            row.engine.place = place(&cvt);
+        }
+        if let Some(seen) = &seen {
+            row.engine.anchor = cvt.anchor(seen);
+            row.engine.newer = newer(&cvt, seen.version);
+        }
+        match (seen, row.access) {
             (Some(Cell { deleted: false, .. }), RowUse::Insert) => {
                 Err(TxnError::Aborted(AbortReason::Logic))
             }
@@ -336,30 +350,30 @@ impl MotorTxn {
     /// Takes in a value: the record of the version, or the newest value and what takes newer
     /// versions back.
     fn take_value(&mut self, flight: &Flight, done: &Completed) -> Result<(), TxnError> {
-        let (table, known) = {
-            let row = &self.scratch.rows.all()[flight.row];
-            (row.table, row.engine)
-        };
-        let shape = self.table(table).shape;
+        let row = self.scratch.rows.get(flight.row);
+        let (table, known) = (row.table, &mut row.engine);
         let seen = known.seen.expect("a value is read of a version that was chosen");
+        let (anchor, newer) = (known.anchor, std::mem::take(&mut known.newer));
+        let shape = self.table(table).shape;
         if seen.bytes as usize > (shape.content_words - 1) * WORD {
             return Err(TxnError::Fatal(format!("a value of {} bytes", seen.bytes)));
         }
         let value = done.words(flight.value);
         // Without locks, two writers may leave the value of one beside the cell of the other.
         let anchor = match self.reader.locking {
-            Locking::On => known.cvt.anchor(&seen),
+            Locking::On => anchor,
             Locking::Off => value[0],
         };
-        let Some(content) = shape.content_of(value, anchor) else {
+        let content = shape.content_of(value, anchor);
+        // A table that was read in the middle of a row's first update may lack the bar.
+        let Some(content) = content.filter(|_| newer.len() == flight.deltas.len()) else {
             self.seat.note_torn();
             return Err(CONFLICT);
         };
-        let value = self.scratch.rows.room(shape.content_words, seen.bytes as usize);
+        let value = self.scratch.rows.keep(content, seen.bytes as usize);
         let words = self.scratch.rows.words_mut(value, shape.content_words);
-        words.copy_from_slice(content);
-        for (delta, buffer) in newer(&known.cvt, seen.version).zip(flight.deltas) {
-            if !shape.take_back(delta, done.words(buffer), words) {
+        for (delta, buffer) in newer.into_iter().zip(&flight.deltas) {
+            if !shape.take_back(delta, done.words(*buffer), words) {
                 self.seat.note_torn();
                 return Err(CONFLICT);
             }
@@ -443,12 +457,21 @@ impl Txn for MotorTxn {
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
         let table = self.scratch.rows.all().get(item.0 as usize).map(|row| row.table);
         let table = self.table(table.unwrap_or(0));
-        let lengths = (table.record_bytes, table.shape.content_words);
-        self.scratch.rows.set(item, value, lengths)
+        let content_words = table.shape.content_words;
+        self.scratch.rows.set(item, value, (table.record_bytes, content_words))?;
+        self.sign(item, content_words);
+        Ok(())
     }
 
     fn delete(&mut self, item: Item) -> Result<(), TxnError> {
-        self.scratch.rows.delete(item)
+        self.scratch.rows.delete(item)?;
+        let row = &self.scratch.rows.all()[item.0 as usize];
+        let (content_words, read) = (self.table(row.table).shape.content_words, row.read);
+        // The content stays, with another writer.
+        let new = self.scratch.rows.copy(read, content_words);
+        self.scratch.rows.get(item.0 as usize).new = new;
+        self.sign(item, content_words);
+        Ok(())
     }
 }
 
@@ -462,11 +485,17 @@ impl Drop for MotorTxn {
 }
 
 impl MotorTxn {
+    /// Names this transaction as the writer of a row's new content.
+    fn sign(&mut self, item: Item, content_words: usize) {
+        let (new, id) = (self.scratch.rows.all()[item.0 as usize].new, self.reader.id);
+        self.scratch.rows.words_mut(new, content_words)[content_words - 1] = id;
+    }
+
     /// Frees the locks that are still held; as published, those that were tried.
     fn let_go(&mut self) {
         let published = self.reader.faults == Faults::AsPublished;
         for at in 0..self.scratch.rows.all().len() {
-            let known = self.scratch.rows.all()[at].engine;
+            let known = &self.scratch.rows.all()[at].engine;
             if known.tried && !known.held {
                 self.seat.note_freed();
             }

@@ -256,7 +256,7 @@ impl<S: System> Store<S> {
 
     /// Nodes that have a replica of some row of a table.
     pub(crate) fn nodes(&self, table: &StoredTable<S>) -> NodeSet {
-        let buckets = 0..table.geometry.buckets.min(u64::from(self.placement.memory_nodes));
+        let buckets = 0..table.geometry.buckets.min(self.placement.nodes().count() as u64);
         let homes = buckets.map(|bucket| self.placement.homes(table.number, bucket).all);
         homes.fold(NodeSet::EMPTY, NodeSet::or)
     }

@@ -18,11 +18,11 @@ pub enum Primaries {
 }
 
 /// The memory nodes, numbered from zero, and the replicas of each row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Placement {
-    pub(crate) memory_nodes: u16,
-    pub(crate) replicas: u16,
-    pub(crate) primaries: Primaries,
+    primaries: Primaries,
+    /// Nodes of the rows that have their primary on each memory node.
+    by_primary: Vec<Homes>,
 }
 
 /// The nodes of one row.
@@ -34,21 +34,27 @@ pub(crate) struct Homes {
 }
 
 impl Placement {
+    pub(crate) fn new(memory_nodes: u16, replicas: u16, primaries: Primaries) -> Self {
+        let homes = |first: u16| {
+            let copy = |copy: u16| NodeId((first + copy) % memory_nodes);
+            Homes { primary: copy(0), all: (0..replicas).map(copy).collect() }
+        };
+        Self { primaries, by_primary: (0..memory_nodes).map(homes).collect() }
+    }
+
     /// Nodes of the rows in bucket `bucket` of table number `table`.
     #[inline]
     pub(crate) fn homes(&self, table: usize, bucket: u64) -> Homes {
-        let nodes = u64::from(self.memory_nodes);
-        let first = match self.primaries {
-            Primaries::ByTable => table as u64 % nodes,
-            Primaries::ByBucket => bucket % nodes,
+        let number = match self.primaries {
+            Primaries::ByTable => table as u64,
+            Primaries::ByBucket => bucket,
         };
-        let copy = |copy: u16| NodeId(((first + u64::from(copy)) % nodes) as u16);
-        Homes { primary: copy(0), all: (0..self.replicas).map(copy).collect() }
+        self.by_primary[(number % self.by_primary.len() as u64) as usize]
     }
 
     /// All memory nodes.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.memory_nodes).map(NodeId)
+        (0..self.by_primary.len() as u16).map(NodeId)
     }
 }
 
@@ -58,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_table_has_one_primary_and_its_backups_follow() {
-        let placement = Placement { memory_nodes: 3, replicas: 2, primaries: Primaries::ByTable };
+        let placement = Placement::new(3, 2, Primaries::ByTable);
         for (table, nodes) in [(0, [0, 1]), (1, [1, 2]), (2, [2, 0]), (3, [0, 1])] {
             let homes = placement.homes(table, 17);
             assert_eq!(homes.primary, NodeId(nodes[0]));
@@ -68,8 +74,7 @@ mod tests {
 
     #[test]
     fn by_bucket_all_nodes_are_primaries_of_a_table() {
-        let primaries = Primaries::ByBucket;
-        let placement = Placement { memory_nodes: 3, replicas: 3, primaries };
+        let placement = Placement::new(3, 3, Primaries::ByBucket);
         let primary = |bucket| placement.homes(1, bucket).primary;
         assert_eq!([0, 1, 2, 3].map(primary), [0, 1, 2, 0].map(NodeId));
     }

@@ -133,6 +133,13 @@ impl<X: Default> TxnRows<X> {
         Value { first: first as u32, bytes: bytes as u32 }
     }
 
+    /// Keeps the words of a value of so many bytes.
+    pub(crate) fn keep(&mut self, words: &[u64], bytes: usize) -> Value {
+        let first = self.words.len();
+        self.words.extend_from_slice(words);
+        Value { first: first as u32, bytes: bytes as u32 }
+    }
+
     /// Words of a value, `words` of them.
     pub(crate) fn words(&self, value: Value, words: usize) -> &[u64] {
         &self.words[value.first as usize..][..words]
@@ -140,6 +147,16 @@ impl<X: Default> TxnRows<X> {
 
     pub(crate) fn words_mut(&mut self, value: Value, words: usize) -> &mut [u64] {
         &mut self.words[value.first as usize..][..words]
+    }
+
+    /// A copy of a value of so many words, for one of no length; zeroes if there is none.
+    pub(crate) fn copy(&mut self, value: Option<Value>, words: usize) -> Value {
+        let copy = self.room(words, 0);
+        if let Some(value) = value {
+            let first = value.first as usize;
+            self.words.copy_within(first..first + words, copy.first as usize);
+        }
+        copy
     }
 
     pub(crate) fn value(&self, item: Item) -> Option<&[u8]> {
