@@ -309,8 +309,8 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// Whether transactions may leave rows that no serial execution leaves: under locks that exclude
-    /// nothing, and in an engine with its published faults or without its locks.
+    /// Whether transactions may leave rows that no serial execution leaves: under locks that
+    /// exclude nothing, and in an engine with its published faults or without its locks.
     pub fn may_break_data(&self) -> bool {
         let by_engine = self.baseline.is_some_and(|one| one.as_published || one.unlocked);
         by_engine || self.locks.why_not_judged().is_some()

@@ -1,9 +1,11 @@
 //! One coroutine that serves clients' calls, and its counts.
 //!
 //! A worker runs one transaction at a time until it commits, rolls itself back, has an unknown
-//! outcome, or needs locks whose owner is lost or suspected; after any other abort it waits for a
-//! random time and retries as a new attempt, or goes on with the next transaction ([`Aborted`]). It reads the clock once per attempt: the end of a
-//! transaction on a worker is also the start of the next one.
+//! outcome, or needs locks whose owner is lost or suspected. After any other abort it waits for a
+//! random time and retries as a new attempt, or goes on with the next transaction ([`Aborted`]).
+//!
+//! It reads the clock once per attempt: the end of a transaction on a worker is also the start of
+//! the next one.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ pub(super) struct Observed {
     audit: Option<Audit>,
     simulation: Option<Simulation>,
     #[serde(default)]
-    memory: Memory,
+    memory: NodeBytes,
     config: Shape,
 }
 
@@ -78,7 +78,7 @@ struct Audit {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Memory {
+struct NodeBytes {
     #[serde(default)]
     bytes_per_node: Vec<u64>,
     #[serde(default)]
@@ -139,10 +139,10 @@ impl Observed {
         cns * threads * coroutines
     }
 
-    /// Bytes in use on the memory node that has most: when the data was loaded, and in the end; 0 if
-    /// unknown.
+    /// Bytes in use on the memory node that has most: when the data was loaded, and in the end; 0
+    /// if unknown.
     pub(super) fn memory_bytes(&self) -> [f64; 2] {
-        let Memory { loaded_bytes_per_node, bytes_per_node } = &self.memory;
+        let NodeBytes { loaded_bytes_per_node, bytes_per_node } = &self.memory;
         let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0) as f64;
         [most(loaded_bytes_per_node), most(bytes_per_node)]
     }

@@ -50,9 +50,9 @@ pub(super) static ALL: [Recovery; 2] = [
         source: "LOTUS Figure 15",
         profile: "cx3-56g-fitted",
         cases: CASES.first_chunk::<1>().expect("there are cases"),
-        remarks: "Published: from 2.06 to 1.43 M transactions a second, 30.6 % less, and whole again \
-                  after 233 ms, without the time until the loss is detected. Ours has it: a lease. \
-                  Lost nodes stay lost here, so what is awaited is the survivors' share.",
+        remarks: "Published: from 2.06 to 1.43 M transactions a second, 30.6 % less, and whole \
+                  again after 233 ms, without the time until the loss is detected. Ours has it: a \
+                  lease. Lost nodes stay lost here: what is awaited is the survivors' share.",
     },
 ];
 
