@@ -30,8 +30,8 @@ use lotus_benchmarks::workload::Workload;
 use lotus_fabric::machines::Machines;
 
 pub use bench::Size;
-use store::System;
 pub use store::addresses::Known;
+use store::attempt::Protocol;
 pub use store::placement::Primaries;
 pub use store::seat::Harm;
 pub use store::{CommitSteps, Deltas, Faults, FordOptions, Locking, Options, Records};
@@ -65,7 +65,7 @@ pub fn run<M: Machines, W: Workload>(
     }
 }
 
-fn run_on<S: System, M: Machines, W: Workload>(
+fn run_on<S: Protocol, M: Machines, W: Workload>(
     machines: M,
     size: Size,
     (options, bench): (Options, &harness::Options),

@@ -9,11 +9,12 @@ use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::store::attempt::{Protocol, Session};
+use crate::store::failed;
 use crate::store::seat::ThreadSeat;
-use crate::store::{System, failed};
 
 /// A task of a thread.
-pub(crate) struct SeatHost<S: System> {
+pub(crate) struct SeatHost<S: Protocol> {
     seat: Rc<ThreadSeat<S>>,
     task: usize,
     taken: Cell<bool>,
@@ -21,18 +22,18 @@ pub(crate) struct SeatHost<S: System> {
     clock: Env,
 }
 
-impl<S: System> SeatHost<S> {
+impl<S: Protocol> SeatHost<S> {
     pub(super) fn new(seat: Rc<ThreadSeat<S>>, task: usize, clock: Env) -> Self {
         Self { seat, task, taken: Cell::new(false), clock }
     }
 }
 
-impl<S: System> Host for SeatHost<S> {
-    type Engine = S::Engine;
+impl<S: Protocol> Host for SeatHost<S> {
+    type Engine = Session<S>;
 
-    fn engine(&self) -> Result<S::Engine, DeployError> {
+    fn engine(&self) -> Result<Session<S>, DeployError> {
         match self.taken.replace(true) {
-            false => Ok(S::engine(&self.seat, self.task)),
+            false => Ok(Session::new(Rc::clone(&self.seat), self.task)),
             true => Err(failed("the task has its engine")),
         }
     }

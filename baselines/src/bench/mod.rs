@@ -29,12 +29,11 @@ use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
 use lotus_mvcc::TableSpec;
 
+use crate::store::attempt::Protocol;
 use crate::store::placement::Placement;
 use crate::store::seat::{Harm, ThreadSeat};
 use crate::store::sight::Leftovers;
-use crate::store::{
-    Options, SHARED_BYTES, SHARED_REGION, Store, StoredTable, System, failed, refused,
-};
+use crate::store::{Options, SHARED_BYTES, SHARED_REGION, Store, StoredTable, failed, refused};
 pub(crate) use host::SeatHost;
 
 /// First lane for loading and audits, above those of all threads.
@@ -62,7 +61,7 @@ impl Size {
 }
 
 /// An engine on machines.
-pub(crate) struct Deployed<M: Machines, S: System> {
+pub(crate) struct Deployed<M: Machines, S: Protocol> {
     machines: M,
     size: Size,
     store: Arc<Store<S>>,
@@ -82,7 +81,7 @@ struct Used {
     spare_bytes: u64,
 }
 
-impl<M: Machines, S: System> Deployed<M, S> {
+impl<M: Machines, S: Protocol> Deployed<M, S> {
     /// An engine with no tables.
     ///
     /// # Errors
@@ -155,7 +154,7 @@ fn open(fabric: &dyn Fabric, at: Endpoint, executor: &mut Executor) -> Result<La
     Ok(lane)
 }
 
-impl<M: Machines, S: System> Deployment for Deployed<M, S> {
+impl<M: Machines, S: Protocol> Deployment for Deployed<M, S> {
     type Host = SeatHost<S>;
 
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
@@ -327,7 +326,7 @@ impl Start {
         task: F,
     ) -> Result<(Vec<T>, Used), DeployError>
     where
-        S: System,
+        S: Protocol,
         F: Fn(Position, SeatHost<S>) -> Fut,
         Fut: Future<Output = T> + 'static,
         T: 'static,

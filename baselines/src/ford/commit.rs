@@ -2,16 +2,17 @@
 //! all replicas in another one, and the release of the locks, which is not awaited.
 
 use lotus_benchmarks::TxnError;
-use lotus_benchmarks::engine::{Finish, Receipt, Txn};
+use lotus_benchmarks::engine::Receipt;
 use lotus_fabric::ids::{NodeSet, RemoteAddr};
 use lotus_fabric::lane::Posted;
 use lotus_fabric::verbs::Buffer;
 
 use super::item::{self, HEADER_WORDS, Header, INVISIBLE, LOCK_AT, VERSION_AT, WORD};
-use super::txn::{FordTxn, Known, broken};
+use super::txn::{FordTxn, Known};
+use crate::store::SHARED_REGION;
+use crate::store::attempt::broken;
 use crate::store::rows::{CONFLICT, Change, RowUse, TxnRow};
 use crate::store::search::may_have_come;
-use crate::store::{Locking, SHARED_REGION};
 
 /// What is read of a row again.
 #[derive(Clone, Copy)]
@@ -24,12 +25,9 @@ enum Again {
     Bucket,
 }
 
-impl Finish for FordTxn {
-    async fn commit(mut self) -> Result<Receipt, TxnError> {
-        if self.scratch.rows.all().iter().any(|row| row.is_new) {
-            self.execute().await?;
-        }
-        self.scratch.rows.check_changes()?;
+impl FordTxn {
+    /// Commits, with all rows executed.
+    pub(super) async fn commit_all(&mut self) -> Result<Receipt, TxnError> {
         let writes = self.scratch.rows.all().iter().any(|row| row.change != Change::None);
         let recent = self.seat.lane.executor().recent();
         // It only orders commits in histories; FORD itself has no such timestamp.
@@ -47,31 +45,23 @@ impl Finish for FordTxn {
         Ok(Receipt { commit_ts: Some(commit), snapshot: None })
     }
 
-    fn abort(self) {
-        drop(self);
-    }
-}
-
-impl FordTxn {
     /// Locks the rows to write that are not locked yet, and reads the versions of all others again.
     async fn validate(&mut self) -> Result<(), TxnError> {
         let mut posted = Vec::new();
         for at in 0..self.scratch.rows.all().len() {
             let row = &self.scratch.rows.all()[at];
-            if row.engine.held {
+            if row.held {
                 continue;
             }
             let (flight, locks) = self.post_again(row);
             posted.push((at, flight));
-            self.scratch.rows.get(at).engine.tried |= locks;
+            self.scratch.rows.get(at).tried |= locks;
         }
         let mut changed = false;
         for (at, (again, posted, lock, read)) in posted {
             let done = posted.await.map_err(broken)?;
             if let Some(lock) = lock {
-                let held = done.words(lock)[0];
-                self.scratch.rows.get(at).engine.held = held == 0;
-                changed |= held != 0;
+                changed |= self.take_lock(at, lock, &done).is_err();
             }
             changed |= self.has_changed(&self.scratch.rows.all()[at], again, done.words(read));
         }
@@ -82,13 +72,12 @@ impl FordTxn {
     fn post_again(&self, row: &TxnRow<Known>) -> ((Again, Posted, Option<Buffer>, Buffer), bool) {
         let table = self.table(row.table);
         let mut batch = self.seat.lane.batch();
-        let is_on = self.seat.store.options.locking == Locking::On;
-        let locks = is_on && row.access > RowUse::Read;
-        let (again, lock, read) = match (row.engine.slot, row.engine.absent_in) {
+        let locks = row.access > RowUse::Read;
+        let (again, lock, read) = match (row.slot, row.absent_in) {
             (Some(slot), absent_in) => {
                 let at = table.slot(self.seat.store.homes(table, slot).primary, slot);
                 let word = |word: usize| -> RemoteAddr { at.plus((word * WORD) as u64) };
-                let lock = locks.then(|| batch.compare_and_swap(word(LOCK_AT), 0, self.id.raw()));
+                let lock = locks.then(|| self.lock(&mut batch, at));
                 match absent_in {
                     None => {
                         let read = batch.read_stable(word(VERSION_AT), 2 * WORD);
@@ -101,10 +90,7 @@ impl FordTxn {
                 }
             }
             (None, Some(bucket)) => {
-                let node = self.seat.store.placement.homes(row.table, bucket).primary;
-                let at = table.geometry.bucket_addr(node, table.region, bucket);
-                let read = batch.read_stable(at, table.geometry.bucket_bytes());
-                (Again::Bucket, None, read)
+                (Again::Bucket, None, self.read_bucket(&mut batch, row.table, bucket))
             }
             (None, None) => unreachable!("a row that was executed was found or is absent"),
         };
@@ -141,14 +127,14 @@ impl FordTxn {
             let row = &self.scratch.rows.all()[at];
             if row.change != Change::None {
                 self.release(row);
-            } else if row.engine.held && row.engine.absent_in.is_some() {
+            } else if row.held && row.absent_in.is_some() {
                 self.leave_empty(row);
             } else {
                 // Freed when the transaction is dropped.
                 continue;
             }
             let row = self.scratch.rows.get(at);
-            (row.engine.held, row.engine.tried) = (false, false);
+            (row.held, row.tried) = (false, false);
         }
         Ok(())
     }
@@ -156,12 +142,12 @@ impl FordTxn {
     /// Posts the WRITEs of a row: it is made invisible, and then written.
     fn post_row(&self, row: &TxnRow<Known>) -> Posted {
         let table = self.table(row.table);
-        let slot = row.engine.slot.expect("a row that is written has a slot");
+        let slot = row.slot.expect("a row that is written has a slot");
         let homes = self.seat.store.homes(table, slot);
         let at = table.geometry.slot_at(slot);
         let lock = self.id.raw() | INVISIBLE;
         let bytes = (row.change == Change::Put).then_some(row.new.bytes);
-        let header = Header { version: self.start, lock, writer: self.id.raw(), bytes };
+        let header = Header { version: self.view, lock, writer: self.id.raw(), bytes };
         let value = match (row.change, row.engine.old) {
             (Change::Put, _) | (_, None) => row.new,
             (_, Some(old)) => old,
@@ -182,7 +168,7 @@ impl FordTxn {
         let mut batch = self.seat.lane.batch();
         let written = self.scratch.rows.all().iter().filter(|row| row.change != Change::None);
         let backups = written.filter_map(|row| {
-            let homes = self.seat.store.homes(self.table(row.table), row.engine.slot?);
+            let homes = self.seat.store.homes(self.table(row.table), row.slot?);
             Some(homes.all.without(homes.primary))
         });
         for node in backups.fold(NodeSet::EMPTY, NodeSet::or) {
@@ -194,7 +180,7 @@ impl FordTxn {
     /// Frees the lock of a row on all replicas, without waiting for that.
     fn release(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
-        let Some(slot) = row.engine.slot else { return };
+        let Some(slot) = row.slot else { return };
         let homes = self.seat.store.homes(table, slot);
         let lock = table.geometry.slot_at(slot) + (LOCK_AT * WORD) as u64;
         let mut batch = self.seat.lane.batch();
@@ -206,9 +192,9 @@ impl FordTxn {
     /// have been placed there because it was taken, and must be found.
     fn leave_empty(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
-        let Some(slot) = row.engine.slot else { return };
+        let Some(slot) = row.slot else { return };
         let homes = self.seat.store.homes(table, slot);
-        let header = Header { version: self.start, lock: 0, writer: 0, bytes: None };
+        let header = Header { version: self.view, lock: 0, writer: 0, bytes: None };
         let mut batch = self.seat.lane.batch();
         let staged = batch.stage(HEADER_WORDS * WORD);
         batch.words_mut(staged).copy_from_slice(&header.to_words(row.table, &row.key));

@@ -23,15 +23,11 @@ mod commit;
 mod item;
 mod txn;
 
-use std::rc::Rc;
-
 use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use crate::store::index::Geometry;
-use crate::store::seat::ThreadSeat;
 use crate::store::{Options, Stored, System};
 use item::{LOCK_AT, Shape};
-use txn::Session;
 
 /// Most slots of a bucket, as in FORD's program.
 const SLOTS: u64 = 22;
@@ -45,7 +41,6 @@ pub(crate) struct Ford;
 
 impl System for Ford {
     type Shape = Shape;
-    type Engine = Session;
 
     fn shape(_spec: &TableSpec, longest: usize, options: &Options) -> Shape {
         Shape::new(longest, options.ford.item_bytes)
@@ -78,9 +73,5 @@ impl System for Ford {
 
     fn stored(_shape: Shape, slot: &[u64], _beside: &[u64]) -> Result<Stored, String> {
         item::stored(slot)
-    }
-
-    fn engine(seat: &Rc<ThreadSeat<Self>>, task: usize) -> Session {
-        Session::new(Rc::clone(seat), task)
     }
 }

@@ -11,40 +11,39 @@
 //! of each row the record and an INVISIBLE cell; it is awaited. A second one, awaited, puts the
 //! timestamp into all cells. The last one frees the locks.
 
-use lotus_benchmarks::engine::{Finish, Isolation, Receipt, TxnKind};
-use lotus_benchmarks::{AbortReason, TxnError};
-use lotus_fabric::ids::{NodeId, NodeSet, RemoteAddr};
+use lotus_benchmarks::TxnError;
+use lotus_benchmarks::engine::{Isolation, Receipt, TxnKind};
+use lotus_fabric::ids::NodeSet;
 use lotus_fabric::lane::Batch;
 
 use super::decide;
 use super::row::{Cvt, INVISIBLE, LOCK_AT};
-use super::txn::{Known, MotorTxn, broken};
+use super::txn::{Known, MotorTxn};
 use super::write::RowWriter;
-use crate::store::rows::{CONFLICT, Change, RowUse, TxnRow};
+use crate::store::CommitSteps;
+use crate::store::attempt::broken;
+use crate::store::rows::{CONFLICT, Change, FULL, RowUse, TxnRow};
 use crate::store::search::may_have_come;
-use crate::store::{CommitSteps, SHARED_REGION};
 
-/// Address of byte `offset` of the deltas on a node.
-pub(super) fn shared(node: NodeId, offset: u64) -> RemoteAddr {
-    RemoteAddr::new(node, SHARED_REGION, offset)
+/// Whether a commit writes a row, or no more than the header of a slot that was claimed for it: a
+/// row behind that may have been placed there because the slot was taken, and must be found.
+fn is_written(row: &TxnRow<Known>) -> bool {
+    row.change != Change::None || row.engine.claimed
 }
 
-impl Finish for MotorTxn {
-    async fn commit(mut self) -> Result<Receipt, TxnError> {
-        if self.scratch.rows.all().iter().any(|row| row.is_new) {
-            lotus_benchmarks::engine::Txn::execute(&mut self).await?;
-        }
-        let start = Some(self.reader.start);
+impl MotorTxn {
+    /// Commits, with all rows executed.
+    pub(super) async fn commit_all(&mut self) -> Result<Receipt, TxnError> {
+        let start = Some(self.view.start);
         let rows = self.scratch.rows.all();
         let writes = rows.iter().any(|row| row.change != Change::None);
-        let snapshot = match self.reader.kind {
+        let snapshot = match self.view.kind {
             TxnKind::ReadWrite(Isolation::Serializable) => None,
             TxnKind::ReadWrite(Isolation::Snapshot) | TxnKind::ReadOnly => start,
         };
         if !writes {
             return Ok(Receipt { commit_ts: None, snapshot });
         }
-        self.scratch.rows.check_changes()?;
         let steps = self.seat.store.options.commit;
         let validates = self.validates();
         let stamped = decide::is_stamped_first(steps, validates).then(|| self.stamp());
@@ -62,18 +61,6 @@ impl Finish for MotorTxn {
         Ok(Receipt { commit_ts: Some(commit), snapshot })
     }
 
-    fn abort(self) {
-        drop(self);
-    }
-}
-
-/// Whether a commit writes a row, or no more than the header of a slot that was claimed for it: a
-/// row behind that may have been placed there because the slot was taken, and must be found.
-fn is_written(row: &TxnRow<Known>) -> bool {
-    row.change != Change::None || row.engine.claimed
-}
-
-impl MotorTxn {
     /// Draws the commit timestamp.
     fn stamp(&self) -> u64 {
         let now = self.seat.lane.executor().recent();
@@ -83,7 +70,7 @@ impl MotorTxn {
     /// Whether there are rows that must not have changed until the commit.
     fn validates(&self) -> bool {
         let is_read = |row: &TxnRow<Known>| row.access == RowUse::Read;
-        self.reader.is_serializable_writer() && self.scratch.rows.all().iter().any(is_read)
+        self.view.is_serializable_writer() && self.scratch.rows.all().iter().any(is_read)
     }
 
     /// Reads the version tables of all rows that were only read again, and aborts if one has
@@ -96,16 +83,12 @@ impl MotorTxn {
             }
             let table = self.table(row.table);
             let mut batch = self.seat.lane.batch();
-            let buffer = match (row.engine.absent_in, row.engine.slot) {
+            let buffer = match (row.absent_in, row.slot) {
                 (None, Some(slot)) => {
                     let node = self.seat.store.homes(table, slot).primary;
                     batch.read_stable(table.slot(node, slot), table.geometry.slot_bytes())
                 }
-                (Some(bucket), _) => {
-                    let node = self.seat.store.placement.homes(row.table, bucket).primary;
-                    let at = table.geometry.bucket_addr(node, table.region, bucket);
-                    batch.read_stable(at, table.geometry.bucket_bytes())
-                }
+                (Some(bucket), _) => self.read_bucket(&mut batch, row.table, bucket),
                 (None, None) => unreachable!("a row that was executed was found or is absent"),
             };
             posted.push((at, batch.post(), buffer));
@@ -121,12 +104,12 @@ impl MotorTxn {
     /// Whether a row that was read has changed since, as far as these words tell.
     fn has_changed(&self, at: usize, words: &[u64], commit: u64) -> bool {
         let row = &self.scratch.rows.all()[at];
-        if row.engine.absent_in.is_none() {
+        if row.absent_in.is_none() {
             let version = row.engine.newest;
             let cvt = Cvt::of(words);
-            return cvt.is_none_or(|cvt| self.reader.has_changed(&cvt, version, commit));
+            return cvt.is_none_or(|cvt| self.view.has_changed(&cvt, version, commit));
         }
-        let is_shut_out = |slot: &[u64]| self.reader.is_shut_out(slot[LOCK_AT]);
+        let is_shut_out = |slot: &[u64]| self.view.is_shut_out(slot[LOCK_AT]);
         may_have_come(self.table(row.table), &row.key, words, is_shut_out)
     }
 
@@ -154,7 +137,7 @@ impl MotorTxn {
         for row in self.written() {
             row.put_version(&mut batch, INVISIBLE);
             if row.is_claimed() {
-                row.put_header(&mut batch, self.reader.id);
+                row.put_header(&mut batch, self.view.id);
             }
         }
         batch.post().await.map(drop).map_err(broken)
@@ -183,7 +166,7 @@ impl MotorTxn {
         for at in 0..self.scratch.rows.all().len() {
             let row = self.scratch.rows.get(at);
             if is_written(row) {
-                (row.engine.held, row.engine.tried) = (false, false);
+                (row.held, row.tried) = (false, false);
             }
         }
     }
@@ -191,7 +174,7 @@ impl MotorTxn {
     /// Adds the WRITE of a log entry: the transaction, the number of words, and of each row two
     /// words. Old versions are the undo log, so no values are needed (LOTUS §5.1).
     fn put_log(&mut self, batch: &mut Batch) -> Result<(), TxnError> {
-        let mut entry = vec![self.reader.id, 0];
+        let mut entry = vec![self.view.id, 0];
         let mut nodes = NodeSet::EMPTY;
         for row in self.written() {
             entry.extend(row.in_log());
@@ -211,8 +194,7 @@ impl MotorTxn {
                 continue;
             }
             let bytes = self.table(row.table).shape.bar_bytes();
-            let full = TxnError::Aborted(AbortReason::MemoryFull);
-            let bar = self.seat.take(bytes).ok_or(full)?;
+            let bar = self.seat.take(bytes).ok_or(FULL)?;
             let row = self.scratch.rows.get(at);
             (row.engine.bar, row.engine.new_bar) = (Some(bar), true);
         }

@@ -79,7 +79,7 @@ impl TxnView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VersionPlace {
     /// Number of the cell that it takes.
-    pub(crate) cell: usize,
+    pub(crate) cell: u8,
     /// Place of its delta in the bar.
     pub(crate) delta: u8,
 }
@@ -87,17 +87,17 @@ pub(crate) struct VersionPlace {
 /// The place of the next version of a row: a cell without a version, or that of the oldest, and a
 /// part of the bar that no version needs which stays.
 pub(crate) fn place(cvt: &Cvt<'_>) -> VersionPlace {
-    let oldest = cvt.cells().enumerate().min_by_key(|(_, cell)| cell.version);
-    let replaced = oldest.map_or(0, |(at, _)| at);
+    let oldest = cvt.versions().enumerate().min_by_key(|(_, version)| *version);
+    let cell = oldest.map_or(0, |(at, _)| at);
+    let stay = cvt.versions().enumerate().filter(|(at, version)| *at != cell && *version != 0);
     // Of the versions that stay, the oldest is never taken back.
-    let stay = || cvt.cells().enumerate().filter(|(at, cell)| *at != replaced && cell.version != 0);
-    let last = stay().map(|(_, cell)| cell.version).min();
-    let needed = stay().filter(|(_, cell)| Some(cell.version) != last);
-    let needed = needed.fold(0_u64, |places, (_, cell)| match cell.link {
+    let last = stay.map(|(_, version)| version).min().unwrap_or(u64::MAX);
+    let needed = cvt.cells().enumerate().filter(|(at, of)| *at != cell && of.version > last);
+    let needed = needed.fold(0_u64, |places, (_, of)| match of.link {
         Link::Delta(Delta { place, .. }) => places | 1 << place,
         Link::Record { .. } => places,
     });
-    VersionPlace { cell: replaced, delta: needed.trailing_ones() as u8 }
+    VersionPlace { cell: cell as u8, delta: needed.trailing_ones() as u8 }
 }
 
 /// Versions newer than `version` with their deltas, the newest first: those to take back. A version

@@ -36,15 +36,11 @@ mod row;
 mod txn;
 mod write;
 
-use std::rc::Rc;
-
 use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use crate::store::index::Geometry;
-use crate::store::seat::ThreadSeat;
 use crate::store::{Deltas, Options, Stored, System};
 use row::{Cvt, INVISIBLE, LOCK_AT, Shape};
-use txn::Session;
 use zerocopy::IntoBytes;
 
 /// Slots of a bucket where keys are hashed. A bucket of keys that are numbers has one slot, as
@@ -59,7 +55,6 @@ pub(crate) struct Motor;
 
 impl System for Motor {
     type Shape = Shape;
-    type Engine = Session;
 
     fn shape(spec: &TableSpec, _longest: usize, options: &Options) -> Shape {
         Shape::new(spec, options.records)
@@ -113,9 +108,5 @@ impl System for Motor {
         let bytes = content.as_bytes().get(..newest.bytes as usize);
         let value = bytes.ok_or("the value is longer than the table allows")?.to_vec();
         Ok(Stored { key, value: Some((value, row::writer_of(content))) })
-    }
-
-    fn engine(seat: &Rc<ThreadSeat<Self>>, task: usize) -> Session {
-        Session::new(Rc::clone(seat), task)
     }
 }

@@ -348,6 +348,11 @@ impl<'w> Cvt<'w> {
         cells_in(self.slot).iter().map(Cell::of)
     }
 
+    /// The versions of all cells, 0 for those that have none.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = u64> + use<'w> {
+        cells_in(self.slot).iter().map(|words| words[0])
+    }
+
     /// The newest version, if there is any.
     pub(crate) fn newest(&self) -> Option<Cell> {
         let (at, version) = self.newest;

@@ -27,9 +27,9 @@ pub(super) struct RowWriter<'t> {
 impl<'t> RowWriter<'t> {
     pub(super) fn new(txn: &'t MotorTxn, row: &'t TxnRow<Known>) -> Self {
         let table = txn.table(row.table);
-        let slot = row.engine.slot.expect("a row that is written has a slot");
+        let slot = row.slot.expect("a row that is written has a slot");
         let nodes = txn.seat.store.homes(table, slot).all;
-        Self { writer: txn.reader.id, rows: &txn.scratch.rows, row, table, slot, nodes }
+        Self { writer: txn.id.raw(), rows: &txn.scratch.rows, row, table, slot, nodes }
     }
 
     /// Nodes with a replica.
@@ -44,7 +44,7 @@ impl<'t> RowWriter<'t> {
 
     /// What a log entry says of it: table and cell, and slot.
     pub(super) fn in_log(&self) -> [u64; 2] {
-        let cell = self.row.engine.place.cell as u64;
+        let cell = u64::from(self.row.engine.place.cell);
         [(self.row.table as u64) << CELL_BITS | cell, self.slot]
     }
 
@@ -59,7 +59,7 @@ impl<'t> RowWriter<'t> {
         let link = match self.table.shape.records {
             Records::Deltas => Link::Delta(self.put_newest(batch, version, place.delta)),
             Records::Full => {
-                let (writer, place) = (self.writer, place.cell as u8);
+                let (writer, place) = (self.writer, place.cell);
                 if !deleted {
                     self.put_value(batch, place, (writer, self.content()));
                 }
@@ -96,7 +96,7 @@ impl<'t> RowWriter<'t> {
 
     /// First word, in the slot, of the cell of the new version.
     fn first_of_cell(&self) -> usize {
-        HEADER_WORDS + self.row.engine.place.cell * CELL_WORDS
+        HEADER_WORDS + usize::from(self.row.engine.place.cell) * CELL_WORDS
     }
 
     /// Adds the WRITEs of the newest value, and of the delta by which it is taken back.

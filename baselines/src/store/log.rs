@@ -2,11 +2,12 @@
 //!
 //! It is written and never read, since no engine here recovers.
 
-use lotus_benchmarks::{AbortReason, TxnError};
+use lotus_benchmarks::TxnError;
 use lotus_fabric::ids::NodeSet;
 use lotus_fabric::lane::Batch;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 
+use super::rows::FULL;
 use super::seat::ThreadSeat;
 use super::{SHARED_REGION, System};
 
@@ -27,7 +28,7 @@ impl LogRing {
     /// verb can be.
     ///
     /// # Errors
-    /// [`AbortReason::MemoryFull`] if there is no memory for the ring.
+    /// [`FULL`] if there is no memory for the ring.
     pub(crate) fn put<S: System>(
         &mut self,
         seat: &ThreadSeat<S>,
@@ -49,7 +50,7 @@ impl LogRing {
     fn place<S: System>(&mut self, seat: &ThreadSeat<S>, bytes: u64) -> Result<u64, TxnError> {
         let first = match self.first {
             Some(first) => first,
-            None => seat.take(RING_BYTES).ok_or(TxnError::Aborted(AbortReason::MemoryFull))?,
+            None => seat.take(RING_BYTES).ok_or(FULL)?,
         };
         let at = if self.used + bytes <= RING_BYTES { self.used } else { 0 };
         (self.first, self.used) = (Some(first), at + bytes);

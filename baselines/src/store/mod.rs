@@ -2,17 +2,20 @@
 //! of a compute node needs to reach them.
 //!
 //! [`System`] is what an engine says of its rows: how many words a slot has, and how a loaded row
-//! looks in it. All else here is the same for all.
+//! looks in it; [`Protocol`](attempt::Protocol) is what it does with those of a transaction. All
+//! else here is the same for all.
 //!
 //! * `placement`: which memory nodes a row is on;
 //! * `index`: its bucket and slot;
 //! * `addresses`: slots that a thread knows;
 //! * `search`: a row in a bucket that was read;
 //! * `load`: fills a table; `sight`: reads whole tables, for audits;
-//! * `rows`: rows of a transaction, as its workload has declared them; `log`: its log entries;
+//! * `attempt`: a transaction until its commit; `rows`: its rows, as its workload has declared them;
+//! * `log`: its log entries;
 //! * `seat`: a thread of a compute node.
 
 pub(crate) mod addresses;
+pub(crate) mod attempt;
 pub(crate) mod index;
 pub(crate) mod load;
 pub(crate) mod log;
@@ -25,7 +28,6 @@ pub(crate) mod sight;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lotus_benchmarks::deployment::DeployError;
-use lotus_benchmarks::engine::TxnEngine;
 use lotus_fabric::ids::{NodeId, NodeSet, RegionId, RemoteAddr, TxnId};
 use lotus_mvcc::timestamp::{SharedClock, Timestamp};
 use lotus_mvcc::{PrimaryKey, TableSpec};
@@ -154,8 +156,6 @@ pub(crate) struct Stored {
 pub(crate) trait System: Sized + Send + Sync + 'static {
     /// Lengths of the rows of one table.
     type Shape: Copy + Send + Sync;
-    /// Runs the transactions of one coroutine.
-    type Engine: TxnEngine + 'static;
 
     /// Shape of the rows of a table, where the longest value of all tables has `longest` bytes.
     fn shape(spec: &TableSpec, longest: usize, options: &Options) -> Self::Shape;
@@ -189,9 +189,6 @@ pub(crate) trait System: Sized + Send + Sync + 'static {
     /// # Errors
     /// A sentence, if the words are not a row of this engine.
     fn stored(shape: Self::Shape, slot: &[u64], beside: &[u64]) -> Result<Stored, String>;
-
-    /// The engine of task number `task` of a thread.
-    fn engine(seat: &std::rc::Rc<seat::ThreadSeat<Self>>, task: usize) -> Self::Engine;
 }
 
 /// One table.

@@ -7,6 +7,7 @@ use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
 use zerocopy::IntoBytes;
 
+use super::index::SlotNumber;
 use super::{Store, System};
 
 const WORD: usize = 8;
@@ -48,6 +49,14 @@ pub(crate) struct TxnRow<X> {
     pub(crate) new: Value,
     /// Whether it waits for the next execution.
     pub(crate) is_new: bool,
+    /// Its slot, or the free one that it will get.
+    pub(crate) slot: Option<SlotNumber>,
+    /// Bucket where the search for it has ended, if there is no such row.
+    pub(crate) absent_in: Option<u64>,
+    /// Whether this transaction holds its lock.
+    pub(crate) held: bool,
+    /// Whether a compare-and-swap of its lock was posted.
+    pub(crate) tried: bool,
     pub(crate) engine: X,
 }
 
@@ -121,6 +130,10 @@ impl<X: Default> TxnRows<X> {
             change: Change::None,
             new: Value::default(),
             is_new: true,
+            slot: None,
+            absent_in: None,
+            held: false,
+            tried: false,
             engine: X::default(),
         });
         Item(self.rows.len() as u32 - 1)
@@ -215,6 +228,8 @@ impl<X: Default> TxnRows<X> {
 
 /// An attempt that lost against another.
 pub(crate) const CONFLICT: TxnError = TxnError::Aborted(AbortReason::Conflict);
+/// An attempt for which there is no memory.
+pub(crate) const FULL: TxnError = TxnError::Aborted(AbortReason::MemoryFull);
 
 #[cfg(test)]
 mod tests {
