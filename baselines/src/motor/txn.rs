@@ -35,7 +35,7 @@ pub(crate) struct Known {
     /// Where its next version goes, if it is to be written.
     pub(super) place: VersionPlace,
     /// Version that was chosen, which may be that of a deletion; none if there is none.
-    seen: Option<Seen>,
+    seen: Option<ChosenVersion>,
     /// What takes newer versions back, if there are any.
     older: Option<Box<Older>>,
     /// Content of that version, if it was read.
@@ -46,7 +46,7 @@ pub(crate) struct Known {
 
 /// The version of a row that was chosen.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct ChosenVersion {
     /// Length of its value.
     bytes: u32,
     deleted: bool,
@@ -289,7 +289,7 @@ impl MotorTxn {
         if let Some(cell) = &seen {
             let (place, anchor) = (cell.value_place(), cvt.anchor(cell));
             row.engine.seen =
-                Some(Seen { bytes: cell.bytes, deleted: cell.deleted, place, anchor });
+                Some(ChosenVersion { bytes: cell.bytes, deleted: cell.deleted, place, anchor });
             let newer = newer(&cvt, cell.version);
             if !newer.is_empty() {
                 row.engine.older = Some(Box::new(Older { newer, ..Older::default() }));

@@ -10,8 +10,8 @@
 //! * `addresses`: slots that a thread knows;
 //! * `search`: a row in a bucket that was read;
 //! * `load`: fills a table; `sight`: reads whole tables, for audits;
-//! * `attempt`: a transaction until its commit; `rows`: its rows, as its workload has declared them;
-//! * `log`: its log entries;
+//! * `attempt`: a transaction until its commit; `rows`: its rows, as its workload has declared
+//!   them; `log`: its log entries;
 //! * `seat`: a thread of a compute node.
 
 pub(crate) mod addresses;
