@@ -111,6 +111,7 @@ impl Experiment for Transactions {
         let unsound = rows.iter().filter(|row| !row.is_sound());
         let fallen = rows.iter().filter(|row| row.has_fallen()).map(Row::label);
         let multiples_fallen = multiples.iter().filter(|one| one.has_fallen());
+        let fallen = fallen.chain(multiples_fallen.map(Multiple::label));
         let in_band = rows.iter().filter_map(Row::in_band);
         let json = rows.iter().map(|row| row.json(&self.name, results));
         Ok(Findings {
@@ -119,7 +120,8 @@ impl Experiment for Transactions {
             remarks: self.figure.remarks.clone().unwrap_or_default(),
             busiest: observed.iter().map(Observed::busiest).collect(),
             tally: Tally::of(in_band.chain(multiples.iter().map(|one| one.judged.in_band))),
-            fallen: fallen.chain(multiples_fallen.map(Multiple::label)).collect(),
+            // In a moment, ratios are no more than orders of magnitude.
+            fallen: fallen.filter(|_| length == Length::Full).collect(),
             unsound: unsound.map(Row::label).collect(),
             json: json.chain(multiples.iter().map(|one| one.json(&self.name))).collect(),
         })
