@@ -26,6 +26,7 @@
 //! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
 //! | `systems` | the lock systems |
+//! | `fisslock` | a lock service of a switch and machines; apart from the others |
 //! | `contract` | the trait of a lock system; names of requests, places of locks, membership |
 //! | `reset` | decisions of the quiescing reset |
 //! | `word` | bit layouts, and what a word says to whoever finds it |
@@ -34,6 +35,7 @@
 
 mod client;
 mod contract;
+pub mod fisslock;
 #[cfg(feature = "sabotage")]
 pub mod ideal;
 pub mod local;
