@@ -133,3 +133,80 @@ fn restored(
     let agent_at = host.map_or(first.machine, |(machine, _)| machine);
     Restored { mode, agent_at, holders, waiters }
 }
+
+#[cfg(all(test, not(lotus_loom)))]
+mod tests {
+    use super::*;
+    use Granted::{Holds, Waits};
+    use Mode::{Exclusive, Shared};
+
+    fn who(machine: u8, task: u32) -> Participant {
+        Participant { machine, task, nonce: 1 }
+    }
+
+    fn agent(queue: &[Participant]) -> Agent {
+        let queued = |&who: &Participant| Queued { who, mode: Exclusive };
+        let waiters = queue.iter().map(queued).collect();
+        let holders = BTreeSet::from([who(9, 9)]);
+        Restored { mode: Exclusive, agent_at: 0, holders, waiters }.agent()
+    }
+
+    fn report(machine: u8, requests: &[(u32, Mode, Granted)]) -> MachineReport {
+        let of = |&(task, mode, granted)| (0, who(machine, task), mode, granted);
+        MachineReport { machine, agents: Vec::new(), requests: requests.iter().map(of).collect() }
+    }
+
+    fn waiters(restored: &Restored) -> Vec<Participant> {
+        restored.waiters.iter().map(|waiter| waiter.who).collect()
+    }
+
+    #[test]
+    fn holders_are_kept_and_waiters_stay_in_the_order_of_the_queue() {
+        let mut first = report(1, &[(1, Exclusive, Holds), (2, Exclusive, Waits)]);
+        let second = report(2, &[(1, Exclusive, Waits), (2, Shared, Waits)]);
+        let queue = [who(2, 1), who(7, 1), who(1, 2)];
+        first.agents = vec![(0, HostedAgent { agent: agent(&queue), leaves: false })];
+        let restored = &restore(&[first, second])[&0];
+        assert_eq!(restored.mode, Exclusive);
+        assert_eq!(restored.agent_at, 1, "where it was");
+        assert_eq!(restored.holders, BTreeSet::from([who(1, 1)]));
+        assert_eq!(waiters(restored), [who(2, 1), who(1, 2), who(2, 2)], "none of the dead");
+        let expected = Metadata { held: true, machine: 1, ..Metadata::default() };
+        assert_eq!(restored.metadata(), expected);
+    }
+
+    #[test]
+    fn an_agent_of_the_dead_is_made_again_at_the_first_holder() {
+        let first = report(3, &[(8, Shared, Holds), (9, Exclusive, Waits)]);
+        let second = report(2, &[(1, Shared, Holds), (2, Shared, Waits)]);
+        let restored = &restore(&[first, second])[&0];
+        assert_eq!((restored.agent_at, restored.mode), (2, Shared));
+        assert_eq!(restored.holders, BTreeSet::from([who(2, 1), who(3, 8)]));
+        assert_eq!(waiters(restored), [who(2, 2), who(3, 9)], "by machine and task");
+        assert_eq!(restored.agent().incarnation, restored.metadata().incarnation);
+    }
+
+    #[test]
+    fn a_lock_that_only_the_dead_held_is_granted_to_the_first_waiters() {
+        let first = report(3, &[(8, Shared, Waits), (9, Exclusive, Waits)]);
+        let second = report(2, &[(1, Shared, Waits)]);
+        let restored = &restore(&[first, second])[&0];
+        assert_eq!((restored.agent_at, restored.mode), (2, Shared));
+        assert_eq!(restored.holders, BTreeSet::from([who(2, 1), who(3, 8)]));
+        assert_eq!(waiters(restored), [who(3, 9)]);
+        assert!(restore(&[report(1, &[])]).is_empty(), "and is free if none waits");
+    }
+
+    #[test]
+    fn an_agent_that_has_arrived_is_newer_than_the_one_that_left() {
+        let mut first = report(1, &[(2, Exclusive, Waits)]);
+        let mut second = report(2, &[(1, Exclusive, Holds), (2, Exclusive, Waits)]);
+        let left = HostedAgent { agent: agent(&[who(1, 2), who(2, 1)]), leaves: true };
+        first.agents = vec![(0, left)];
+        let arrived = HostedAgent { agent: agent(&[who(2, 2), who(1, 2)]), leaves: false };
+        second.agents = vec![(0, arrived)];
+        let restored = &restore(&[first, second])[&0];
+        assert_eq!(restored.agent_at, 2);
+        assert_eq!(waiters(restored), [who(2, 2), who(1, 2)]);
+    }
+}

@@ -100,7 +100,7 @@ struct Run {
 }
 
 /// Longest run, in nanoseconds.
-const LIMIT_NS: u64 = 60_000_000;
+const LIMIT_NS: u64 = 10_000_000;
 const STEP_NS: u64 = 250;
 
 /// Carries out a run.
@@ -149,7 +149,7 @@ impl Run {
         if !self.dead && self.plan.dies.is_some_and(|dies| dies <= self.table.now) {
             self.die();
         }
-        if self.table.now % 5_000 == 0 {
+        if self.table.now.is_multiple_of(5_000) {
             self.tick();
         }
         for at in 0..self.tasks.len() {
@@ -300,31 +300,36 @@ fn a_machine_dies() {
     }
 }
 
-/// Runs of 50 seeds that violate exclusion, and those that leave tasks or locks stuck.
+/// Runs of a few seeds: how many violate exclusion, and how many leave tasks or locks stuck.
 fn failures(rules: Rules) -> (usize, usize) {
     let plan = Plan { rules, impatient: 30, ..Plan::BAD };
-    let outcomes: Vec<_> = (0..50).map(|seed| run(Plan { seed, ..plan })).collect();
+    let outcomes: Vec<_> = (0..SEEDS_OF_A_HOLE).map(|seed| run(Plan { seed, ..plan })).collect();
     let violated = outcomes.iter().filter(|outcome| !outcome.violations.is_empty());
-    let stuck = outcomes.iter().filter(|o| o.violations.is_empty() && !o.stuck.is_empty());
+    let stuck = outcomes.iter().filter(|outcome| !outcome.stuck.is_empty());
     (violated.count(), stuck.count())
 }
 
+const SEEDS_OF_A_HOLE: u64 = 40;
+
 #[test]
-fn every_published_rule_is_noticed() {
+fn every_published_rule_is_noticed_in_random_runs() {
+    // That a machine has one request at the switch matters with 256 shared grants under way only.
     let closed = Rules::CLOSED;
+    let largest = Rules { numbering: Numbering::Largest, replays: false, ..closed };
     let table = [
-        ("all", Rules::PUBLISHED),
-        ("nonces", Rules { nonces: false, ..closed }),
-        ("one_request", Rules { one_request: false, ..closed }),
-        ("ignored", Rules { numbering: Numbering::Ignored, ..closed }),
-        ("largest", Rules { numbering: Numbering::Largest, replays: false, ..closed }),
-        ("first_counts", Rules { first_counts: false, ..closed }),
-        ("keeps_freed", Rules { keeps_freed: false, ..closed }),
-        ("replays", Rules { replays: false, ..closed }),
-        ("withdraws", Rules { withdraws: false, ..closed }),
+        ("as published", Rules::PUBLISHED, true),
+        ("nonces", Rules { nonces: false, ..closed }, true),
+        ("no numbers", Rules { numbering: Numbering::Ignored, ..closed }, true),
+        ("largest number", largest, true),
+        ("withdraws", Rules { withdraws: false, ..closed }, true),
+        ("first_counts", Rules { first_counts: false, ..closed }, false),
+        ("keeps_freed", Rules { keeps_freed: false, ..closed }, false),
+        ("replays", Rules { replays: false, ..closed }, false),
     ];
-    for (name, rules) in table {
-        println!("{name}: {:?}", failures(rules));
+    for (name, rules, violates) in table {
+        let (violated, stuck) = failures(rules);
+        assert_eq!(violated > 0, violates, "{name}: {violated} runs have two holders");
+        assert!(violates || stuck > 0, "{name}: tasks are stuck in no run");
     }
-    panic!();
+    assert_eq!(failures(closed), (0, 0));
 }

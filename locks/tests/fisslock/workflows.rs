@@ -3,6 +3,7 @@
 use lotus_locks::Mode::{Exclusive, Shared};
 use lotus_locks::fisslock::decider::Metadata;
 use lotus_locks::fisslock::packet::Kind;
+use lotus_locks::fisslock::pool::Told;
 use lotus_locks::fisslock::{Preference, Rules};
 
 use super::table::Table;
@@ -208,5 +209,81 @@ fn a_stale_grant_is_answered_by_release() {
     table.settle();
     assert!(!table.holds(2, 6, 0));
     assert_eq!(table.pools[1].agent(0).map(|agent| agent.holders.len()), Some(1));
+    drain(table);
+}
+
+#[test]
+fn a_request_for_an_absent_agent_is_sent_back_16_times_then_queued_then_refused() {
+    let mut table = table();
+    table.ask(1, 5, 0, Exclusive);
+    table.settle();
+    table.ask(2, 6, 0, Exclusive);
+    table.settle();
+    table.release(1, 5, 0);
+    table.deliver_where(|flying| flying.leaves(Kind::Grant));
+    let late = table.take(|flying| flying.reaches(2, Kind::Grant));
+    let before = table.count(Kind::Acquire);
+    table.ask(0, 7, 0, Exclusive);
+    table.settle();
+    assert_eq!(table.count(Kind::Acquire) - before, 1 + 16);
+    table.told.clear();
+    for (passed, told) in [(999_999, vec![]), (1, vec![(0, Told::Refused(0, 7))])] {
+        table.now += passed;
+        table.with(2, |pool, now, out| pool.tick(now, out));
+        table.settle();
+        assert_eq!(table.told, told);
+    }
+    late.into_iter().for_each(|flying| table.deliver(flying));
+    table.settle();
+    assert!(table.holds(2, 6, 0));
+    drain(table);
+}
+
+#[test]
+fn a_request_that_is_queued_for_an_agent_is_served_when_it_arrives() {
+    let mut table = table();
+    table.ask(1, 5, 0, Shared);
+    table.deliver_where(|flying| flying.leaves(Kind::Acquire));
+    let late = table.take(|flying| flying.reaches(1, Kind::Grant));
+    table.ask(2, 6, 0, Shared);
+    table.ask(0, 7, 0, Exclusive);
+    table.settle();
+    assert!(table.holds(2, 6, 0) && table.inside.len() == 1);
+    late.into_iter().for_each(|flying| table.deliver(flying));
+    table.settle();
+    assert_eq!(table.pools[1].agent(0).map(|agent| agent.holders.len()), Some(2));
+    assert_eq!(table.pools[1].agent(0).map(|agent| agent.queue.len()), Some(1));
+    drain(table);
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let mut table = table();
+    for task in 0..=501 {
+        table.ask(1, task, 0, Exclusive);
+        table.settle();
+    }
+    assert_eq!(table.told.last(), Some(&(1, Told::Refused(0, 501))));
+    assert_eq!(table.pools[1].agent(0).map(|agent| agent.queue.len()), Some(500));
+    table.ask(2, 9, 0, Shared);
+    table.settle();
+    assert_eq!(table.told.last(), Some(&(2, Told::Refused(0, 9))));
+    drain(table);
+}
+
+#[test]
+fn a_machine_has_one_request_of_a_lock_at_the_switch() {
+    let mut table = table();
+    table.ask(1, 5, 0, Exclusive);
+    table.settle();
+    let before = table.count(Kind::Acquire);
+    for task in 0..5 {
+        table.ask(2, task, 0, Shared);
+    }
+    table.settle();
+    assert_eq!(table.count(Kind::Acquire) - before, 1);
+    table.release(1, 5, 0);
+    table.settle();
+    assert_eq!(table.inside.len(), 5, "the others ask the agent, which has come");
     drain(table);
 }
