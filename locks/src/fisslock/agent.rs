@@ -9,7 +9,7 @@ use crate::word::Mode;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum Admission {
     /// It holds the lock, beside other readers.
     Joins,
     /// It waits.
@@ -18,9 +18,9 @@ pub enum Asked {
     Full,
 }
 
-/// Next owner of a lock without holders.
+/// NextOwner owner of a lock without holders.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Next {
+pub enum NextOwner {
     /// There are holders, or some are under way.
     Stays,
     /// There are no waiters.
@@ -44,7 +44,8 @@ pub struct Agent {
     pub early: BTreeSet<Participant>,
     /// The switch was told that readers starve a writer.
     pub starving: bool,
-    /// The incarnation at which the switch refused to let the agent go: shared grants are under way.
+    /// The incarnation at which the switch refused to let the agent go: shared grants are under
+    /// way.
     pub refused_at: Option<u8>,
 }
 
@@ -68,17 +69,17 @@ impl Agent {
     }
 
     /// A request that the switch has not granted, or that was made on the agent's machine.
-    pub fn ask(&mut self, who: Participant, mode: Mode, preference: Preference) -> Asked {
+    pub fn ask(&mut self, who: Participant, mode: Mode, preference: Preference) -> Admission {
         let is_closed = self.starving || (preference == Preference::Writers && self.has_writer());
         if mode == Mode::Shared && self.mode == Mode::Shared && !is_closed {
             self.holders.insert(who);
-            return Asked::Joins;
+            return Admission::Joins;
         }
         if self.queue.len() >= MAX_WAITERS {
-            return Asked::Full;
+            return Admission::Full;
         }
         self.queue.push_back(Queued { who, mode });
-        Asked::Waits
+        Admission::Waits
     }
 
     /// A shared grant of the switch.
@@ -89,9 +90,9 @@ impl Agent {
         }
     }
 
-    /// A holder leaves. One that is none has been granted the lock by the switch, which the agent is
-    /// about to hear: it is remembered. The agent cannot move before that, because its incarnation
-    /// differs from the switch's.
+    /// A holder leaves. One that is none has been granted the lock by the switch, which the agent
+    /// is about to hear: it is remembered. The agent cannot move before that, because its
+    /// incarnation differs from the switch's.
     pub fn release(&mut self, who: Participant) {
         if !self.holders.remove(&who) {
             self.early.insert(who);
@@ -134,17 +135,17 @@ impl Agent {
     }
 
     /// The next owner. The agent is unchanged, because the switch may refuse it.
-    pub fn next(&self) -> Next {
+    pub fn next(&self) -> NextOwner {
         let is_refused = self.mode == Mode::Shared && self.refused_at == Some(self.incarnation);
         if !self.holders.is_empty() || !self.early.is_empty() || is_refused {
-            return Next::Stays;
+            return NextOwner::Stays;
         }
         let mut waiters = self.queue.iter().copied();
         match waiters.next() {
-            None => Next::Free,
+            None => NextOwner::Free,
             Some(first) => {
                 let waiters = waiters.collect();
-                Next::Moves(first, Carried { mode: first.mode, incarnation: 0, waiters })
+                NextOwner::Moves(first, Carried { mode: first.mode, incarnation: 0, waiters })
             }
         }
     }
@@ -169,20 +170,20 @@ mod tests {
     fn readers_join_readers_unless_a_writer_is_preferred() {
         use Mode::{Exclusive, Shared};
         let table = [
-            (Shared, vec![], Shared, Preference::Readers, Asked::Joins),
-            (Shared, vec![Exclusive], Shared, Preference::Readers, Asked::Joins),
-            (Shared, vec![Exclusive], Shared, Preference::Writers, Asked::Waits),
-            (Shared, vec![], Exclusive, Preference::Readers, Asked::Waits),
-            (Exclusive, vec![], Shared, Preference::Readers, Asked::Waits),
-            (Exclusive, vec![Shared; MAX_WAITERS], Shared, Preference::Readers, Asked::Full),
+            (Shared, vec![], Shared, Preference::Readers, Admission::Joins),
+            (Shared, vec![Exclusive], Shared, Preference::Readers, Admission::Joins),
+            (Shared, vec![Exclusive], Shared, Preference::Writers, Admission::Waits),
+            (Shared, vec![], Exclusive, Preference::Readers, Admission::Waits),
+            (Exclusive, vec![], Shared, Preference::Readers, Admission::Waits),
+            (Exclusive, vec![Shared; MAX_WAITERS], Shared, Preference::Readers, Admission::Full),
         ];
         for (mode, waiting, wanted, preference, expected) in table {
             let mut agent = agent(mode, &waiting);
             assert_eq!(agent.ask(task(999), wanted, preference), expected);
-            assert_eq!(agent.holders.contains(&task(999)), expected == Asked::Joins);
+            assert_eq!(agent.holders.contains(&task(999)), expected == Admission::Joins);
         }
         let mut starved = Agent { starving: true, ..agent(Shared, &[Exclusive]) };
-        assert_eq!(starved.ask(task(999), Shared, Preference::Readers), Asked::Waits);
+        assert_eq!(starved.ask(task(999), Shared, Preference::Readers), Admission::Waits);
     }
 
     #[test]
@@ -190,9 +191,9 @@ mod tests {
         let mut agent = agent(Mode::Shared, &[]);
         agent.release(task(1));
         agent.release(task(100));
-        assert_eq!(agent.next(), Next::Stays, "a grant is under way");
+        assert_eq!(agent.next(), NextOwner::Stays, "a grant is under way");
         agent.count(task(1));
-        assert_eq!((agent.incarnation, agent.next()), (1, Next::Free));
+        assert_eq!((agent.incarnation, agent.next()), (1, NextOwner::Free));
     }
 
     #[test]
@@ -211,9 +212,9 @@ mod tests {
     #[test]
     fn the_first_waiter_comes_next() {
         let mut agent = agent(Mode::Exclusive, &[Mode::Shared, Mode::Exclusive]);
-        assert_eq!(agent.next(), Next::Stays);
+        assert_eq!(agent.next(), NextOwner::Stays);
         agent.release(task(100));
-        let Next::Moves(first, carried) = agent.next() else { panic!("a waiter") };
+        let NextOwner::Moves(first, carried) = agent.next() else { panic!("a waiter") };
         assert_eq!((first.who, carried.mode, carried.waiters.len()), (task(0), Mode::Shared, 1));
         assert_eq!(agent.queue.len(), 2, "the switch may refuse it");
         assert!(agent.withdraw(task(1)) && !agent.withdraw(task(1)));
@@ -224,9 +225,9 @@ mod tests {
         let mut agent = agent(Mode::Shared, &[]);
         agent.release(task(100));
         agent.refused_at = Some(0);
-        assert_eq!(agent.next(), Next::Stays);
+        assert_eq!(agent.next(), NextOwner::Stays);
         agent.count(task(1));
         agent.release(task(1));
-        assert_eq!(agent.next(), Next::Free);
+        assert_eq!(agent.next(), NextOwner::Free);
     }
 }

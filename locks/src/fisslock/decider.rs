@@ -1,8 +1,8 @@
 //! The decider: the part of a lock that the switch has, and its decisions (FissLock §4.1, §5.2).
 //!
-//! [`decide`] is the table of transitions, a pure function of a lock's state and a packet; [`route`]
-//! is where a decided packet goes. A [`Decider`] has the state of all locks and of all senders. The
-//! same decisions as a pipeline of register arrays are in [`super::Pipeline`].
+//! [`decide`] is the table of transitions, a pure function of a lock's state and a packet;
+//! [`route`] is where a decided packet goes. A [`Decider`] has the state of all locks and of all
+//! senders. The same decisions as a pipeline of register arrays are in [`super::Pipeline`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,7 +159,7 @@ pub fn acknowledgement(packet: &Packet) -> Packet {
 
 /// Place of a number among those that a sender has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Arrival {
+pub(super) enum Numbered {
     /// Processed now.
     New,
     /// Processed before, and recorded if it is of the last [`WINDOW`].
@@ -169,14 +169,14 @@ pub(super) enum Arrival {
 }
 
 /// Judges a number by the last one of its sender: the arrival, and the last one after it.
-pub(super) const fn arrival(numbering: Numbering, last: u32, sequence: u32) -> (Arrival, u32) {
+pub(super) const fn arrival(numbering: Numbering, last: u32, sequence: u32) -> (Numbered, u32) {
     match numbering {
-        Numbering::Ignored => (Arrival::New, last),
+        Numbering::Ignored => (Numbered::New, last),
         _ if sequence <= last => {
-            (Arrival::Repeated { recorded: last - sequence < WINDOW && sequence > 0 }, last)
+            (Numbered::Repeated { recorded: last - sequence < WINDOW && sequence > 0 }, last)
         }
-        Numbering::InOrder if sequence != last + 1 => (Arrival::Gap, last),
-        _ => (Arrival::New, sequence),
+        Numbering::InOrder if sequence != last + 1 => (Numbered::Gap, last),
+        _ => (Numbered::New, sequence),
     }
 }
 
@@ -247,7 +247,7 @@ impl Decider {
         sent.last = last;
         let at = (packet.sequence % WINDOW) as usize;
         match arrival {
-            Arrival::New => {
+            Numbered::New => {
                 let (next, decision) = self.decide(packet);
                 self.locks[packet.lock as usize] = next;
                 if let Some(sent) = self.senders.get_mut(&packet.origin) {
@@ -255,18 +255,18 @@ impl Decider {
                 }
                 route(packet, decision, next.machine, self.rules)
             }
-            Arrival::Repeated { recorded } if self.rules.replays => {
+            Numbered::Repeated { recorded } if self.rules.replays => {
                 let of_record = |(decision, machine)| route(packet, decision, machine, self.rules);
                 sent.decisions[at].filter(|_| recorded).map_or_else(Vec::new, of_record)
             }
-            Arrival::Repeated { .. } if self.rules.numbering == Numbering::InOrder => {
+            Numbered::Repeated { .. } if self.rules.numbering == Numbering::InOrder => {
                 route(packet, Decision::Ends, 0, self.rules)
             }
-            Arrival::Repeated { .. } => {
+            Numbered::Repeated { .. } => {
                 let (next, decision) = self.decide(packet);
                 route(packet, decision, next.machine, self.rules)
             }
-            Arrival::Gap => Vec::new(),
+            Numbered::Gap => Vec::new(),
         }
     }
 
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn numbers_are_judged_by_the_last() {
-        use Arrival::{Gap, New, Repeated};
+        use Numbered::{Gap, New, Repeated};
         let table = [
             (Numbering::InOrder, 5, 6, (New, 6)),
             (Numbering::InOrder, 5, 7, (Gap, 5)),

@@ -13,22 +13,22 @@
 //! ACQUIRE of a free lock marks it as held at the switch and is answered by GRANT with an empty
 //! agent, which the requester's machine hosts. A shared request of a shared lock is granted by the
 //! switch at once, and the agent is told. Any other request waits in the agent's queue. When the
-//! last holder leaves, the agent's machine sends FREE, or GRANT with the agent to the machine of the
-//! first waiter; both pass through the switch, which marks what they say.
+//! last holder leaves, the agent's machine sends FREE, or GRANT with the agent to the machine of
+//! the first waiter; both pass through the switch, which marks what they say.
 //!
 //! # Holes of the published protocol
 //! [`Rules`] has a switch for each; `locks/tests/fisslock/holes.rs` shows what each leads to.
 //!
 //! | hole | as published | closed |
 //! |---|---|---|
-//! | a delayed GRANT meets the retry of its task | two holders | nonces; a stale grant is answered by RELEASE |
-//! | two requests of one machine overlap, one times out | two holders | withdrawal: no RELEASE frees a lock |
-//! | packets overtake each other | granted without a mark | numbers are taken in order |
-//! | packets are repeated, without numbers | a lock held by no task | numbers |
-//! | the first shared request is counted | the lock is never free again | the GRANT has the count |
+//! | a late GRANT meets the retry of its task | two holders | nonces; RELEASE answers it |
+//! | one of two requests of a machine times out | two holders | no RELEASE frees a lock |
+//! | packets overtake each other | granted without a mark | taken in order |
+//! | packets come twice, without numbers | a lock held by no task | numbers |
+//! | the first shared request is counted | never free again | the GRANT has the count |
 //! | 256 shared grants are under way | two holders | one request of a machine at the switch |
-//! | FREE is refused after the agent is forgotten | a lock without an agent | the agent is kept |
-//! | the word to the agent of a shared grant is lost | the lock is never free again | the switch repeats its decision |
+//! | FREE is refused, the agent forgotten | a lock without an agent | the agent is kept |
+//! | the agent's copy of a request is lost | never free again | the switch repeats it |
 //!
 //! The switch keeps no packets. It answers a repeated one from a record of the last decisions of
 //! each origin, 16 bits each (a decision and a machine), so a request is repeated by its machine

@@ -38,7 +38,8 @@ pub enum Kind {
     Grant = 4,
     /// A packet has arrived where it was to go. Names the origin and the number of that packet.
     Ack = 5,
-    /// Readers starve a writer: the switch grants no more shared requests until the lock is drained.
+    /// Readers starve a writer: the switch grants no more shared requests until the lock is
+    /// drained.
     Starve = 6,
     /// A request is in no queue, and is to be made again if it is still wanted.
     Refuse = 7,
@@ -108,7 +109,8 @@ pub struct Packet {
     pub incarnation: u8,
     /// Mode of the lock before FREE and before GRANT with an agent.
     pub old_mode: Mode,
-    /// Of ACQUIRE, and of its ACK: the switch has granted it. Of RELEASE: the task has had the lock.
+    /// Of ACQUIRE, and of its ACK: the switch has granted it. Of RELEASE: the task has had the
+    /// lock.
     pub granted: bool,
     /// The switch has refused the packet, and sent it back.
     pub refused: bool,

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | Order | last number of each origin | tells new packets from repeated ones |
 //! | MAU selection | | finds the unit of the lock, and its place there |
-//! | Preference | write-waiting, starve: a bit a lock | closes a shared lock for readers; sets and clears |
+//! | Preference | write-waiting, starve: a bit a lock | closes a shared lock for readers |
 //! | Check | incarnation: a byte a lock, in units | counts shared requests, checks FREE and GRANT |
 //! | Free | held: a bit a lock | marks the lock, says what it was |
 //! | R/W | shared: a bit a lock | sets the mode, says what it was |
@@ -16,8 +16,8 @@
 //! | Record | decisions of each origin, 2 bytes each | records new ones, answers repeated packets |
 //! | Destination | | routes by [`route`] |
 //!
-//! Order, Preference and Record are additions to the paper's six; they are not in its count of units
-//! ([`super::capacity`]).
+//! Order, Preference and Record are additions to the paper's six; they are not in its count of
+//! units ([`super::capacity`]).
 //!
 //! The published rule that RELEASE frees a lock if it comes from the agent's machine has no place
 //! here: Free would have to know what MID finds later. The pipeline has the closed rules only.
@@ -25,7 +25,7 @@
 use std::collections::BTreeSet;
 
 use super::capacity::UNIT_BITS;
-use super::decider::{Arrival, Decision, Metadata, arrival, route};
+use super::decider::{Decision, Metadata, Numbered, arrival, route};
 use super::packet::{Kind, Origin, Packet};
 use super::rules::{Numbering, Preference, Rules, WINDOW};
 use crate::word::Mode;
@@ -71,14 +71,14 @@ impl Bytes {
         Self((0..units).map(|unit| RegisterArray::new(name, cells(unit))).collect())
     }
 
-    fn access(&mut self, packet: u64, at: Place, update: impl FnOnce(u8) -> u8) -> u8 {
+    fn access(&mut self, packet: u64, at: UnitOffset, update: impl FnOnce(u8) -> u8) -> u8 {
         self.0[at.unit].access(packet, at.offset, update)
     }
 }
 
-/// Place of a lock's byte.
+/// UnitOffset of a lock's byte.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct UnitOffset {
     unit: usize,
     offset: usize,
 }
@@ -138,13 +138,13 @@ impl Pipeline {
             Some((Decision::ToTask, 0))
         } else {
             match self.order(packet) {
-                Arrival::New => {
+                Numbered::New => {
                     let decided = self.decide(packet);
                     self.record(packet, Some(decided));
                     Some(decided)
                 }
-                Arrival::Repeated { recorded: true } => self.record(packet, None),
-                Arrival::Repeated { recorded: false } | Arrival::Gap => None,
+                Numbered::Repeated { recorded: true } => self.record(packet, None),
+                Numbered::Repeated { recorded: false } | Numbered::Gap => None,
             }
         };
         let Some((decision, agent_at)) = decided else { return Vec::new() };
@@ -159,7 +159,7 @@ impl Pipeline {
     }
 
     /// Order stage.
-    fn order(&mut self, packet: &Packet) -> Arrival {
+    fn order(&mut self, packet: &Packet) -> Numbered {
         let judged = |last| arrival(Numbering::InOrder, last, packet.sequence);
         let at = self.origin(packet.origin);
         judged(self.last.access(self.packets, at, |last| judged(last).1)).0
@@ -167,7 +167,7 @@ impl Pipeline {
 
     /// The stages that have the state of locks.
     fn decide(&mut self, packet: &Packet) -> (Decision, u8) {
-        let at = Place {
+        let at = UnitOffset {
             unit: (packet.lock / BYTES_A_UNIT) as usize,
             offset: (packet.lock % BYTES_A_UNIT) as usize,
         };
@@ -203,7 +203,7 @@ impl Pipeline {
     }
 
     /// Check stage: whether the packet is valid, and whether it was counted as a shared request.
-    fn check(&mut self, packet: &Packet, at: Place, is_open: bool) -> (bool, bool) {
+    fn check(&mut self, packet: &Packet, at: UnitOffset, is_open: bool) -> (bool, bool) {
         let is_shared = packet.kind == Kind::Acquire && packet.mode == Mode::Shared;
         let counts = is_shared && packet.tries == 0 && is_open;
         let agrees = |count| packet.old_mode != Mode::Shared || packet.incarnation == count;
@@ -236,7 +236,7 @@ impl Pipeline {
     }
 
     /// MID stage: machine of the agent after the packet.
-    fn mid(&mut self, packet: &Packet, at: Place, is_valid: bool, was_held: bool) -> u8 {
+    fn mid(&mut self, packet: &Packet, at: UnitOffset, is_valid: bool, was_held: bool) -> u8 {
         let new = match packet.kind {
             Kind::Acquire if !was_held => Some(packet.who.machine),
             Kind::Grant if moves_agent(packet) && is_valid => Some(packet.who.machine),
@@ -302,7 +302,7 @@ mod tests {
     fn bytes_of_locks_are_split_among_units() {
         let mut bytes = Bytes::new("machine", BYTES_A_UNIT + 1);
         assert_eq!(bytes.0.len(), 2);
-        let last = Place { unit: 1, offset: 0 };
+        let last = UnitOffset { unit: 1, offset: 0 };
         assert_eq!(bytes.access(1, last, |_| 9), 0);
         assert_eq!(bytes.access(2, last, |old| old), 9);
     }

@@ -5,8 +5,8 @@
 //! ([`super::Decider::recover`]), and the pools go on ([`super::AgentPool::recover`]), in a new
 //! epoch: packets of earlier ones are dropped.
 //!
-//! Locks of the dead are over only when the switch filters their packets, and when nothing that they
-//! do under a lock has an effect any more: the caller sees to that.
+//! Locks of the dead are over only when the switch filters their packets, and when nothing that
+//! they do under a lock has an effect any more: the caller sees to that.
 
 use std::collections::{BTreeMap, BTreeSet};
 

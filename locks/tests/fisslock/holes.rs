@@ -51,7 +51,8 @@ fn a_late_grant_is_not_taken_for_that_of_the_next_attempt() {
     }
 }
 
-/// (b) Two tasks of one machine ask at once, and one gives up before the grant of the other arrives.
+/// (b) Two tasks of one machine ask at once, and one gives up before the grant of the other
+/// arrives.
 fn overlap(rules: Rules) -> Table {
     let mut table = Table::small(3, rules);
     table.ask(1, 5, 0, Exclusive);

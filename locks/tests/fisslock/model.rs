@@ -1,5 +1,5 @@
-//! Random runs: tasks take and release locks over a network that loses, repeats, delays and reorders
-//! packets. A seed repeats a run.
+//! Random runs: tasks take and release locks over a network that loses, repeats, delays and
+//! reorders packets. A seed repeats a run.
 
 use lotus_locks::Mode;
 use lotus_locks::fisslock::decider::Metadata;

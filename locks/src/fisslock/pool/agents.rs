@@ -1,6 +1,6 @@
 //! Agents that come to a machine and leave it.
 
-use super::super::agent::{Agent, Next};
+use super::super::agent::{Agent, NextOwner};
 use super::super::packet::{Kind, Packet, Participant};
 use super::super::rules::Preference;
 use super::{AGENT_CORE, AgentPool, Effects, Hosted, Parked};
@@ -94,12 +94,12 @@ impl AgentPool {
         let (next, agent) = (agent.next(), agent.clone());
         let (old_mode, incarnation) = (agent.mode, agent.incarnation);
         let packet = match next {
-            Next::Stays => return,
-            Next::Free => {
+            NextOwner::Stays => return,
+            NextOwner::Free => {
                 let nobody = Participant { machine: self.machine, task: 0, nonce: 0 };
                 Packet::new(Kind::Free, lock, nobody, old_mode)
             }
-            Next::Moves(first, carried) => {
+            NextOwner::Moves(first, carried) => {
                 let packet = Packet::new(Kind::Grant, lock, first.who, first.mode);
                 Packet { agent: Some(carried), ..packet }
             }
@@ -114,11 +114,18 @@ impl AgentPool {
         }
     }
 
+    /// Whether the agent of a lock is about to leave by the packet of that number.
+    fn leaves_by(&self, lock: u32, number: u32) -> bool {
+        match self.hosted.get(&lock) {
+            Some(Hosted::Leaving { sequence, .. }) => *sequence == number,
+            _ => false,
+        }
+    }
+
     /// The switch has let an agent go, by the packet of that number. What waited for the agent is
     /// sent after it.
     pub(super) fn left(&mut self, lock: u32, sequence: u32, now: u64, out: &mut Effects) {
-        let is_it = |hosted: &Hosted| matches!(hosted, Hosted::Leaving { sequence: number, .. } if *number == sequence);
-        if !self.hosted.get(&lock).is_some_and(is_it) {
+        if !self.leaves_by(lock, sequence) {
             return;
         }
         if let Some(Hosted::Leaving { parked, .. }) = self.hosted.remove(&lock) {
@@ -135,8 +142,7 @@ impl AgentPool {
             return;
         }
         let lock = answer.lock;
-        let is_it = |hosted: &Hosted| matches!(hosted, Hosted::Leaving { sequence, .. } if *sequence == answer.sequence);
-        if !self.hosted.get(&lock).is_some_and(is_it) {
+        if !self.leaves_by(lock, answer.sequence) {
             return;
         }
         if let Some(Hosted::Leaving { mut agent, parked, .. }) = self.hosted.remove(&lock) {

@@ -1,7 +1,7 @@
 //! Packets that arrive at a machine.
 //!
-//! A packet is acknowledged to its origin when it has its effect here, with two exceptions. One that
-//! is sent on because the agent is absent, or that waits for it, is acknowledged at once: this
+//! A packet is acknowledged to its origin when it has its effect here, with two exceptions. One
+//! that is sent on because the agent is absent, or that waits for it, is acknowledged at once: this
 //! machine repeats it from then on. A shared grant of the switch that waits for an agent is
 //! acknowledged when the agent has counted it, so that no machine has more than one under way.
 

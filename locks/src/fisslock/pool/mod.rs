@@ -13,7 +13,7 @@ mod arrivals;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::agent::{Agent, Asked};
+use super::agent::{Admission, Agent};
 use super::channel::{Inbox, Outbox};
 use super::packet::{Kind, Origin, Packet, Participant};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
@@ -129,8 +129,8 @@ impl AgentPool {
         }
     }
 
-    /// A task asks for a lock that it neither holds nor waits for. On the agent's machine, the agent
-    /// decides without the switch.
+    /// A task asks for a lock that it neither holds nor waits for. On the agent's machine, the
+    /// agent decides without the switch.
     pub fn acquire(&mut self, lock: u32, task: u32, mode: Mode, now: u64, out: &mut Effects) {
         let nonce = if self.rules.nonces { self.nonce.wrapping_add(1) } else { 0 };
         self.nonce = nonce;
@@ -322,7 +322,7 @@ impl AgentPool {
     /// Tells a task of the agent's answer, through the switch if it is on another machine.
     fn asked(
         &mut self,
-        asked: Asked,
+        asked: Admission,
         lock: u32,
         who: Participant,
         mode: Mode,
@@ -330,13 +330,13 @@ impl AgentPool {
         out: &mut Effects,
     ) {
         match asked {
-            Asked::Joins => self.grant_holder(lock, who, now, out),
-            Asked::Full => self.refuse(lock, who, mode, now, out),
+            Admission::Joins => self.grant_holder(lock, who, now, out),
+            Admission::Full => self.refuse(lock, who, mode, now, out),
             // Writers are preferred from now on: the switch has to know of one that asked here.
-            Asked::Waits if self.preference == Preference::Writers => {
+            Admission::Waits if self.preference == Preference::Writers => {
                 self.look_for_writers(lock, now, out);
             }
-            Asked::Waits => {}
+            Admission::Waits => {}
         }
     }
 
