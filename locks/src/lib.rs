@@ -8,6 +8,7 @@
 //!
 //! # What it is not
 //! The locks of LOTUS, which are tables of compute nodes: they are in `lotus-locktable`.
+//! FissLock's locks ([`fisslock`]) are the state of a switch, and have a module of their own.
 //!
 //! # Fencing
 //! The published systems take a lock from a holder that is late, and do not keep that holder from

@@ -6,8 +6,9 @@ use thiserror::Error;
 pub const UNITS: u64 = 12;
 /// Bits of a unit's registers: 560 KB.
 pub const UNIT_BITS: u64 = 560_000 * 8;
-/// Most machines: a register of the switch names one in 8 bits.
-pub const MAX_MACHINES: usize = 1 << 8;
+/// Most machines. A register of the switch names one in 8 bits; as each has one shared grant of a lock
+/// under way at most, an incarnation of 8 bits does not come round while they are fewer than 256.
+pub const MAX_MACHINES: usize = u8::MAX as usize;
 /// Most locks of one switch.
 pub const MAX_LOCKS: u64 = UNIT_BITS * 3 / 8;
 
@@ -105,10 +106,10 @@ mod tests {
         let sentence = |machines, locks| {
             Placement::new(machines, locks, Fallback::None).expect_err("too many").to_string()
         };
-        assert_eq!(sentence(257, 1), "a FissLock switch serves 1 to 256 machines, not 257");
-        assert_eq!(sentence(0, 1), "a FissLock switch serves 1 to 256 machines, not 0");
+        assert_eq!(sentence(256, 1), "a FissLock switch serves 1 to 255 machines, not 256");
+        assert_eq!(sentence(0, 1), "a FissLock switch serves 1 to 255 machines, not 0");
         assert_eq!(
-            sentence(256, 1_680_001),
+            sentence(255, 1_680_001),
             "a FissLock switch has room for 1680000 locks, not 1680001, without the fallback"
         );
     }

@@ -22,11 +22,12 @@
 //! The published rule that RELEASE frees a lock if it comes from the agent's machine has no place
 //! here: Free would have to know what MID finds later. The pipeline has the closed rules only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::UNIT_BITS;
 use super::decider::{Decision, Metadata, Numbered, arrival, route};
 use super::packet::{Kind, Origin, Packet};
+use super::recovery::Restored;
 use super::rules::{Numbering, Preference, Rules, WINDOW};
 use crate::word::Mode;
 
@@ -255,6 +256,25 @@ impl Pipeline {
         let old = self.record.access(self.packets, at, |old| written.unwrap_or(old));
         let [decision, machine] = old.to_be_bytes();
         Some((Decision::of(decision)?, machine))
+    }
+
+    /// Rewrites the switch after a recovery, as [`super::Decider::recover`] does: the control plane
+    /// writes all registers.
+    ///
+    /// # Panics
+    /// If the switch does not have one of the locks.
+    pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Restored>) {
+        let mut filtered = std::mem::take(&mut self.filtered);
+        filtered.extend(dead);
+        *self = Self { epoch, filtered, ..Self::new(self.locks, self.cores, self.preference) };
+        for (&lock, restored) in locks {
+            let state = restored.metadata();
+            let (unit, offset) = ((lock / BYTES_A_UNIT) as usize, (lock % BYTES_A_UNIT) as usize);
+            self.held.cells[lock as usize] = state.held;
+            self.shared.cells[lock as usize] = state.shared;
+            self.machine.0[unit].cells[offset] = state.machine;
+            self.incarnation.0[unit].cells[offset] = state.incarnation;
+        }
     }
 
     /// State of a lock, as the control plane reads it.

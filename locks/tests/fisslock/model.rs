@@ -4,7 +4,6 @@
 use lotus_locks::Mode;
 use lotus_locks::fisslock::decider::Metadata;
 use lotus_locks::fisslock::pool::Told;
-use lotus_locks::fisslock::recovery::restore;
 use lotus_locks::fisslock::rules::Numbering;
 use lotus_locks::fisslock::{AgentPool, Preference, Rules};
 
@@ -244,17 +243,10 @@ impl Run {
     /// Machine 0 dies, and the others recover.
     fn die(&mut self) {
         self.dead = true;
-        self.table.without_pipeline();
-        self.table.inside.retain(|(_, machine, _), _| *machine != 0);
         for (_, _, _, state) in self.tasks.iter_mut().filter(|(machine, ..)| *machine == 0) {
             *state = Task::Done;
         }
-        let reports: Vec<_> = self.table.pools[1..].iter().map(AgentPool::report).collect();
-        let locks = restore(&reports);
-        self.table.decider.recover(1, &[0], &locks);
-        for machine in 1..self.plan.machines {
-            self.table.with(machine, |pool, now, out| pool.recover(1, &locks, now, out));
-        }
+        self.table.recover(0);
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use lotus_locks::Mode;
 use lotus_locks::fisslock::packet::{Kind, Packet};
 use lotus_locks::fisslock::pool::{Effects, Told};
+use lotus_locks::fisslock::recovery::restore;
 use lotus_locks::fisslock::{AgentPool, Decider, Pipeline, Preference, Rules};
 
 /// Nanoseconds after which machines repeat packets.
@@ -136,9 +137,21 @@ impl Table {
         self.with(machine, |pool, now, out| pool.receive(flying.packet, now, out));
     }
 
-    /// Forgets the pipeline, which has no recovery.
-    pub fn without_pipeline(&mut self) {
-        self.pipeline = None;
+    /// Recovers from the death of a machine (S1 to S3).
+    pub fn recover(&mut self, dead: u8) {
+        let survivors = |machine: &u8| *machine != dead;
+        let machines = (0..self.pools.len() as u8).filter(survivors);
+        let report = |machine: u8| self.pools[usize::from(machine)].report();
+        let reports: Vec<_> = machines.clone().map(report).collect();
+        let locks = restore(&reports);
+        self.inside.retain(|(_, machine, _), _| *machine != dead);
+        self.decider.recover(1, &[dead], &locks);
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.recover(1, &[dead], &locks);
+        }
+        for machine in machines {
+            self.with(machine, |pool, now, out| pool.recover(1, &locks, now, out));
+        }
     }
 
     /// Takes the packets that match out of the network.
