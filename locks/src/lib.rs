@@ -8,6 +8,7 @@
 //!
 //! # What it is not
 //! The locks of LOTUS, which are tables of compute nodes: they are in `lotus-locktable`.
+//! FissLock's locks ([`fisslock`]) are the state of a switch, and have a module of their own.
 //!
 //! # Fencing
 //! The published systems take a lock from a holder that is late, and do not keep that holder from
@@ -26,6 +27,7 @@
 //! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
 //! | `systems` | the lock systems |
+//! | `fisslock` | a lock service of a switch and machines; apart from the others |
 //! | `contract` | the trait of a lock system; names of requests, places of locks, membership |
 //! | `reset` | decisions of the quiescing reset |
 //! | `word` | bit layouts, and what a word says to whoever finds it |
@@ -34,6 +36,7 @@
 
 mod client;
 mod contract;
+pub mod fisslock;
 #[cfg(feature = "sabotage")]
 pub mod ideal;
 pub mod local;

@@ -33,7 +33,10 @@ const FLOORS: [(&str, &[&str]); 8] = [
     ),
     (
         "locks",
-        &["trial", "ideal", "service", "local", "client", "systems", "contract", "reset", "word"],
+        &[
+            "trial", "ideal", "service", "local", "client", "systems", "fisslock", "contract",
+            "reset", "word",
+        ],
     ),
     ("sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
     (

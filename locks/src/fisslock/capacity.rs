@@ -1,0 +1,124 @@
+//! Locks that a switch has room for, and the place of each lock.
+
+use thiserror::Error;
+
+/// Match-action units of the switch's ingress pipeline (FissLock §7.2).
+pub const UNITS: u64 = 12;
+/// Bits of a unit's registers: 560 KB.
+pub const UNIT_BITS: u64 = 560_000 * 8;
+/// Most machines. A register of the switch names one in 8 bits; as each has at most one shared grant
+/// of a lock under way, an incarnation of 8 bits does not come round while they are fewer than 256.
+pub const MAX_MACHINES: usize = u8::MAX as usize;
+/// Most locks of one switch.
+pub const MAX_LOCKS: u64 = UNIT_BITS * 3 / 8;
+
+const _: () = assert!(units(MAX_LOCKS) == UNITS && units(MAX_LOCKS + 1) > UNITS);
+
+/// Match-action units that the decider of `locks` locks takes: two arrays of a bit a lock, two of a
+/// byte, and four units of control (FissLock §7.2).
+pub const fn units(locks: u64) -> u64 {
+    2 * locks.div_ceil(UNIT_BITS) + 2 * (8 * locks).div_ceil(UNIT_BITS) + 4
+}
+
+/// Treatment of locks beyond the switch's capacity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallback {
+    /// There may be none.
+    None,
+    /// They are managed by the machines, each of a part (ParLock, FissLock §6).
+    ParLock,
+}
+
+/// Place that decides on grants of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Home {
+    /// The switch.
+    Switch,
+    /// A lock manager on that machine.
+    Machine(u8),
+}
+
+/// Machines and locks that a switch serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    machines: usize,
+    locks: u64,
+}
+
+/// Reason for which a switch cannot serve what it was asked to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum CapacityError {
+    /// A machine has no number.
+    #[error("a FissLock switch serves 1 to {MAX_MACHINES} machines, not {0}")]
+    Machines(usize),
+    /// There is no room for the locks, and no fallback.
+    #[error("a FissLock switch has room for {MAX_LOCKS} locks, not {0}, without the fallback")]
+    Locks(u64),
+}
+
+impl Placement {
+    /// A switch for `machines` machines and `locks` locks.
+    pub const fn new(
+        machines: usize,
+        locks: u64,
+        fallback: Fallback,
+    ) -> Result<Self, CapacityError> {
+        if machines == 0 || machines > MAX_MACHINES {
+            return Err(CapacityError::Machines(machines));
+        }
+        if locks > MAX_LOCKS && matches!(fallback, Fallback::None) {
+            return Err(CapacityError::Locks(locks));
+        }
+        Ok(Self { machines, locks })
+    }
+
+    /// Number of locks whose state is in the switch's registers.
+    pub fn on_switch(self) -> u32 {
+        self.locks.min(MAX_LOCKS) as u32
+    }
+
+    /// Place of a lock.
+    pub fn home(self, lock: u32) -> Home {
+        if lock < self.on_switch() {
+            return Home::Switch;
+        }
+        Home::Machine((lock as usize % self.machines) as u8)
+    }
+}
+
+#[cfg(all(test, not(lotus_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twelve_units_hold_1_68_million_locks() {
+        assert_eq!(MAX_LOCKS, 1_680_000);
+        let table = [(1, 8), (560_000, 8), (560_001, 10), (1_000_000, 10), (1_680_000, 12)];
+        for (locks, expected) in table {
+            assert_eq!(units(locks), expected, "{locks} locks");
+        }
+        assert_eq!(units(1_680_001), 14);
+    }
+
+    #[test]
+    fn what_a_switch_cannot_serve_is_refused_in_a_sentence() {
+        let sentence = |machines, locks| {
+            Placement::new(machines, locks, Fallback::None).expect_err("too many").to_string()
+        };
+        assert_eq!(sentence(256, 1), "a FissLock switch serves 1 to 255 machines, not 256");
+        assert_eq!(sentence(0, 1), "a FissLock switch serves 1 to 255 machines, not 0");
+        assert_eq!(
+            sentence(255, 1_680_001),
+            "a FissLock switch has room for 1680000 locks, not 1680001, without the fallback"
+        );
+    }
+
+    #[test]
+    fn locks_beyond_the_capacity_are_on_machines() {
+        let placement = Placement::new(8, 10_000_000, Fallback::ParLock).expect("a fallback");
+        assert_eq!(placement.on_switch(), 1_680_000);
+        assert_eq!(placement.home(1_679_999), Home::Switch);
+        assert_eq!(placement.home(1_680_003), Home::Machine(3));
+    }
+}
