@@ -6,8 +6,9 @@ use thiserror::Error;
 pub const UNITS: u64 = 12;
 /// Bits of a unit's registers: 560 KB.
 pub const UNIT_BITS: u64 = 560_000 * 8;
-/// Most machines. A register of the switch names one in 8 bits; as each has at most one shared grant
-/// of a lock under way, an incarnation of 8 bits does not come round while they are fewer than 256.
+/// Most machines. A register of the switch names one in 8 bits. Each machine has at most one shared
+/// grant of a lock under way, so an incarnation of 8 bits does not come round while there are fewer
+/// than 256.
 pub const MAX_MACHINES: usize = u8::MAX as usize;
 /// Most locks of one switch.
 pub const MAX_LOCKS: u64 = UNIT_BITS * 3 / 8;
