@@ -24,6 +24,7 @@
 //! | `trial` | load and judges, for tests and simulation |
 //! | `ideal` | the traffic of a lock without exclusion, for a bound; a feature |
 //! | `service` | locks of transactions, on a client |
+//! | `locker` | locks by number, wherever their state is |
 //! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
 //! | `systems` | the lock systems |
@@ -40,6 +41,7 @@ pub mod fisslock;
 #[cfg(feature = "sabotage")]
 pub mod ideal;
 pub mod local;
+mod locker;
 pub mod reset;
 mod service;
 pub mod systems;
@@ -54,5 +56,6 @@ pub use contract::{
     Peers, PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
     WideVerb,
 };
+pub use locker::{Locker, Words};
 pub use service::{MemoryLocks, ObjectOf};
 pub use word::Mode;

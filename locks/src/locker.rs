@@ -1,0 +1,84 @@
+//! Locks by number, behind one interface: for loads that run on any of them.
+//!
+//! A [`Locker`] is one lane's use of locks that are numbered from 0, wherever their state is: in
+//! words of a memory node ([`Words`]), at a server, or at a switch.
+
+use std::future::Future;
+
+use crate::client::{Limits, Wait};
+use crate::contract::{Counts, LockSpace, NotHeld};
+use crate::local::Access;
+use crate::word::Mode;
+
+/// One lane's use of numbered locks. Clones are the same lane's.
+pub trait Locker: Clone + 'static {
+    /// A lock that is held. It is released by [`Locker::release`], or when it is dropped.
+    type Held: 'static;
+
+    /// Acquires the lock of that number. An acquisition that is dropped holds nothing in the end.
+    ///
+    /// # Errors
+    /// [`NotHeld`]: the lock is not held, and nothing of the request keeps others from it.
+    fn acquire(
+        &self,
+        lock: u64,
+        mode: Mode,
+        wait: Wait,
+    ) -> impl Future<Output = Result<Self::Held, NotHeld>>;
+
+    /// Releases a lock. The release goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// [`NotHeld::Reset`]: the lock was no longer held.
+    fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), NotHeld>>;
+
+    /// What the lane has done so far.
+    fn counts(&self) -> Counts;
+
+    /// Waits until the lane has no request, no release and nothing left behind under way.
+    fn quiet(&self) -> impl Future<Output = ()>;
+}
+
+/// Locks in words of a memory node, by the number of their object.
+#[derive(Clone)]
+pub struct Words<A> {
+    access: A,
+    space: LockSpace,
+}
+
+impl<A: Access> Words<A> {
+    /// The locks of `space`, by the use of one lane.
+    pub const fn new(access: A, space: LockSpace) -> Self {
+        Self { access, space }
+    }
+}
+
+impl<A: Access> Locker for Words<A>
+where
+    A::Held: 'static,
+{
+    type Held = A::Held;
+
+    /// # Panics
+    /// If the space has no lock of that number.
+    fn acquire(
+        &self,
+        lock: u64,
+        mode: Mode,
+        wait: Wait,
+    ) -> impl Future<Output = Result<A::Held, NotHeld>> {
+        self.access.acquire(self.space.object(lock), mode, Limits { wait, terms: 1 })
+    }
+
+    fn release(&self, held: A::Held) -> impl Future<Output = Result<(), NotHeld>> {
+        self.access.release(held)
+    }
+
+    fn counts(&self) -> Counts {
+        self.access.client().counts()
+    }
+
+    async fn quiet(&self) {
+        self.access.client().quiet().await;
+    }
+}
