@@ -1,6 +1,6 @@
 //! The program of a machine's agent core: its packets, its clock, and recoveries.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -79,11 +79,11 @@ impl AgentProgram {
     }
 
     /// Sends and takes in packets for ever.
-    pub fn run(self) -> impl Future<Output = ()> {
+    pub async fn run(self) {
         let executor = self.inbox.lane().executor().clone();
         let (mut due, mut armed) = (Nanos::NEVER, Nanos::NEVER);
         let step = self.machine.repeat() / 2;
-        poll_fn(move |task| {
+        poll_fn(|task| {
             self.inbox.read_here();
             let now = executor.now();
             let (packets, is_due) = (self.inbox.take(), due <= now);
@@ -101,7 +101,8 @@ impl AgentProgram {
                 armed = due;
                 executor.wake_at(due, executor.current());
             }
-            Poll::Pending
+            Poll::<()>::Pending
         })
+        .await;
     }
 }

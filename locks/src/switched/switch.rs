@@ -1,7 +1,7 @@
 //! The switch as a program: the pipeline for packets, and its control plane for recoveries.
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -113,8 +113,8 @@ impl SwitchProgram {
     }
 
     /// Processes packets for ever.
-    pub fn run(self) -> impl Future<Output = ()> {
-        poll_fn(move |_| {
+    pub async fn run(self) {
+        poll_fn(|_| {
             self.inbox.read_here();
             for packet in self.inbox.take() {
                 let routed = self.state.borrow_mut().process(&packet);
@@ -124,8 +124,9 @@ impl SwitchProgram {
                     }
                 }
             }
-            Poll::Pending
+            Poll::<()>::Pending
         })
+        .await;
     }
 }
 
