@@ -10,3 +10,4 @@ mod load;
 mod losses;
 
 mod lossy;
+mod one;
