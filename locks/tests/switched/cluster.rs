@@ -40,6 +40,9 @@ pub fn life_of(machine: u8) -> Claimant {
     Claimant::new(machine, 1)
 }
 
+/// What a lane of a machine has done.
+type Report = (u8, Done);
+
 /// A cluster that runs.
 pub struct Cluster<M: Machines> {
     pub plan: Plan,
@@ -53,7 +56,8 @@ pub struct Cluster<M: Machines> {
     clients: Vec<(u8, M::Core)>,
     /// Closed at the end.
     is_over: (Sender<()>, Receiver<()>),
-    reports: (Sender<(u8, Done)>, Receiver<(u8, Done)>),
+    reporter: Sender<Report>,
+    reports: Receiver<Report>,
 }
 
 impl<M: Machines> Cluster<M> {
@@ -64,6 +68,7 @@ impl<M: Machines> Cluster<M> {
         let places = Places::new(at(SWITCH), all, plan.locks).expect("the switch serves them");
         machines.fabric().register(MEMORY, REGION, 4096, Rights::ALL).expect("there is room");
         let machine = |number| Arc::new(Machine::new(number, &places, options));
+        let (reporter, reports) = async_channel::unbounded();
         let mut cluster = Self {
             plan,
             options,
@@ -73,7 +78,8 @@ impl<M: Machines> Cluster<M> {
             serving: Vec::new(),
             clients: Vec::new(),
             is_over: async_channel::bounded(1),
-            reports: async_channel::unbounded(),
+            reporter,
+            reports,
         };
         cluster.start_switch(machines, Start::First);
         (0..plan.machines as u8).for_each(|number| cluster.start_agent(machines, number));
@@ -124,7 +130,7 @@ impl<M: Machines> Cluster<M> {
         let node = node_of(number);
         let (plan, referee) = (self.plan, Arc::clone(&self.referee));
         let machine = Arc::clone(&self.machines[usize::from(number)]);
-        let (fabric, done) = (machines.fabric(), self.reports.0.clone());
+        let (fabric, done) = (machines.fabric(), self.reporter.clone());
         let program: Program = Box::new(move |executor| {
             let lane = open(executor, &*fabric, Endpoint { node, lane: LaneId(LANES + lane) });
             let locker = SwitchedLocker::new(machine, executor.handle().clone());
@@ -161,15 +167,15 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Reports of lanes that have ended.
-    pub const fn reports(&self) -> &Receiver<(u8, Done)> {
-        &self.reports.1
+    pub const fn reports(&self) -> &Receiver<Report> {
+        &self.reports
     }
 
     /// Waits for the reports of all lanes.
     pub fn wait(&self, machines: &M) -> Done {
         let mut sum = Done::default();
         for _ in 0..self.clients.len() {
-            let Some((_, Done { entered, refused })) = machines.wait(&self.reports.1) else {
+            let Some((_, Done { entered, refused })) = machines.wait(&self.reports) else {
                 self.referee.violate("the clients do not end".to_owned());
                 break;
             };
