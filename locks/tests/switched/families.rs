@@ -13,6 +13,7 @@ use lotus_locks::switched::Options;
 
 use super::cluster::{Cluster, SWITCH, nodes};
 use super::load::{Done, Plan};
+use super::losses;
 use super::lossy::Lossy;
 
 /// Seeds of each family in simulation, if the environment does not say.
@@ -141,14 +142,35 @@ fn sockets(nodes: u16) -> TcpFabric {
     fabric.expect("loopback has free ports")
 }
 
+/// Recoveries one after another, in which nobody is lost, while threads take locks.
+#[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
+fn recovering_threads<F: Fabric + Clone + 'static>(ground: &str, fabric: impl Fn(u16) -> F) {
+    let plan = Plan { rounds: 40, ..on_threads(Plan::SMALL.mixed()) };
+    let env = Env::real(1);
+    let fabric = Lossy { fabric: fabric(nodes(&plan)), env: env.clone() };
+    let machines = Threads::over(fabric, env);
+    let mut cluster = Cluster::start(&machines, plan, REAL);
+    let (is_enough, count) = losses::start_recovering(&mut cluster, &machines);
+    let done = cluster.wait(&machines);
+    is_enough.close();
+    let count = machines.wait(&count).expect("the coordinator ends");
+    assert!(count > 0, "{ground}: no recovery is finished");
+    let living: Vec<_> = (0..plan.machines as u8).collect();
+    let violations = cluster.finish(&machines, &living);
+    println!("{ground}: {} held, {count} recoveries", done.entered);
+    assert!(violations.is_empty(), "{ground}: {violations:#?}");
+}
+
 #[test]
 fn threads_of_one_process_keep_the_promises() {
     threads("local", LocalFabric::new, 1);
     lossy_threads("local", LocalFabric::new);
+    recovering_threads("local", LocalFabric::new);
 }
 
 #[test]
 fn machines_behind_sockets_keep_the_promises() {
     threads("tcp", sockets, 1);
     lossy_threads("tcp", sockets);
+    recovering_threads("tcp", sockets);
 }

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_channel::{Receiver, Sender};
 use lotus_fabric::env::SmallRng;
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
+use lotus_fabric::machines::Machines;
 use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::sim::{
     Config, Fault, Limits, MemoryFate, Profile, Rates, SimFabric, SimMachines, Stop, World,
@@ -160,6 +162,37 @@ fn start_coordinator(
         executor.handle().spawn(coordinator.run(losses));
     });
     counted
+}
+
+/// Starts a core that recovers again and again, although nobody is lost, until the first of these
+/// is closed; then the other one has the number of recoveries that were finished.
+pub fn start_recovering<M: Machines>(
+    cluster: &mut Cluster<M>,
+    machines: &M,
+) -> (Sender<()>, Receiver<u32>) {
+    let ((enough, is_enough), (count, counted)) =
+        (async_channel::bounded(1), async_channel::bounded(1));
+    let (places, referee) = (cluster.places.clone(), Arc::clone(&cluster.referee));
+    let (fabric, all) = (machines.fabric(), 0..cluster.plan.machines as u8);
+    cluster.serve(machines, MEMORY, "coordinator", move |executor: &mut Executor| {
+        let rpc = Rpc::new(open(executor, &*fabric, Endpoint { node: MEMORY, lane: LaneId(0) }));
+        let timer = executor.handle().clone();
+        let survivors: Vec<_> = all.collect();
+        executor.handle().spawn(async move {
+            let patience = Patience::constant(Duration::from_millis(5), 1_000);
+            let (mut epoch, mut finished) = (0, 0);
+            while !is_enough.is_closed() {
+                epoch += 1;
+                match recover(&rpc, &places, epoch, &survivors, patience).await {
+                    Ok(()) => finished += 1,
+                    Err(why) => referee.violate(format!("a recovery fails: {why}")),
+                }
+                timer.sleep(Duration::from_millis(2)).await;
+            }
+            count.send(finished).await.expect("it is awaited");
+        });
+    });
+    (enough, counted)
 }
 
 /// Lanes of machines that are lost report nothing.
