@@ -17,8 +17,8 @@
 //!
 //! # Rooms
 //! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `locks`, load
-//! on a lock system alone; `lanes`, the clients of both; `drive`; `engines` and `workloads`, side
-//! by side; `judge`; `contract`. Each imports only from those below it.
+//! on a lock system alone; `lanes`, the clients of both; `drive`; `traces`, transactions as the
+//! locks that they take; `engines` and `workloads`, side by side; `judge`; `contract`. Each imports only from those below it.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod judge;
 pub mod lanes;
 pub mod locks;
 mod reports;
+pub mod traces;
 mod workloads;
 
 pub use contract::engine::{AbortReason, TxnError};

@@ -48,6 +48,7 @@ const FLOORS: [(&str, &[&str]); 8] = [
             "locks",
             "lanes",
             "drive",
+            "traces",
             "engines",
             "workloads",
             "judge",
