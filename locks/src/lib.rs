@@ -24,6 +24,7 @@
 //! | `trial` | load and judges, for tests and simulation |
 //! | `ideal` | the traffic of a lock without exclusion, for a bound; a feature |
 //! | `service` | locks of transactions, on a client |
+//! | `servers` | locks kept by servers: tables of nodes, and clients that ask them |
 //! | `locker` | locks by number, wherever their state is |
 //! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
@@ -43,6 +44,7 @@ pub mod ideal;
 pub mod local;
 mod locker;
 pub mod reset;
+pub mod servers;
 mod service;
 pub mod systems;
 pub mod trial;
