@@ -9,7 +9,7 @@ use super::placement::{Placement, SharedTable};
 use super::queue::Order;
 use super::table::LockTable;
 
-/// A lock service: locks whose state is not in words of a memory node.
+/// A lock service. The state of its locks is not in words of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kept {
     /// A node with eight cores, and a queue for each lock (FissLock §2.2, SrvLock).
@@ -110,7 +110,7 @@ impl Layout {
         }
     }
 
-    /// Number of locks that somebody holds or waits for.
+    /// Number of locks that are held or waited for.
     pub fn used(&self) -> usize {
         self.tables.iter().map(SharedTable::used).sum()
     }

@@ -11,7 +11,7 @@ use lotus_fabric::ids::Endpoint;
 use lotus_fabric::rpc::Rpc;
 
 use super::core::{TO_CLIENT, TO_SERVER, tell};
-use super::name::{Answer, Ask, Asker, Attempt};
+use super::name::{Answer, Ask, Asker, RequestName};
 use super::placement::{Placement, SharedTable};
 use super::wire;
 use crate::client::Wait;
@@ -50,7 +50,7 @@ struct Core {
     me: Member,
     peers: Rc<dyn Peers>,
     servers: Servers,
-    slots: RefCell<Vec<Slot>>,
+    slots: RefCell<Vec<AskSlot>>,
     free: RefCell<Vec<u16>>,
     counts: Cell<Counts>,
     is_expelled: Cell<bool>,
@@ -58,7 +58,7 @@ struct Core {
 
 /// A slot, and its last request.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct AskSlot {
     number: u64,
     said: Option<Answer>,
     task: Option<TaskId>,
@@ -72,7 +72,7 @@ pub struct ServerHeld {
 /// A request that has begun. If it is dropped before it has ended, it leaves in the background.
 struct Request {
     core: Rc<Core>,
-    attempt: Attempt,
+    attempt: RequestName,
     has_ended: bool,
 }
 
@@ -170,18 +170,18 @@ impl Core {
             Some(index) => index,
             None if slots.len() == usize::from(Waiter::SLOTS) => return None,
             None => {
-                slots.push(Slot { number: 0, said: None, task: None });
+                slots.push(AskSlot { number: 0, said: None, task: None });
                 slots.len() as u16 - 1
             }
         };
         let slot = &mut slots[usize::from(index)];
-        *slot = Slot { number: slot.number + 1, said: None, task: None };
+        *slot = AskSlot { number: slot.number + 1, said: None, task: None };
         let asker = Asker::new(self.me.life, self.rpc.lane().at().lane.0, index);
-        let attempt = Attempt { asker, number: slot.number, lock };
+        let attempt = RequestName { asker, number: slot.number, lock };
         Some(Request { core: Rc::clone(self), attempt, has_ended: false })
     }
 
-    fn free(&self, attempt: Attempt) {
+    fn free(&self, attempt: RequestName) {
         self.free.borrow_mut().push(attempt.asker.slot());
     }
 
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    fn say(&self, attempt: Attempt, ask: Ask) {
+    fn say(&self, attempt: RequestName, ask: Ask) {
         match self.server_of(attempt.lock) {
             Ok(server) => {
                 // It is short enough.
@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// Takes in an answer, if it is for the last request of its slot.
-    fn hear(&self, to: Attempt, answer: Answer) {
+    fn hear(&self, to: RequestName, answer: Answer) {
         if to.asker.life() != self.me.life {
             return;
         }
@@ -233,7 +233,7 @@ impl Core {
     }
 
     /// What was said to a request since the last look; wakes this task at `next` or earlier.
-    fn heard(&self, attempt: Attempt, next: Nanos) -> Option<Answer> {
+    fn heard(&self, attempt: RequestName, next: Nanos) -> Option<Answer> {
         let slot = &mut self.slots.borrow_mut()[usize::from(attempt.asker.slot())];
         let said = slot.said.take();
         if said.is_none() {
@@ -245,7 +245,7 @@ impl Core {
     }
 
     /// Waits until a request has left: it was said that it leaves.
-    async fn leave(&self, attempt: Attempt) -> Result<(), NotHeld> {
+    async fn leave(&self, attempt: RequestName) -> Result<(), NotHeld> {
         let mut repeats = Repeats::new(self.executor().now());
         loop {
             match self.heard(attempt, repeats.next) {
@@ -273,7 +273,7 @@ impl Core {
 
     /// Asks once; the request has ended unless the lock is held or this fails with another error
     /// than [`NotHeld::Conflict`] and [`NotHeld::Expelled`].
-    async fn ask(&self, attempt: Attempt, mode: Mode, wait: Wait) -> Result<(), NotHeld> {
+    async fn ask(&self, attempt: RequestName, mode: Mode, wait: Wait) -> Result<(), NotHeld> {
         let until = match wait {
             Wait::No => Nanos::NEVER,
             Wait::Until(until) => until,

@@ -10,7 +10,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
-use super::name::{Answer, Asker, Attempt};
+use super::name::{Answer, Asker, RequestName};
 use super::placement::SharedTable;
 use super::wire;
 use crate::contract::Peers;
@@ -40,7 +40,7 @@ struct Core {
     /// Lives that the table may know requests of, and that were not settled at the last look.
     lives: RefCell<Vec<Claimant>>,
     /// Answers of one call, kept for their memory.
-    said: RefCell<Vec<(Attempt, Answer)>>,
+    said: RefCell<Vec<(RequestName, Answer)>>,
     is_over: Cell<bool>,
 }
 
@@ -123,7 +123,7 @@ impl Core {
         self.answer(&mut said);
     }
 
-    fn answer(&self, said: &mut Vec<(Attempt, Answer)>) {
+    fn answer(&self, said: &mut Vec<(RequestName, Answer)>) {
         for (to, answer) in said.drain(..) {
             tell(&self.rpc, &*self.peers, to, answer);
         }
@@ -131,7 +131,7 @@ impl Core {
 }
 
 /// Sends an answer to the lane that it is for.
-pub(super) fn tell(rpc: &Rpc, peers: &dyn Peers, to: Attempt, answer: Answer) {
+pub(super) fn tell(rpc: &Rpc, peers: &dyn Peers, to: RequestName, answer: Answer) {
     if let Some(lane) = lane_of(peers, to.asker) {
         // It is short enough.
         let _ = rpc.tell(lane, TO_CLIENT, &wire::encode_answer(to, answer));

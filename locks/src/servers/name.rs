@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::word::{Claimant, Mode};
 
-/// Who asks: one slot of a lane of a node, in one life of that node. A slot has one request
+/// A client's slot: one slot of a lane of a node, in one life of that node. A slot has one request
 /// outstanding at most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asker(u64);
@@ -52,8 +52,8 @@ impl fmt::Debug for Asker {
 /// Name of a request for one lock. A slot numbers its requests upwards, and begins one only when
 /// the last one has ended everywhere: when it was refused, or its leave was answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Attempt {
-    /// Who asks.
+pub struct RequestName {
+    /// The slot that asks.
     pub asker: Asker,
     /// Number among the requests of that slot.
     pub number: u64,

@@ -57,7 +57,7 @@ impl SharedTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of locks that somebody holds or waits for.
+    /// Number of locks that are held or waited for.
     pub fn used(&self) -> usize {
         self.lock().used()
     }

@@ -10,16 +10,16 @@ use crate::word::Mode;
 pub enum Order {
     /// In the order of arrival.
     Arrival,
-    /// The same, but readers pass waiting writers while readers hold the lock: each writer is passed
-    /// by so many at most (DSLR §6.4 has 10).
+    /// The same, but readers pass waiting writers while readers hold the lock: each writer is
+    /// passed by so many at most (DSLR §6.4 has 10).
     ReadersPass(u32),
-    /// Nobody waits: who does not have the lock at once is refused.
+    /// No request waits: one that does not have the lock at once is refused.
     NoQueue,
 }
 
 /// A request that holds the lock, or waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct Standing {
     pub(super) asker: Asker,
     pub(super) is_reader: bool,
     /// Number of readers that have passed it.
@@ -37,8 +37,8 @@ pub(super) enum Entry {
 /// Holders and waiters of one lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct LockQueue {
-    holders: Vec<Place>,
-    waiting: VecDeque<Place>,
+    holders: Vec<Standing>,
+    waiting: VecDeque<Standing>,
 }
 
 impl LockQueue {
@@ -57,7 +57,7 @@ impl LockQueue {
 
     /// Takes in a request that is not here yet.
     pub(super) fn enter(&mut self, asker: Asker, mode: Mode, waits: bool, order: Order) -> Entry {
-        self.waiting.push_back(Place { asker, is_reader: mode == Mode::Shared, passed: 0 });
+        self.waiting.push_back(Standing { asker, is_reader: mode == Mode::Shared, passed: 0 });
         let mut is_held = false;
         self.promote(order, |granted| is_held |= granted == asker);
         if is_held {
@@ -70,7 +70,8 @@ impl LockQueue {
         Entry::Refused
     }
 
-    /// Takes a request out, and calls `granted` for each that holds the lock then and did not before.
+    /// Takes a request out, and calls `granted` for each that holds the lock then and did not
+    /// before.
     pub(super) fn leave(&mut self, asker: Asker, order: Order, granted: impl FnMut(Asker)) {
         self.holders.retain(|place| place.asker != asker);
         self.waiting.retain(|place| place.asker != asker);
@@ -78,14 +79,14 @@ impl LockQueue {
     }
 
     /// Whether a request may hold the lock beside those that hold it.
-    fn fits(&self, place: &Place) -> bool {
+    fn fits(&self, place: &Standing) -> bool {
         match self.holders.first() {
             None => true,
             Some(holder) => holder.is_reader && place.is_reader,
         }
     }
 
-    /// Grants the lock to those whose turn it is.
+    /// Grants the lock to the next in turn.
     fn promote(&mut self, order: Order, mut granted: impl FnMut(Asker)) {
         while let Some(next) = self.waiting.front().copied().filter(|next| self.fits(next)) {
             self.waiting.pop_front();

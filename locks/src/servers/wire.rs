@@ -1,7 +1,7 @@
 //! Messages between clients and servers: what is said (a byte), asker, number and lock (8 bytes
 //! each, little-endian).
 
-use super::name::{Answer, Ask, Asker, Attempt};
+use super::name::{Answer, Ask, Asker, RequestName};
 use crate::word::Mode;
 
 /// Bytes of a message.
@@ -25,22 +25,22 @@ const fn acquire(mode: Mode, waits: bool) -> Ask {
     Ask::Acquire { mode, waits }
 }
 
-pub(super) fn encode_ask(attempt: Attempt, ask: Ask) -> Bytes {
+pub(super) fn encode_ask(attempt: RequestName, ask: Ask) -> Bytes {
     encode(attempt, code(&ASKS, &ask))
 }
 
-pub(super) fn encode_answer(attempt: Attempt, answer: Answer) -> Bytes {
+pub(super) fn encode_answer(attempt: RequestName, answer: Answer) -> Bytes {
     encode(attempt, code(&ANSWERS, &answer))
 }
 
 /// What a client asks; `None` for other bytes.
-pub(super) fn decode_ask(bytes: &[u8]) -> Option<(Attempt, Ask)> {
+pub(super) fn decode_ask(bytes: &[u8]) -> Option<(RequestName, Ask)> {
     let (attempt, code) = decode(bytes)?;
     Some((attempt, *ASKS.get(usize::from(code))?))
 }
 
 /// What a server answers; `None` for other bytes.
-pub(super) fn decode_answer(bytes: &[u8]) -> Option<(Attempt, Answer)> {
+pub(super) fn decode_answer(bytes: &[u8]) -> Option<(RequestName, Answer)> {
     let (attempt, code) = decode(bytes)?;
     Some((attempt, *ANSWERS.get(usize::from(code))?))
 }
@@ -50,7 +50,7 @@ fn code<T: PartialEq>(all: &[T], one: &T) -> u8 {
     index.expect("all are in the table") as u8
 }
 
-fn encode(attempt: Attempt, code: u8) -> Bytes {
+fn encode(attempt: RequestName, code: u8) -> Bytes {
     let mut bytes = [0; BYTES];
     let words = [attempt.asker.raw(), attempt.number, attempt.lock];
     bytes[0] = code;
@@ -60,12 +60,12 @@ fn encode(attempt: Attempt, code: u8) -> Bytes {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<(Attempt, u8)> {
+fn decode(bytes: &[u8]) -> Option<(RequestName, u8)> {
     let bytes: &Bytes = bytes.try_into().ok()?;
     let (parts, _) = bytes[1..].as_chunks::<8>();
     let &[asker, number, lock] = parts else { return None };
     let [asker, number, lock] = [asker, number, lock].map(u64::from_le_bytes);
-    Some((Attempt { asker: Asker::of(asker)?, number, lock }, bytes[0]))
+    Some((RequestName { asker: Asker::of(asker)?, number, lock }, bytes[0]))
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn what_is_said_arrives_as_it_was() {
         let asker = Asker::new(Claimant::new(3, 70_000), 5, 900);
-        let attempt = Attempt { asker, number: u64::MAX - 1, lock: 1 << 40 };
+        let attempt = RequestName { asker, number: u64::MAX - 1, lock: 1 << 40 };
         assert_eq!((asker.lane(), asker.slot(), asker.life()), (5, 900, Claimant::new(3, 70_000)));
         for ask in ASKS {
             assert_eq!(decode_ask(&encode_ask(attempt, ask)), Some((attempt, ask)));
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn other_bytes_say_nothing() {
         let asker = Asker::new(Claimant::new(0, 1), 0, 0);
-        let mut bytes = encode_ask(Attempt { asker, number: 1, lock: 2 }, Ask::Leave);
+        let mut bytes = encode_ask(RequestName { asker, number: 1, lock: 2 }, Ask::Leave);
         assert_eq!(decode_ask(&bytes[..BYTES - 1]), None);
         bytes[0] = ASKS.len() as u8;
         assert_eq!(decode_ask(&bytes), None);

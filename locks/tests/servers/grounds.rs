@@ -1,4 +1,4 @@
-//! Clients of lock services on a fabric, and judges who watch them.
+//! Clients of lock services on a fabric, and a judge of what they hold.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -111,14 +111,14 @@ pub fn simulated(seed: u64, rates: Rates) -> SimMachines {
 }
 
 /// A service, its memory and its members.
-pub struct Place {
+pub struct Service {
     pub layout: Layout,
     pub roster: Roster,
     pub referee: Arc<Referee>,
     load: Load,
 }
 
-impl Place {
+impl Service {
     pub fn new<M: Machines>(machines: &M, kept: Kept, load: Load) -> Arc<Self> {
         let bytes = (load.locks * 16).next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).expect("there is memory");
@@ -168,7 +168,7 @@ impl Place {
 }
 
 fn on<M: Machines>(machines: &M, kept: Kept, load: Load) -> Outcome {
-    let place = Place::new(machines, kept, load);
+    let place = Service::new(machines, kept, load);
     let (stop, stopped) = async_channel::bounded::<()>(1);
     let mut cores = place.serve(machines, &stopped);
     let (sender, reports) = async_channel::unbounded();
@@ -238,7 +238,7 @@ pub struct Seat {
     pub lane: Lane,
     pub client: ServerClient,
     pub member: Member,
-    pub place: Arc<Place>,
+    pub place: Arc<Service>,
 }
 
 impl Seat {

@@ -1,5 +1,5 @@
-//! Locks of servers: `table` and `model` are their tables alone, over a network that the test drives;
-//! `families` is the services on the fabrics, on the grounds of `grounds`.
+//! Locks of servers. `table` and `model` are tests of their tables alone, over a network that the
+//! test drives; `families` is the services on the fabrics, which `grounds` sets up.
 
 mod families;
 mod grounds;

@@ -3,7 +3,7 @@
 
 use lotus_fabric::env::{Env, SmallRng};
 use lotus_locks::Mode;
-use lotus_locks::servers::{Answer, Ask, Asker, Attempt, LockTable, Order};
+use lotus_locks::servers::{Answer, Ask, Asker, LockTable, Order, RequestName};
 use lotus_locks::word::Claimant;
 use rand::Rng;
 
@@ -22,21 +22,21 @@ enum Doing {
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
-    attempt: Attempt,
+struct ModelSlot {
+    attempt: RequestName,
     doing: Doing,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    Asked(Attempt, Ask),
-    Answered(Attempt, Answer),
+    Asked(RequestName, Ask),
+    Answered(RequestName, Answer),
 }
 
 /// Nodes, each with its slots; a network; servers.
 struct World {
     rng: SmallRng,
-    slots: Vec<Slot>,
+    slots: Vec<ModelSlot>,
     lives: Vec<u32>,
     /// Nodes that are dead, and not expelled yet.
     dead: Vec<bool>,
@@ -53,7 +53,7 @@ impl World {
     fn new(seed: u64, order: Order) -> Self {
         let slot = |node, slot| {
             let asker = Asker::new(Claimant::new(node, 1), 0, slot);
-            Slot { attempt: Attempt { asker, number: 0, lock: 0 }, doing: Doing::Nothing }
+            ModelSlot { attempt: RequestName { asker, number: 0, lock: 0 }, doing: Doing::Nothing }
         };
         Self {
             rng: Env::real(seed).rng(1),
@@ -81,7 +81,7 @@ impl World {
 
     /// Sends what a slot wants, once more if it has done so.
     fn repeat(&mut self, index: usize) {
-        let Slot { attempt, doing } = self.slots[index];
+        let ModelSlot { attempt, doing } = self.slots[index];
         match doing {
             Doing::Asks(mode, waits) => {
                 self.send(Message::Asked(attempt, Ask::Acquire { mode, waits }));
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, to: Attempt, answer: Answer) {
+    fn hear(&mut self, to: RequestName, answer: Answer) {
         let found = self.slots.iter().position(|slot| slot.attempt == to);
         let Some(index) = found.filter(|index| !self.is_dead(*index)) else { return };
         let slot = &mut self.slots[index];
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Nobody holds a lock beside another, as they themselves believe; the dead do as well.
+    /// No two slots hold a lock beside each other, as they themselves believe, dead nodes included.
     fn judge(&self, lock: u64) {
         let held = self.slots.iter().filter(|slot| slot.attempt.lock == lock);
         let modes: Vec<_> = held
@@ -173,8 +173,10 @@ impl World {
             if slot.attempt.asker.life() == life {
                 let next = Claimant::new(node, life.incarnation() + 1);
                 let asker = Asker::new(next, 0, slot.attempt.asker.slot());
-                *slot =
-                    Slot { attempt: Attempt { asker, number: 0, lock: 0 }, doing: Doing::Nothing };
+                *slot = ModelSlot {
+                    attempt: RequestName { asker, number: 0, lock: 0 },
+                    doing: Doing::Nothing,
+                };
             }
         }
         for server in 0..self.servers.len() {

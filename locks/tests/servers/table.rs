@@ -1,18 +1,18 @@
 //! What a table answers, request by request.
 
 use lotus_locks::Mode::{self, Exclusive, Shared, Update};
-use lotus_locks::servers::{Answer, Ask, Asker, Attempt, LockTable, Order};
+use lotus_locks::servers::{Answer, Ask, Asker, LockTable, Order, RequestName};
 use lotus_locks::word::Claimant;
 
 const LOCK: u64 = 7;
 
-fn attempt(node: u8, number: u64) -> Attempt {
+fn attempt(node: u8, number: u64) -> RequestName {
     let asker = Asker::new(Claimant::new(node, 1), 0, 0);
-    Attempt { asker, number, lock: LOCK }
+    RequestName { asker, number, lock: LOCK }
 }
 
 /// Answers to a request, by the nodes that they are for.
-fn ask(table: &mut LockTable, of: Attempt, ask: Ask) -> Vec<(u8, Answer)> {
+fn ask(table: &mut LockTable, of: RequestName, ask: Ask) -> Vec<(u8, Answer)> {
     let mut said = Vec::new();
     table.ask(of, ask, |to, answer| said.push((to.asker.life().node(), answer)));
     said
@@ -132,7 +132,7 @@ fn an_expelled_node_has_nothing_and_asks_for_nothing() {
     let mut table = LockTable::new(Order::Arrival);
     let of = |node, life, slot| {
         let asker = Asker::new(Claimant::new(node, life), 3, slot);
-        Attempt { asker, number: 1, lock: LOCK }
+        RequestName { asker, number: 1, lock: LOCK }
     };
     let writes = Ask::Acquire { mode: Exclusive, waits: true };
     for (node, slot) in [(5, 0), (5, 1), (6, 0), (5, 2)] {
