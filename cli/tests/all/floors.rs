@@ -46,6 +46,7 @@ const FLOORS: [(&str, &[&str]); 8] = [
             "reports",
             "index",
             "locks",
+            "two_phase",
             "lanes",
             "drive",
             "traces",
