@@ -1,7 +1,7 @@
 //! Machines and the switch are lost, and a coordinator recovers.
 //!
-//! The coordinator is a core of the memory node, which stands for the membership: it has somebody
-//! crash, or takes somebody who is cut off for dead, fences the lost at the memory, and recovers.
+//! The coordinator is a core of the memory node, which stands for the membership: it has nodes
+//! crash, or takes a machine that is cut off for dead, fences the lost at the memory, and recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ enum Loss {
     Switch,
     /// The switch crashes, and a machine beside it.
     Both(u8),
-    /// Nobody is lost, but a recovery begins, and another one before it is over.
+    /// No loss, but a recovery begins, and another one before it is over.
     Nobody,
 }
 
@@ -164,7 +164,7 @@ fn start_coordinator(
     counted
 }
 
-/// Starts a core that recovers again and again, although nobody is lost, until the first of these
+/// Starts a core that recovers again and again, without a loss, until the first of these
 /// is closed; then the other one has the number of recoveries that were finished.
 pub fn start_recovering<M: Machines>(
     cluster: &mut Cluster<M>,
