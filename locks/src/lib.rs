@@ -25,6 +25,7 @@
 //! | `ideal` | the traffic of a lock without exclusion, for a bound; a feature |
 //! | `service` | locks of transactions, on a client |
 //! | `switched` | FissLock over a fabric |
+//! | `servers` | locks kept by servers: tables of nodes, and clients that ask them |
 //! | `locker` | locks by number, wherever their state is |
 //! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
@@ -44,6 +45,7 @@ pub mod ideal;
 pub mod local;
 mod locker;
 pub mod reset;
+pub mod servers;
 mod service;
 pub mod switched;
 pub mod systems;

@@ -34,8 +34,8 @@ const FLOORS: [(&str, &[&str]); 8] = [
     (
         "locks",
         &[
-            "trial", "ideal", "service", "switched", "locker", "local", "client", "systems",
-            "fisslock", "contract", "reset", "word",
+            "trial", "ideal", "service", "switched", "servers", "locker", "local", "client",
+            "systems", "fisslock", "contract", "reset", "word",
         ],
     ),
     ("sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
@@ -46,6 +46,7 @@ const FLOORS: [(&str, &[&str]); 8] = [
             "reports",
             "index",
             "locks",
+            "two_phase",
             "lanes",
             "drive",
             "traces",
