@@ -7,8 +7,8 @@
 //!
 //! # Requests
 //! A request is named by its slot, its number and its lock ([`RequestName`]). Clients repeat what
-//! they ask until they are answered; a server knows the last request of each slot, so what comes twice,
-//! late or out of order changes nothing twice. A waiter that gives up says so until that is
+//! they ask until they are answered; a server knows the last request of each slot, so what comes
+//! twice, late or out of order changes nothing twice. A waiter that gives up says so until that is
 //! answered, and gets no lock that stays held.
 //!
 //! # Failures

@@ -34,8 +34,8 @@ enum Known {
 /// The locks of one server: holders, waiters, and what each slot has asked for last.
 ///
 /// Requests may come twice, late and in any order, and answers may be lost: a client repeats what
-/// it asks until it is answered. Numbers of a slot go upwards, so one number for each slot tells what
-/// is new from what has ended; there is nothing to forget until the slot's node is expelled.
+/// it asks until it is answered. Numbers of a slot go upwards, so one number for each slot tells
+/// what is new from what has ended; there is nothing to forget until the slot's node is expelled.
 #[derive(Clone, Debug)]
 pub struct LockTable {
     order: Order,
