@@ -17,8 +17,9 @@
 //!
 //! # Rooms
 //! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `locks`, load
-//! on a lock system alone; `lanes`, the clients of both; `drive`; `engines` and `workloads`, side
-//! by side; `judge`; `contract`. Each imports only from those below it.
+//! on a lock system alone; `two_phase`, transactions of a trace under one; `lanes`, the clients of
+//! all three; `drive`; `traces`, transactions as the locks that they take; `engines` and
+//! `workloads`, side by side; `judge`; `contract`. Each imports only from those below it.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,8 @@ mod judge;
 pub mod lanes;
 pub mod locks;
 mod reports;
+pub mod traces;
+pub mod two_phase;
 mod workloads;
 
 pub use contract::engine::{AbortReason, TxnError};

@@ -67,6 +67,7 @@ pub fn main() -> ExitCode {
             BenchTask::Locks(args) => bench::locks::run(args),
             BenchTask::Objects(args) => bench::objects::run(args),
             BenchTask::Tree(args) => bench::tree::run(args),
+            BenchTask::LockTrace(args) => bench::lock_trace::run(args),
         }
         .map_err(|error| error.to_string()),
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),

@@ -4,6 +4,9 @@
 //! words of a memory node ([`Words`]), at a server, or at a switch.
 
 use std::future::Future;
+use std::sync::Arc;
+
+use lotus_fabric::ids::RemoteAddr;
 
 use crate::client::{Limits, Wait};
 use crate::contract::{Counts, LockSpace, NotHeld};
@@ -26,6 +29,11 @@ pub trait Locker: Clone + 'static {
         wait: Wait,
     ) -> impl Future<Output = Result<Self::Held, NotHeld>>;
 
+    /// Whether a holder may rely on its lock still: one with a lease may have lost it.
+    fn is_valid(&self, _held: &Self::Held) -> bool {
+        true
+    }
+
     /// Releases a lock. The release goes on if the future is dropped.
     ///
     /// # Errors
@@ -39,17 +47,34 @@ pub trait Locker: Clone + 'static {
     fn quiet(&self) -> impl Future<Output = ()>;
 }
 
-/// Locks in words of a memory node, by the number of their object.
+/// Locks in words of memory nodes, by the numbers of their objects.
 #[derive(Clone)]
 pub struct Words<A> {
     access: A,
-    space: LockSpace,
+    /// Spaces of as many locks each, except for the last, which may have fewer.
+    spaces: Arc<[LockSpace]>,
 }
 
 impl<A: Access> Words<A> {
     /// The locks of `space`, by the use of one lane.
-    pub const fn new(access: A, space: LockSpace) -> Self {
-        Self { access, space }
+    pub fn new(access: A, space: LockSpace) -> Self {
+        Self { access, spaces: Arc::new([space]) }
+    }
+
+    /// The locks of several spaces, numbered one after another, by the use of one lane.
+    ///
+    /// # Panics
+    /// If there is no space, or one has another number of locks than the first and is not the last.
+    pub fn over(access: A, spaces: Arc<[LockSpace]>) -> Self {
+        let each = spaces[0].count();
+        let (last, others) = spaces.split_last().expect("there is a space");
+        assert!(others.iter().all(|space| space.count() == each) && last.count() <= each);
+        Self { access, spaces }
+    }
+
+    fn object(&self, lock: u64) -> RemoteAddr {
+        let each = self.spaces[0].count();
+        self.spaces[(lock / each) as usize].object(lock % each)
     }
 }
 
@@ -60,14 +85,18 @@ where
     type Held = A::Held;
 
     /// # Panics
-    /// If the space has no lock of that number.
+    /// If there is no lock of that number.
     fn acquire(
         &self,
         lock: u64,
         mode: Mode,
         wait: Wait,
     ) -> impl Future<Output = Result<A::Held, NotHeld>> {
-        self.access.acquire(self.space.object(lock), mode, Limits { wait, terms: 1 })
+        self.access.acquire(self.object(lock), mode, Limits { wait, terms: 1 })
+    }
+
+    fn is_valid(&self, held: &A::Held) -> bool {
+        self.access.is_valid(held)
     }
 
     fn release(&self, held: A::Held) -> impl Future<Output = Result<(), NotHeld>> {

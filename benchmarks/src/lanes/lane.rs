@@ -174,6 +174,11 @@ impl<A> Seat<A> {
         &self.course.times
     }
 
+    /// Its number among all lanes that have clients, from 0.
+    pub(crate) const fn index(&self) -> usize {
+        self.index
+    }
+
     /// Whether it is the first lane of all.
     pub(crate) fn is_first(&self) -> bool {
         self.index == 0

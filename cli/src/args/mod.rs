@@ -7,6 +7,7 @@
 mod cluster;
 pub mod common;
 mod engine;
+mod lock_trace;
 mod locks;
 #[cfg(feature = "tcp")]
 mod rows;
@@ -25,6 +26,7 @@ pub use cluster::ClusterMatrixArgs;
 #[cfg(feature = "tcp")]
 pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
 pub use common::{CommonArgs, LOCKS, RdmaArgs, SPARE_COROUTINES};
+pub use lock_trace::LockTraceArgs;
 pub use locks::{LockName, LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
 use lotus_benchmarks::config::Locks;
 use lotus_locks::systems::Kind;
@@ -364,6 +366,8 @@ pub enum BenchTask {
     Objects(ObjectsArgs),
     /// A tree on memory nodes under their locks, as Sherman has it: searches and updates.
     Tree(TreeArgs),
+    /// Transactions of TATP, TPC-C or a file, as the locks that they take, under two-phase locking.
+    LockTrace(LockTraceArgs),
 }
 
 /// A benchmark of transactions.

@@ -46,6 +46,11 @@ pub fn secs(text: &str) -> Result<f64, String> {
     within(text, |secs| (0.0..=MAX_SECS).contains(&secs), "between 0 and 86400 seconds")
 }
 
+/// Parses a time, in microseconds.
+pub fn micros(text: &str) -> Result<f64, String> {
+    within(text, |us| (0.0..=1e6).contains(&us), "between 0 and 1000000 microseconds")
+}
+
 /// Parses a positive time, in seconds.
 pub fn positive_secs(text: &str) -> Result<f64, String> {
     let allowed = |secs| secs > 0.0 && secs <= MAX_SECS;

@@ -39,6 +39,11 @@ pub(super) trait Load {
 
     fn clients(&self) -> &Clients;
 
+    /// Number of nodes that the machines must have.
+    fn nodes(&self) -> u16 {
+        self.clients().nodes()
+    }
+
     /// Faults that simulated machines meet.
     fn schedule(&self) -> Vec<Scheduled> {
         Vec::new()
@@ -73,7 +78,7 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
             Watch::start(coordinators, L::DONE, shown).map_err(|error| deploy::refused(&error))?
         }
     };
-    let (nodes, progress) = (load.clients().nodes(), &watch.progress);
+    let (nodes, progress) = (load.nodes(), &watch.progress);
     let outcome = match args.fabric {
         Fabric::Local => load.run(&Threads::new(nodes, args.seed), progress),
         Fabric::Shm => {

@@ -6,7 +6,7 @@
 //! * `repeat`: one benchmark several times;
 //! * `drive`: load on a cluster that runs already;
 //! * `locks`: load on a lock system alone; `objects`: an object store on one; `tree`: a tree under
-//!   one; `clients`: what these three share.
+//!   one; `lock_trace`: transactions of a trace under one; `clients`: what these share.
 //!
 //! Everything that can be refused is refused before the run, output paths included, so that a
 //! typing error does not cost a run.
@@ -16,6 +16,7 @@ pub mod clients;
 mod deploy;
 #[cfg(feature = "tcp")]
 mod drive;
+pub mod lock_trace;
 pub mod locks;
 pub mod memory_nodes;
 pub mod objects;

@@ -1,9 +1,9 @@
 //! Experiments with lock systems, without transactions, each a file in `cli/figures/locks`.
 //!
-//! An experiment sweeps one flag of `lotus bench locks` or `tree`, for some series, on the
-//! simulated testbed of its paper. What is published is values of its measures, multiples of one
-//! point over another, or only an order, which the file's remarks tell. They also say what bounds
-//! the points that differ: each names its busiest resource.
+//! An experiment sweeps one flag of `lotus bench locks`, `tree` or `lock-trace`, for some series,
+//! on the simulated testbed of its paper. What is published is values of its measures, multiples of
+//! one point over another, or only an order, which the file's remarks tell. They also say what
+//! bounds the points that differ: each names its busiest resource.
 //!
 //! `measures`: the quantities.
 
@@ -21,8 +21,8 @@ use super::grid::Grid;
 use super::judge::{Band, Judged, WITHIN, off, yes_no};
 use super::plot::{Line, Plot};
 use super::transactions::of_toml;
-use crate::args::{LockRunArgs, LocksArgs, TreeArgs};
-use crate::bench::{self, locks, tree};
+use crate::args::{LockRunArgs, LockTraceArgs, LocksArgs, TreeArgs};
+use crate::bench::{self, lock_trace, locks, tree};
 use measures::{Measure, Seen};
 
 macro_rules! files {
@@ -41,6 +41,8 @@ files! {
     "shiftlock-breakdown"
     "shiftlock-threshold"
     "shiftlock-failures"
+    "shiftlock-2pl"
+    "shiftlock-2pl-tatp"
     "declock-clients"
     "declock-length"
     "declock-reads"
@@ -58,11 +60,14 @@ files! {
     "dslr-multi-slot"
     "dslr-polling"
     "dslr-skew"
+    "dslr-tpcc"
+    "dslr-nodes"
 }
 
 /// Words in front of the command line of a point.
 const LOCKS: &str = "lotus bench locks";
 const TREE: &str = "lotus bench tree";
+const TRACE: &str = "lotus bench lock-trace";
 
 /// One experiment.
 #[derive(Debug, Deserialize)]
@@ -103,6 +108,7 @@ enum Bench {
     #[default]
     Locks,
     Tree,
+    LockTrace,
 }
 
 fn usual() -> Vec<Measure> {
@@ -183,19 +189,28 @@ struct TreeLine {
     args: TreeArgs,
 }
 
+/// The same of `lotus bench lock-trace`.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, args_override_self = true)]
+struct TraceLine {
+    #[command(flatten)]
+    args: LockTraceArgs,
+}
+
 /// A point, as its benchmark takes it.
 #[derive(Debug)]
 enum BenchLine {
     Locks(LocksArgs),
     Tree(TreeArgs),
+    Trace(LockTraceArgs),
 }
 
 impl BenchLine {
     /// Parses and checks the command line of a point.
     ///
     /// # Errors
-    /// The first line of the parser's message, or the sentence of [`locks::check`] or
-    /// [`tree::check`].
+    /// The first line of the parser's message, or the sentence of [`locks::check`],
+    /// [`tree::check`] or [`lock_trace::check`].
     fn parse(command: &str) -> Result<Self, String> {
         let refused = |error: clap::Error| {
             let message = error.to_string();
@@ -208,6 +223,11 @@ impl BenchLine {
             tree::check(&args).map_err(|error| error.to_string())?;
             return Ok(Self::Tree(args));
         }
+        if let Some(words) = words(TRACE) {
+            let args = TraceLine::try_parse_from(words).map_err(refused)?.args;
+            lock_trace::check(&args).map_err(|error| error.to_string())?;
+            return Ok(Self::Trace(args));
+        }
         let args =
             LockLine::try_parse_from(words(LOCKS).unwrap_or_else(|| command.split_whitespace()));
         let args = args.map_err(refused)?.args;
@@ -216,11 +236,15 @@ impl BenchLine {
     }
 
     /// # Errors
-    /// See [`locks::measure`] and [`tree::measure`].
+    /// See [`locks::measure`], [`tree::measure`] and [`lock_trace::measure`].
     fn measure(&self) -> Result<Seen, bench::Failure> {
         match self {
             Self::Locks(args) => locks::measure(args).map(Seen::from),
             Self::Tree(args) => tree::measure(args).map(Seen::from),
+            Self::Trace(args) => {
+                let (load, outcome) = lock_trace::measure(args)?;
+                Ok(Seen::of_trace(&load, outcome))
+            }
         }
     }
 
@@ -228,6 +252,7 @@ impl BenchLine {
         match self {
             Self::Locks(args) => &mut args.run,
             Self::Tree(args) => &mut args.run,
+            Self::Trace(args) => &mut args.run,
         }
     }
 
@@ -236,6 +261,7 @@ impl BenchLine {
         match self {
             Self::Locks(args) => args.run.secs,
             Self::Tree(args) => args.run.secs,
+            Self::Trace(args) => args.run.secs,
         }
     }
 }
@@ -307,6 +333,7 @@ impl LockFigure {
         let bench = match self.bench {
             Bench::Locks => LOCKS,
             Bench::Tree => TREE,
+            Bench::LockTrace => TRACE,
         };
         let words = ["--fabric sim", &self.testbed, &series.flags, &point.flags];
         format!("{bench} {}", CommandLine::of(words).typed())
@@ -566,6 +593,7 @@ mod tests {
             figure.points[0].flags += match figure.bench {
                 Bench::Locks => " --count 1000",
                 Bench::Tree => " --keys 1000",
+                Bench::LockTrace => " --subscribers 100 --warehouses 1 --exec-us 1",
             };
             let [first, again] = [(); 2].map(|()| measured(&experiment));
             for (one, other) in first.iter().zip(&again) {

@@ -219,9 +219,63 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
             &["--lock", "dslr-u", "--threads", "17"],
             "544 clients are more than a lock of dslr-u can count: at most 512",
         ),
+        (&["--lock", "spin"], "kept by servers, srvlock, parlock, rpc, traditional"),
+        (
+            &["--lock", "srvlock", "--policy", "local-prefer"],
+            "--policy is of locks of memory nodes; servers keep those of srvlock",
+        ),
+        (&["--lock", "rpc", "--queue-entries", "8"], "--queue-entries is of locks of memory"),
+        (&["--lock", "parlock", "--as-published"], "--as-published is of locks of memory nodes"),
+        (&["--lock", "rpc", "--update-ratio", "0.5"], "rpc has no update locks"),
+        (&["--lock", "srvlock", "--long-terms", "2"], "srvlock has no leases"),
+        (
+            &["--lock", "srvlock", "--failing", "0.1", "--no-audit"],
+            "only dslr and shiftlock as published go on after holders that fail",
+        ),
+        (
+            &["--lock", "parlock", "--fabric", "sim", "--lose-ms", "1", "--no-audit"],
+            "a lost node takes its locks of parlock with it",
+        ),
+        (&["--lock", "srvlock", "--fabric", "rdma"], "locks alone run on local, shm, tcp and sim"),
     ];
     for (flags, named) in cases {
         let sentence = refusal(&bench("locks", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+}
+
+#[test]
+fn nonsense_about_traces_is_named_in_one_sentence() {
+    let scratch = Scratch::new("trace");
+    let file = |name: &str, text: &str| {
+        let path = scratch.path(name);
+        fs::write(&path, text).expect("a file");
+        path
+    };
+    let wrong = file("wrong", "NEW r12 w77\nNEW x1\n");
+    let far = file("far", "NEW r134217728\n");
+    let long = file("long", &format!("NEW {}\n", "r1 ".repeat(6000)));
+    let (none, missing) = (file("none", "# nothing\n"), scratch.path("missing"));
+    let cases: &[(&[&str], &str)] = &[
+        (&[&wrong], "wrong: line 2: \"x1\" is not an operation: r12 reads, w12 writes"),
+        (&[&far], "far: line 1: \"r134217728\" names no lock: 0 to 134217727"),
+        (&[&long], "long: line 1: 18004 bytes are too long a line: at most 16384"),
+        (&[&none], "none: it has no transaction"),
+        (&[&missing], "missing cannot be read"),
+        (&["tatp", "--lock", "spin"], "there are cas, cas-rw, dslr"),
+        (&["tatp", "--subscribers", "0"], "--subscribers"),
+        (&["tpcc", "--row-locks", "0"], "--row-locks"),
+        (&["tpcc", "--exec-us", "-1"], "--exec-us"),
+        (&["tpcc", "--warehouses", "1000", "--row-locks", "1"], "locks are too many"),
+        (&["tatp", "--fabric", "rdma"], "traces run on local, shm, tcp and sim, not on rdma"),
+        (&["tatp", "--fabric", "sim", "--lose-ms", "1"], "a trace loses no compute node"),
+        (
+            &["tatp", "--lock", "drtm", "--as-published"],
+            "readers of drtm have leases, which end while transactions go on: no audit can pass",
+        ),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("lock-trace", flags));
         assert!(sentence.contains(named), "{flags:?}: {sentence}");
     }
 }
@@ -231,6 +285,7 @@ fn nonsense_about_trees_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (&["--lock", "spin"], "there are cas, cas-rw, dslr"),
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
+        (&["--lock", "srvlock"], "trees have locks of memory nodes, which srvlock has not"),
         (&["--keys", "0"], "--keys"),
         (&["--loaded", "1.5"], "--loaded"),
         (&["--update-ratio", "-1"], "--update-ratio"),

@@ -291,6 +291,45 @@ fn trees_pass_their_audit() {
     assert!(text.contains("audit                 not made"), "{text}");
 }
 
+/// Transactions of a trace under each kind of waiting, on each fabric that they run on.
+#[test]
+fn traces_pass_their_audit() {
+    let scratch = Scratch::new("lock-trace");
+    let (json, file) = (scratch.path("report.json"), scratch.path("trace"));
+    fs::write(&file, "NEW r1 w2 w3\nPAY w3\n").expect("a file");
+    let few = ["--coroutines", "4", "--json", &json];
+    let cases: &[&[&str]] = &[
+        &["tatp", "--lock", "dslr", "--subscribers", "500"],
+        &["tpcc", "--lock", "declock", "--sorted"],
+        &["tpcc", "--lock", "cas", "--warehouses", "2", "--mns", "2", "--sorted"],
+        &[&file, "--lock", "shiftlock"],
+        &[&file, "--lock", "declock", "--fabric", "shm", "--threads", "2"],
+        &["tpcc", "--lock", "declock", "--policy", "ts-pf", "--threads", "2", "--sorted"],
+        &["tpcc", "--lock", "mcs", "--row-locks", "100", "--fabric", "sim"],
+        &["tatp", "--lock", "dslr", "--as-published", "--fabric", "sim", "--busy"],
+        #[cfg(feature = "tcp")]
+        &["tatp", "--lock", "shiftlock", "--fabric", "tcp"],
+    ];
+    for flags in cases {
+        let text = bench(&[&["lock-trace"], *flags, &few].concat());
+        assert!(text.contains("audit                 passed"), "{flags:?}: {text}");
+        let report = fs::read(&json).expect("it was written");
+        let report: Value = serde_json::from_slice(&report).expect("JSON");
+        assert!(report["operations"].as_u64() > Some(0), "{report}");
+        assert_eq!(report["audit"], Value::Array(Vec::new()));
+        let kinds = report["kinds"].as_array().expect("types");
+        let of_kinds = kinds.iter().filter_map(|kind| kind["transactions"].as_u64()).sum::<u64>();
+        assert_eq!(Some(of_kinds), report["operations"].as_u64(), "{report}");
+        let mean = |name: &str| report[name]["mean_us"].as_f64().expect("a time");
+        assert!(mean("acquire") <= mean("growing"), "{report}");
+        assert!(mean("growing") <= mean("transaction"), "{report}");
+        let first = kinds[0]["kind"].as_str().expect("a name");
+        assert!(text.contains(first) && text.contains("all locks, µs"), "{text}");
+    }
+    let text = bench(&["lock-trace", "tatp", "--subscribers", "10", "--no-audit"]);
+    assert!(text.contains("audit                 not made"), "{text}");
+}
+
 /// Whatever is no result goes to the standard error, one line for each phase where no terminal is.
 #[test]
 fn load_on_locks_tells_its_phases_as_other_benchmarks_do() {

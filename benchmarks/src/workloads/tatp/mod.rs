@@ -39,14 +39,15 @@ use crate::contract::stats::Counts;
 use crate::contract::workload::{Access, Workload};
 use crate::workloads::kvs::integer_table;
 
+pub(crate) use population::Population;
 use population::{
-    ACCESS_INFO_BYTES, Facility, Forwarding, Population, START_TIMES, Subscriber, TYPES, digits,
+    ACCESS_INFO_BYTES, Facility, Forwarding, START_TIMES, Subscriber, TYPES, digits,
     forwarding_key, typed_key,
 };
 
-const SUBSCRIBER: usize = 0;
-const ACCESS_INFO: usize = 1;
-const SPECIAL_FACILITY: usize = 2;
+pub(crate) const SUBSCRIBER: usize = 0;
+pub(crate) const ACCESS_INFO: usize = 1;
+pub(crate) const SPECIAL_FACILITY: usize = 2;
 const CALL_FORWARDING: usize = 3;
 /// The path from telephone numbers to subscribers.
 const BY_NUMBER: usize = 4;
@@ -61,7 +62,7 @@ const HOURS: u8 = 24;
 
 /// The transaction types, in the order of [`MIX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum TatpProfile {
+pub(crate) enum TatpProfile {
     GetSubscriberData,
     GetNewDestination,
     GetAccessData,
@@ -98,11 +99,11 @@ pub struct Tatp {
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TatpRequest {
-    kind: TatpProfile,
-    s_id: u32,
+    pub(crate) kind: TatpProfile,
+    pub(crate) s_id: u32,
     /// Type of access information or of a special facility.
-    row_type: u8,
-    start_time: u8,
+    pub(crate) row_type: u8,
+    pub(crate) start_time: u8,
     end_time: u8,
     /// Value to write: a bit and a byte, a location, or a telephone number.
     data: u64,
@@ -126,6 +127,11 @@ impl Tatp {
         };
         let population = Population::new(subscribers, seed);
         Self { tables: [0, 1, 2, 3, 4].map(TableId), population, spread }
+    }
+
+    /// The initial rows.
+    pub(crate) const fn population(&self) -> &Population {
+        &self.population
     }
 
     /// Draws a subscriber by the specification's non-uniform distribution.

@@ -67,8 +67,8 @@ impl Deal {
 
 /// The initial rows of all tables.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Population {
-    pub(super) subscribers: u64,
+pub(crate) struct Population {
+    pub(crate) subscribers: u64,
     seed: u64,
 }
 
@@ -88,7 +88,7 @@ impl Population {
     }
 
     /// Number of rows of a table.
-    pub(super) fn rows(&self, table: usize) -> u64 {
+    pub(crate) fn rows(&self, table: usize) -> u64 {
         let owners = match table {
             SUBSCRIBER | BY_NUMBER => return self.subscribers,
             CALL_FORWARDING => self.rows(SPECIAL_FACILITY),
@@ -134,6 +134,25 @@ impl Population {
         let (owner, rank) = self.deal(table).find(row);
         let turn = self.bits(table, owner, 0);
         (owner + 1, 1 + (turn.wrapping_add(rank) % TYPES) as u8)
+    }
+
+    /// Number of the row of access information, or of the special facility, of a subscriber and a
+    /// type; `None` if there is none.
+    pub(crate) fn row_of(&self, table: usize, s_id: u64, kind: u8) -> Option<u64> {
+        let (owner, deal) = (s_id - 1, self.deal(table));
+        let turn = self.bits(table, owner, 0);
+        let is_it = |rank: &u64| turn.wrapping_add(*rank) % TYPES + 1 == u64::from(kind);
+        let rank = (0..deal.count(owner)).find(is_it)?;
+        Some(deal.total(owner) + rank)
+    }
+
+    /// The hours, up to `last`, at which calls of a facility are forwarded from the beginning on;
+    /// the facility by the number of its row.
+    pub(crate) fn starts(&self, facility: u64, last: u8) -> impl Iterator<Item = u8> + use<> {
+        let turn = self.bits(CALL_FORWARDING, facility, 0);
+        let ranks = 0..self.deal(CALL_FORWARDING).count(facility);
+        let start = move |rank| START_TIMES[(turn.wrapping_add(rank) % 3) as usize];
+        ranks.map(start).filter(move |start| *start <= last)
     }
 
     /// The record of a subscriber.
@@ -321,6 +340,32 @@ mod tests {
                 let Forwarding { end_time, .. } = Forwarding::decode(&value).expect("a record");
                 assert!((start + 1..=start + 8).contains(&end_time), "{start} to {end_time}");
             }
+        }
+    }
+
+    #[test]
+    fn rows_are_found_by_what_is_in_their_keys() {
+        for population in SIZES.map(|subscribers| Population::new(subscribers, 7)) {
+            for table in [ACCESS_INFO, SPECIAL_FACILITY] {
+                let mut rows: Vec<u64> = Vec::new();
+                for s_id in 1..=population.subscribers {
+                    for kind in 1..=TYPES as u8 {
+                        let row = population.row_of(table, s_id, kind);
+                        assert!(row.is_none_or(|row| population.typed(table, row) == (s_id, kind)));
+                        rows.extend(row);
+                    }
+                }
+                rows.sort_unstable();
+                assert!(rows.into_iter().eq(0..population.rows(table)));
+            }
+            let mut all = BTreeSet::new();
+            for row in 0..population.rows(SPECIAL_FACILITY) {
+                let (s_id, sf_type) = population.typed(SPECIAL_FACILITY, row);
+                let keys = population.starts(row, 24);
+                all.extend(keys.map(|start| forwarding_key(s_id, sf_type, start)));
+                assert!(population.starts(row, 8).all(|start| start <= 8));
+            }
+            assert!(all.iter().eq(all_rows(&population, CALL_FORWARDING).keys()));
         }
     }
 

@@ -48,10 +48,12 @@ mod tests;
 use access::Rows;
 pub use paths::Paths;
 use population::Population;
+use request::TpccProfile;
 pub use request::TpccRequest;
-use request::{Terminals, TpccProfile, Whom, Wish};
+pub(crate) use request::{NewOrder, Payment, Terminals, Whom, Wish};
 use scale::Table;
 pub use scale::{Critical, Scale};
+pub(crate) use scale::{DISTRICTS, LAST_NAMES, MAX_LINES};
 
 /// The TPC-C workload.
 #[derive(Clone, Debug)]

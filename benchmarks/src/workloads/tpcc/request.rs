@@ -37,7 +37,7 @@ const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct TpccRequest(pub(super) Wish);
+pub struct TpccRequest(pub(crate) Wish);
 
 impl TpccRequest {
     pub(super) fn kind(&self) -> TpccProfile {
@@ -52,7 +52,7 @@ impl TpccRequest {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Wish {
+pub(crate) enum Wish {
     NewOrder(NewOrder),
     Payment(Payment),
     OrderStatus(Whom),
@@ -62,8 +62,8 @@ pub(super) enum Wish {
 
 /// An order for up to [`MAX_LINES`] items.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct NewOrder {
-    pub(super) customer: u32,
+pub(crate) struct NewOrder {
+    pub(crate) customer: u32,
     lines: [Ordered; MAX_LINES],
     count: u8,
 }
@@ -76,31 +76,31 @@ impl NewOrder {
         Self { customer, lines: all, count: lines.len() as u8 }
     }
 
-    pub(super) fn lines(&self) -> &[Ordered] {
+    pub(crate) fn lines(&self) -> &[Ordered] {
         &self.lines[..usize::from(self.count)]
     }
 }
 
 /// Some pieces of one item from one warehouse. An item without a row rolls the order back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Ordered {
-    pub(super) item: u32,
-    pub(super) supplier: u32,
+pub(crate) struct Ordered {
+    pub(crate) item: u32,
+    pub(crate) supplier: u32,
     pub(super) quantity: u8,
 }
 
 /// A payment by a customer, at any district.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Payment {
-    pub(super) district: u32,
-    pub(super) whom: Whom,
+pub(crate) struct Payment {
+    pub(crate) district: u32,
+    pub(crate) whom: Whom,
     /// Amount in cents.
     pub(super) amount: i64,
 }
 
 /// Identification of a request's customer.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Whom {
+pub(crate) enum Whom {
     Number(u32),
     /// The customer with this last name that is in the middle by first name.
     Name {
@@ -111,7 +111,7 @@ pub(super) enum Whom {
 
 /// Generator of requests.
 #[derive(Clone, Debug)]
-pub(super) struct Terminals {
+pub(crate) struct Terminals {
     scale: Scale,
     last_name: NonUniform,
     customer: NonUniform,
@@ -119,7 +119,7 @@ pub(super) struct Terminals {
 }
 
 impl Terminals {
-    pub(super) fn new(scale: Scale, seed: u64) -> Self {
+    pub(crate) fn new(scale: Scale, seed: u64) -> Self {
         let constants = Constants::new(seed);
         Self {
             scale,
@@ -132,6 +132,12 @@ impl Terminals {
     #[inline]
     pub(super) fn draw(&self, rng: &mut SmallRng) -> TpccRequest {
         let warehouse = rng.random_range(0..self.scale.warehouses);
+        self.draw_at(rng, warehouse)
+    }
+
+    /// Draws a request at a terminal of a warehouse.
+    #[inline]
+    pub(crate) fn draw_at(&self, rng: &mut SmallRng, warehouse: u32) -> TpccRequest {
         let district = warehouse * DISTRICTS + rng.random_range(0..DISTRICTS);
         let mut left = rng.random_range(0..100);
         let drawn = MIX.iter().find(|(_, percent)| {

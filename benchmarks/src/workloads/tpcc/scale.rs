@@ -66,11 +66,11 @@ impl Scale {
         self.customers.min(LAST_NAMES)
     }
 
-    pub(super) const fn warehouse_of(district: u32) -> u32 {
+    pub(crate) const fn warehouse_of(district: u32) -> u32 {
         district / DISTRICTS
     }
 
-    pub(super) const fn district_of(&self, customer: u32) -> u32 {
+    pub(crate) const fn district_of(&self, customer: u32) -> u32 {
         customer / self.customers
     }
 

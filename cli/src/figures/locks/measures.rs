@@ -4,6 +4,7 @@ use lotus_benchmarks::index::TreeOutcome;
 use lotus_benchmarks::lanes::{Latencies, Used};
 use lotus_benchmarks::locks::{LockOutcome, LockTally};
 use lotus_benchmarks::report::grouped;
+use lotus_benchmarks::two_phase::{TraceLoad, TraceOutcome};
 use lotus_benchmarks::utilisation::NodeLoad;
 use lotus_fabric::sim::Report;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,18 @@ pub(super) struct Seen {
     findings: Option<Vec<String>>,
     /// What loads on locks alone have noted.
     locks: Option<LockTally>,
+    /// What transactions of a trace have noted.
+    trace: Option<Traced>,
+}
+
+/// What transactions of a trace have noted.
+struct Traced {
+    /// Attempts that were begun again.
+    aborts: u64,
+    acquire_ns: Latencies,
+    growing_ns: Latencies,
+    /// Latencies of transactions by the names of their types.
+    kinds: Vec<(String, Latencies)>,
 }
 
 impl From<LockOutcome> for Seen {
@@ -33,6 +46,7 @@ impl From<LockOutcome> for Seen {
             utilisation,
             findings,
             locks: Some(tally),
+            trace: None,
         }
     }
 }
@@ -47,6 +61,29 @@ impl From<TreeOutcome> for Seen {
             utilisation,
             findings,
             locks: None,
+            trace: None,
+        }
+    }
+}
+
+impl Seen {
+    /// What transactions of the trace of a load have come to.
+    pub(super) fn of_trace(load: &TraceLoad, outcome: TraceOutcome) -> Self {
+        let TraceOutcome { tally, used, findings, utilisation } = outcome;
+        let names = load.trace.kinds().into_iter().map(str::to_owned);
+        Self {
+            operations: tally.transactions,
+            operation_ns: tally.transaction_ns,
+            used,
+            utilisation,
+            findings,
+            locks: None,
+            trace: Some(Traced {
+                aborts: tally.aborts + tally.lost,
+                acquire_ns: tally.acquire_ns,
+                growing_ns: tally.growing_ns,
+                kinds: names.zip(tally.of_kind_ns).collect(),
+            }),
         }
     }
 }
@@ -67,7 +104,7 @@ impl Seen {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Measure {
-    /// Locks taken and released, or searches and updates of a tree, a second.
+    /// Locks taken and released, searches and updates of a tree, or transactions, a second.
     Operations,
     /// Share of requests that were given up, lost to another, or failed.
     GivenUp,
@@ -88,6 +125,16 @@ pub(super) enum Measure {
     /// Time from the request to the end of the release, in microseconds.
     OperationP50,
     OperationP99,
+    /// The same: mean and 99.9th percentile. Of a transaction, to the end of its execution.
+    OperationMean,
+    OperationP999,
+    /// Time from the beginning of a transaction until it has all its locks, in microseconds: mean.
+    AllLocks,
+    /// Median time of the transactions of a type, in microseconds.
+    GetSubscriberData,
+    UpdateLocation,
+    NewOrder,
+    Delivery,
     /// Verbs of an acquisition and release.
     Atomics,
     Reads,
@@ -142,6 +189,13 @@ impl Measure {
             Self::Release => "release us",
             Self::OperationP50 => "operation p50 us",
             Self::OperationP99 => "operation p99 us",
+            Self::OperationMean => "operation us",
+            Self::OperationP999 => "operation p99.9 us",
+            Self::AllLocks => "all locks us",
+            Self::GetSubscriberData => "GetSubscriberData p50 us",
+            Self::UpdateLocation => "UpdateLocation p50 us",
+            Self::NewOrder => "NewOrder p50 us",
+            Self::Delivery => "Delivery p50 us",
             Self::Atomics => "atomics",
             Self::Reads => "READs",
             Self::Writes => "WRITEs",
@@ -198,12 +252,20 @@ impl Measure {
         let operations = seen.operations;
         let each = |count: u64, of: u64| count as f64 / of.max(1) as f64;
         let quantile = |of: &Latencies, at| of.value_at_quantile(at) as f64 / 1000.0;
-        let acquire_ns = || seen.locks.as_ref().map(|tally| &tally.acquire_ns);
+        let acquire_ns = || {
+            let of_trace = seen.trace.as_ref().map(|traced| &traced.acquire_ns);
+            seen.locks.as_ref().map(|tally| &tally.acquire_ns).or(of_trace)
+        };
+        let of_kind = |name| {
+            let mut kinds = seen.trace.as_ref()?.kinds.iter();
+            let (_, latencies) = kinds.find(|(kind, _)| kind == name)?;
+            Some(quantile(latencies, 0.5))
+        };
         Some(match self {
             Self::Operations => operations as f64 / secs,
             Self::GivenUp => {
-                let tally = seen.locks.as_ref()?;
-                let lost = tally.refused + tally.failed;
+                let of_locks = seen.locks.as_ref().map(|tally| tally.refused + tally.failed);
+                let lost = of_locks.or(seen.trace.as_ref().map(|traced| traced.aborts))?;
                 each(lost, lost + operations)
             }
             Self::Nic => {
@@ -220,6 +282,13 @@ impl Measure {
             Self::Release => seen.locks.as_ref()?.released.mean_ns() / 1000.0,
             Self::OperationP50 => quantile(&seen.operation_ns, 0.5),
             Self::OperationP99 => quantile(&seen.operation_ns, 0.99),
+            Self::OperationMean => seen.operation_ns.mean() / 1000.0,
+            Self::OperationP999 => quantile(&seen.operation_ns, 0.999),
+            Self::AllLocks => seen.trace.as_ref()?.growing_ns.mean() / 1000.0,
+            Self::GetSubscriberData => of_kind("GetSubscriberData")?,
+            Self::UpdateLocation => of_kind("UpdateLocation")?,
+            Self::NewOrder => of_kind("NewOrder")?,
+            Self::Delivery => of_kind("Delivery")?,
             Self::Atomics => each(verbs.compare_and_swaps + verbs.fetch_and_adds, operations),
             Self::Reads => each(verbs.reads, operations),
             Self::Writes => each(verbs.writes, operations),

@@ -1,0 +1,81 @@
+//! Numbers of the locks of a warehouse, by table.
+
+use std::ops::Range;
+
+use crate::workloads::tpcc::{DISTRICTS, MAX_LINES, Scale};
+
+/// What a lock of a TPC-C trace protects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grain {
+    /// Parts of tables: 121 locks for each warehouse (FissLock §7.1, its public code).
+    Parts,
+    /// Single rows (DSLR §6.1), of tables that are smaller by a divisor than those of the
+    /// specification.
+    Rows {
+        /// The divisor, from 1 to 1000.
+        divisor: u32,
+    },
+}
+
+impl Grain {
+    /// Customers of a district and items.
+    pub(super) fn scale(self, warehouses: u32) -> Scale {
+        let divisor = match self {
+            Self::Parts => 1,
+            Self::Rows { divisor } => divisor,
+        };
+        let Scale { customers, items, .. } = Scale::default();
+        Scale { warehouses, customers: customers / divisor, items: items / divisor }
+    }
+}
+
+/// Locks of one warehouse: where those of each table are, from the first of the warehouse on.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub(super) districts: Range<u64>,
+    pub(super) customers: Range<u64>,
+    pub(super) stock: Range<u64>,
+    pub(super) orders: Range<u64>,
+    pub(super) new_orders: Range<u64>,
+    pub(super) histories: Range<u64>,
+    pub(super) lines: Range<u64>,
+    /// Locks of a warehouse. Items are read only, so those that there are for them are not used.
+    pub(super) all: u64,
+}
+
+impl Layout {
+    pub(super) fn new(grain: Grain) -> Self {
+        let Scale { customers, items, .. } = grain.scale(1);
+        let (customers, items) = (u64::from(DISTRICTS * customers), u64::from(items));
+        let (parts, lines) = (10, MAX_LINES as u64);
+        // Customers, stock, orders, new orders, histories, lines, items.
+        let counts = match grain {
+            Grain::Parts => [30, 30, parts, parts, parts, parts, parts],
+            // As many orders as customers, of which three tenths are new.
+            Grain::Rows { .. } => {
+                let new = customers * 3 / 10;
+                [customers, items, customers, new, customers, customers * lines, 0]
+            }
+        };
+        let mut end = 1;
+        let mut next = |count: u64| {
+            let start = end;
+            end += count;
+            start..end
+        };
+        let districts = next(DISTRICTS.into());
+        let [customers, stock, orders, new_orders, histories, lines, _items] =
+            counts.map(&mut next);
+        Self { districts, customers, stock, orders, new_orders, histories, lines, all: end }
+    }
+}
+
+/// The lock of the `row`th of a table, which shares it with others if there are fewer locks.
+pub(super) const fn of(table: &Range<u64>, row: u64) -> u64 {
+    table.start + row % (table.end - table.start)
+}
+
+/// Number of locks of a table.
+pub(super) const fn count(table: &Range<u64>) -> u64 {
+    table.end - table.start
+}

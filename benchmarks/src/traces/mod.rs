@@ -1,0 +1,159 @@
+//! Traces of locks: transactions as the locks that they take, for lock systems without the data.
+//!
+//! A [`Trace`] is a generator, or what a file says. Those of [`tatp`] and [`tpcc`] draw requests
+//! as the workloads of that name do, and map the rows that each one uses to locks, as FissLock
+//! (§7.1) and ShiftLock (§4.4) do, or DSLR (§6.1). Everything here is pure.
+//!
+//! `tatp`, `tpcc`: generators; `layout`: numbers of the locks of a warehouse; `file`: traces from
+//! text.
+
+mod file;
+mod layout;
+mod tatp;
+mod tpcc;
+
+use lotus_locks::Mode;
+use rand::rngs::SmallRng;
+
+pub use file::{FileTrace, TraceError};
+pub use layout::Grain;
+pub use tatp::TatpTrace;
+pub use tpcc::TpccTrace;
+
+/// Most locks of a trace.
+pub const MAX_LOCKS: u64 = 1 << 27;
+
+/// A lock that a transaction wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Want {
+    /// Its number.
+    pub lock: u64,
+    /// What it is wanted for.
+    pub mode: Mode,
+}
+
+impl Want {
+    const fn read(lock: u64) -> Self {
+        Self { lock, mode: Mode::Shared }
+    }
+
+    const fn write(lock: u64) -> Self {
+        Self { lock, mode: Mode::Exclusive }
+    }
+}
+
+/// One transaction of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Transaction {
+    /// Number of its type among [`Trace::kinds`].
+    pub kind: usize,
+    /// Its locks, each of them once.
+    pub wants: Vec<Want>,
+}
+
+impl Transaction {
+    /// A transaction of this type. Of a lock that comes twice the first place and the stronger
+    /// mode remain.
+    pub fn new(kind: usize, wants: Vec<Want>) -> Self {
+        let mut once: Vec<Want> = Vec::with_capacity(wants.len());
+        let mut by_lock: Vec<(u64, usize)> =
+            (0..).zip(&wants).map(|(at, w)| (w.lock, at)).collect();
+        by_lock.sort_unstable();
+        for (at, want) in wants.iter().enumerate() {
+            let of_lock = by_lock.partition_point(|(lock, _)| *lock < want.lock);
+            let same = by_lock[of_lock..].iter().take_while(|(lock, _)| *lock == want.lock);
+            if by_lock[of_lock].1 < at {
+                continue;
+            }
+            let writes = same.into_iter().any(|(_, at)| wants[*at].mode == Mode::Exclusive);
+            let mode = if writes { Mode::Exclusive } else { want.mode };
+            once.push(Want { mode, ..*want });
+        }
+        Self { kind, wants: once }
+    }
+
+    /// The same with its locks in ascending order, in which no two transactions wait for one
+    /// another.
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
+        self.wants.sort_unstable_by_key(|want| want.lock);
+        self
+    }
+}
+
+/// The node whose client wants a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// Its number, from 0.
+    pub node: u64,
+    /// Number of nodes.
+    pub nodes: u64,
+}
+
+/// Transactions to come.
+#[derive(Clone, Debug)]
+pub enum Trace {
+    /// TATP, without an end.
+    Tatp(TatpTrace),
+    /// TPC-C, without an end.
+    Tpcc(TpccTrace),
+    /// A file, from its beginning again when it has ended.
+    File(FileTrace),
+}
+
+impl Trace {
+    /// Number of locks; each one that a transaction wants is smaller.
+    pub const fn locks(&self) -> u64 {
+        match self {
+            Self::Tatp(trace) => trace.locks(),
+            Self::Tpcc(trace) => trace.locks(),
+            Self::File(trace) => trace.locks(),
+        }
+    }
+
+    /// Names of the types of transactions.
+    pub fn kinds(&self) -> Vec<&str> {
+        match self {
+            Self::Tatp(_) => TatpTrace::KINDS.to_vec(),
+            Self::Tpcc(_) => TpccTrace::KINDS.to_vec(),
+            Self::File(trace) => trace.kinds().collect(),
+        }
+    }
+
+    /// The transaction that is the `turn`th of all clients of all nodes, which wants a lock at
+    /// least.
+    pub fn draw(&self, rng: &mut SmallRng, at: Origin, turn: u64) -> Transaction {
+        match self {
+            Self::Tatp(trace) => trace.draw(rng),
+            Self::Tpcc(trace) => trace.draw(rng, at),
+            Self::File(trace) => trace.nth(turn),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_comes_twice_is_wanted_once_in_the_stronger_mode() {
+        let [read, write] = [Want::read, Want::write];
+        for (given, once) in [
+            (vec![], vec![]),
+            (vec![read(2), read(1), read(2)], vec![read(2), read(1)]),
+            (vec![read(2), write(1), write(2)], vec![write(2), write(1)]),
+            (vec![write(2), read(2), read(2)], vec![write(2)]),
+            (vec![read(3), read(2), write(3), write(2)], vec![write(3), write(2)]),
+        ] {
+            assert_eq!(Transaction::new(0, given.clone()).wants, once, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn sorted_locks_ascend() {
+        let wants = [5, 1, 9, 0].map(Want::write).to_vec();
+        let sorted = Transaction::new(3, wants).sorted();
+        assert_eq!(sorted.kind, 3);
+        assert_eq!(sorted.wants, [0, 1, 5, 9].map(Want::write));
+    }
+}

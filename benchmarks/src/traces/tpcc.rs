@@ -1,0 +1,231 @@
+//! Locks of TPC-C: of each warehouse one, and those of the rows of its tables, or of parts of
+//! them.
+//!
+//! With a lock for each row, a transaction locks the rows that the specification has it use. With
+//! parts, it locks one part of orders, new orders, histories and order lines, drawn at random, and
+//! parts of customers and stock by the row, as in the traces of FissLock: DELIVERY then serves one
+//! district, and STOCK LEVEL looks at one part of the lines and of the stock. Items are read only,
+//! and not locked.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::layout::{self, Grain, Layout};
+use super::{Origin, Transaction, Want};
+use crate::contract::workload::Workload as _;
+use crate::workloads::tpcc::{
+    DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish,
+};
+
+/// Latest orders of a district whose lines STOCK LEVEL reads (clause 2.8.1).
+const LATEST: u64 = 20;
+
+/// TPC-C as locks.
+#[derive(Clone, Debug)]
+pub struct TpccTrace {
+    scale: Scale,
+    grain: Grain,
+    layout: Layout,
+    terminals: Terminals,
+}
+
+impl TpccTrace {
+    /// Names of the types of transactions, in the order of [`Transaction::kind`].
+    pub const KINDS: &'static [&'static str] = Tpcc::TRANSACTIONS;
+
+    /// A company of so many warehouses.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn new(warehouses: u32, grain: Grain, seed: u64) -> Self {
+        assert!(warehouses > 0, "a company has a warehouse");
+        let scale = grain.scale(warehouses);
+        let terminals = Terminals::new(scale, seed);
+        Self { scale, grain, layout: Layout::new(grain), terminals }
+    }
+
+    /// See [`super::Trace::locks`].
+    pub const fn locks(&self) -> u64 {
+        self.scale.warehouses as u64 * self.layout.all
+    }
+
+    /// Draws a transaction at a warehouse of the client's node; the nodes share them evenly.
+    pub(super) fn draw(&self, rng: &mut SmallRng, at: Origin) -> Transaction {
+        let share = |node| (node * u64::from(self.scale.warehouses) / at.nodes) as u32;
+        let own = share(at.node)..share(at.node + 1);
+        // Of more nodes than warehouses, some have none.
+        let own = if own.is_empty() { 0..self.scale.warehouses } else { own };
+        let warehouse = rng.random_range(own);
+        let request = self.terminals.draw_at(rng, warehouse);
+        let wants = match &request.0 {
+            Wish::NewOrder(order) => self.new_order(order, rng),
+            Wish::Payment(payment) => self.payment(payment, rng),
+            Wish::OrderStatus(whom) => {
+                let (customer, warehouse) = self.customer(whom);
+                let order = self.random_order(rng, None);
+                let order_lock = self.lock(warehouse, &self.layout.orders, order);
+                let lines = self.lines(warehouse, order, rng).into_iter().map(Want::read);
+                let found = [customer, order_lock].map(Want::read).into_iter();
+                found.chain(lines).collect()
+            }
+            Wish::Delivery { warehouse, .. } => self.delivery(*warehouse, rng),
+            Wish::StockLevel { district, .. } => self.stock_level(*district, rng),
+        };
+        Transaction::new(Tpcc::kind(&request), wants)
+    }
+
+    fn new_order(&self, order: &NewOrder, rng: &mut SmallRng) -> Vec<Want> {
+        let layout = &self.layout;
+        let district = self.scale.district_of(order.customer);
+        let warehouse = Scale::warehouse_of(district);
+        let number = self.random_order(rng, Some(district));
+        let new = self.random_new_order(rng, Some(district));
+        let mut wants = vec![
+            Want::read(self.warehouse(warehouse)),
+            Want::write(self.lock(warehouse, &layout.districts, district.into())),
+            Want::read(self.lock(warehouse, &layout.customers, order.customer.into())),
+            Want::write(self.lock(warehouse, &layout.orders, number)),
+            Want::write(self.lock(warehouse, &layout.new_orders, new)),
+        ];
+        // An item that does not exist has no stock.
+        let lines = order.lines().iter().filter(|line| line.item < self.scale.items);
+        let stock = |supplier, item: u32| self.lock(supplier, &layout.stock, item.into());
+        wants.extend(lines.map(|line| Want::write(stock(line.supplier, line.item))));
+        let count = order.lines().len() as u64;
+        wants.extend(self.lines_of(warehouse, number, count).map(Want::write));
+        wants
+    }
+
+    fn payment(&self, payment: &Payment, rng: &mut SmallRng) -> Vec<Want> {
+        let warehouse = Scale::warehouse_of(payment.district);
+        let (customer, _) = self.customer(&payment.whom);
+        let histories = &self.layout.histories;
+        let history = rng.random_range(0..layout::count(histories));
+        let district = self.lock(warehouse, &self.layout.districts, payment.district.into());
+        let history = self.lock(warehouse, histories, history);
+        [self.warehouse(warehouse), district, customer, history].map(Want::write).to_vec()
+    }
+
+    /// Delivers the oldest new order of each district, or of one.
+    fn delivery(&self, warehouse: u32, rng: &mut SmallRng) -> Vec<Want> {
+        let (first, layout) = (warehouse * DISTRICTS, &self.layout);
+        let districts: Vec<Option<u32>> = match self.grain {
+            Grain::Parts => vec![None],
+            Grain::Rows { .. } => (first..first + DISTRICTS).map(Some).collect(),
+        };
+        let mut wants = Vec::new();
+        for district in districts {
+            let new = self.random_new_order(rng, district);
+            let order = self.random_order(rng, district);
+            let anywhere = rng.random_range(0..DISTRICTS);
+            let customer = district.unwrap_or(first + anywhere) * self.scale.customers
+                + rng.random_range(0..self.scale.customers);
+            let one = [
+                self.lock(warehouse, &layout.new_orders, new),
+                self.lock(warehouse, &layout.orders, order),
+            ];
+            wants.extend(one.map(Want::write));
+            wants.extend(self.lines(warehouse, order, rng).into_iter().map(match self.grain {
+                // The traces of FissLock have it read the lines.
+                Grain::Parts => Want::read,
+                Grain::Rows { .. } => Want::write,
+            }));
+            wants.push(Want::write(self.lock(warehouse, &layout.customers, customer.into())));
+        }
+        wants
+    }
+
+    fn stock_level(&self, district: u32, rng: &mut SmallRng) -> Vec<Want> {
+        let (warehouse, layout) = (Scale::warehouse_of(district), &self.layout);
+        let first = self.random_order(rng, Some(district));
+        let latest = match self.grain {
+            Grain::Parts => 1,
+            Grain::Rows { .. } => LATEST.min(self.scale.customers.into()),
+        };
+        let mut wants = vec![Want::read(self.lock(warehouse, &layout.districts, district.into()))];
+        for order in 0..latest {
+            for line in self.lines(warehouse, first + order, rng) {
+                let item = rng.random_range(0..self.scale.items);
+                wants.push(Want::read(line));
+                wants.push(Want::read(self.lock(warehouse, &layout.stock, item.into())));
+            }
+        }
+        wants
+    }
+
+    fn warehouse(&self, warehouse: u32) -> u64 {
+        u64::from(warehouse) * self.layout.all
+    }
+
+    fn lock(&self, warehouse: u32, table: &std::ops::Range<u64>, row: u64) -> u64 {
+        self.warehouse(warehouse) + layout::of(table, row)
+    }
+
+    /// Lock of a customer, and the warehouse that it is at.
+    fn customer(&self, whom: &Whom) -> (u64, u32) {
+        let number = match *whom {
+            Whom::Number(customer) => customer,
+            // Of three customers with a name, the one in the middle.
+            Whom::Name { district, name } => {
+                let middle = name + LAST_NAMES;
+                let within = if middle < self.scale.customers { middle } else { name };
+                district * self.scale.customers + within
+            }
+        };
+        let warehouse = Scale::warehouse_of(self.scale.district_of(number));
+        (self.lock(warehouse, &self.layout.customers, number.into()), warehouse)
+    }
+
+    /// An order of a district of the warehouse, or of any: with parts, and for an order that is
+    /// looked for.
+    fn random_order(&self, rng: &mut SmallRng, district: Option<u32>) -> u64 {
+        self.random(rng, layout::count(&self.layout.orders), district)
+    }
+
+    fn random_new_order(&self, rng: &mut SmallRng, district: Option<u32>) -> u64 {
+        self.random(rng, layout::count(&self.layout.new_orders), district)
+    }
+
+    fn random(&self, rng: &mut SmallRng, all: u64, district: Option<u32>) -> u64 {
+        match (self.grain, district) {
+            (Grain::Rows { .. }, Some(district)) => {
+                let (each, district) = (all / u64::from(DISTRICTS), district % DISTRICTS);
+                each * u64::from(district) + rng.random_range(0..each)
+            }
+            _ => rng.random_range(0..all),
+        }
+    }
+
+    /// Locks of the lines of an order that is there: from 5 to 15 of them, or of a part of them.
+    fn lines(&self, warehouse: u32, order: u64, rng: &mut SmallRng) -> Vec<u64> {
+        let count = match self.grain {
+            Grain::Parts => rng.random_range(0..layout::count(&self.layout.lines)),
+            Grain::Rows { .. } => rng.random_range(5..=MAX_LINES as u64),
+        };
+        match self.grain {
+            Grain::Parts => self.lines_of(warehouse, count, 1).collect(),
+            Grain::Rows { .. } => self.lines_of(warehouse, order, count).collect(),
+        }
+    }
+
+    /// Locks of so many lines of an order; of a part of the lines, with parts.
+    fn lines_of(
+        &self,
+        warehouse: u32,
+        order: u64,
+        count: u64,
+    ) -> impl Iterator<Item = u64> + use<> {
+        let (table, base) = (self.layout.lines.clone(), self.warehouse(warehouse));
+        let rows = match self.grain {
+            Grain::Parts => order..order + 1,
+            Grain::Rows { .. } => {
+                let first = order * MAX_LINES as u64;
+                first..first + count
+            }
+        };
+        rows.map(move |row| base + layout::of(&table, row))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! What each lane of a trace does: its clients, and the audit.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::env::{Nanos, SmallRng};
+use lotus_locks::local::Access;
+use lotus_locks::{LockSystem as _, NotHeld, Words};
+use rand::Rng;
+
+use super::strict::{Failed, Phases};
+use super::{Shared, TraceTally};
+use crate::lanes::{Findings, Load, Mark, Seat, Work, nanos};
+use crate::traces::{Origin, Transaction};
+
+/// Locks that the audit reads in one batch.
+const AUDITED: u64 = 256;
+
+/// An attempt that has failed is followed by a pause of up to this part of the patience: those who
+/// have waited for one another, and given up together, do not do so again.
+const PAUSES: u64 = 10;
+
+/// A lane.
+pub(super) struct Transacting<A: Access> {
+    seat: Seat<A>,
+    shared: Arc<Shared>,
+    locks: Words<A>,
+    /// Transactions of this lane so far.
+    begun: Cell<u64>,
+    /// Time at which the lane has executed all that it was given, if it executes one at a time.
+    executed: Cell<Nanos>,
+}
+
+impl Load for Arc<Shared> {
+    type Tally = TraceTally;
+    type Work<A: Access> = Transacting<A>;
+
+    fn work<A: Access>(&self, seat: Seat<A>) -> Transacting<A> {
+        Transacting::new(seat, Self::clone(self))
+    }
+}
+
+impl<A: Access> Work for Transacting<A> {
+    type Access = A;
+    type Tally = TraceTally;
+    type Failed = NotHeld;
+
+    fn seat(&self) -> &Seat<A> {
+        &self.seat
+    }
+
+    /// Runs one transaction until it has ended, or the time is over.
+    async fn operate(
+        &self,
+        rng: &mut SmallRng,
+        tally: &RefCell<TraceTally>,
+    ) -> Result<(), NotHeld> {
+        let transaction = self.draw(rng);
+        let began = self.seat.executor().now();
+        loop {
+            match self.attempt(&transaction, began, tally).await {
+                Ok(()) => return Ok(()),
+                Err(Failed::Ended(why)) => return Err(why),
+                Err(Failed::Aborted) if self.seat.executor().now() >= self.seat.times().ends => {
+                    return Ok(());
+                }
+                Err(Failed::Aborted) => {
+                    let most = self.shared.load.patience.as_nanos() as u64 / PAUSES;
+                    let pause = Duration::from_nanos(rng.random_range(0..=most));
+                    self.seat.executor().sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    fn mark(self: &Rc<Self>, _: Mark, _: &mut TraceTally) {}
+}
+
+impl<A: Access> Transacting<A> {
+    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>) -> Self {
+        let locks = Words::over(seat.client().clone(), Arc::clone(&shared.spaces));
+        Self { seat, shared, locks, begun: Cell::new(0), executed: Cell::new(Nanos(0)) }
+    }
+
+    /// The next transaction.
+    fn draw(&self, rng: &mut SmallRng) -> Transaction {
+        let load = &self.shared.load;
+        let node = u64::from(self.seat.lane().at().node.0 - 1);
+        let (cns, threads) = (u64::from(load.clients.cns), u64::from(load.clients.threads));
+        let turn = self.begun.get() * cns * threads + self.seat.index() as u64;
+        self.begun.set(self.begun.get() + 1);
+        let transaction = load.trace.draw(rng, Origin { node, nodes: cns }, turn);
+        if load.sorted { transaction.sorted() } else { transaction }
+    }
+
+    /// One attempt of a transaction, which began at this time.
+    async fn attempt(
+        &self,
+        transaction: &Transaction,
+        began: Nanos,
+        tally: &RefCell<TraceTally>,
+    ) -> Result<(), Failed> {
+        let (load, executor) = (&self.shared.load, self.seat.executor());
+        let phases = Phases {
+            locker: &self.locks,
+            executor,
+            holders: self.shared.holders.as_ref(),
+            patience: load.patience,
+        };
+        let took = |ns| {
+            if self.counts() {
+                tally.borrow_mut().acquire_ns.saturating_record(ns);
+            }
+        };
+        let held = phases.grow(&transaction.wants, took).await;
+        let held = held.inspect_err(|_| tally.borrow_mut().aborts += u64::from(self.counts()))?;
+        let grown = executor.now();
+        self.execute().await;
+        let is_valid = phases.is_valid(&held);
+        let executed = executor.now();
+        let released = phases.shrink(held).await;
+        let released = if is_valid { released } else { Err(Failed::Aborted) };
+        let counts = self.counts();
+        released.inspect_err(|_| tally.borrow_mut().lost += u64::from(counts))?;
+        self.seat.tick(began, executed);
+        if counts {
+            let tally = &mut *tally.borrow_mut();
+            let ns = nanos(began, executed);
+            tally.transactions += 1;
+            tally.locks += transaction.wants.len() as u64;
+            tally.growing_ns.saturating_record(nanos(began, grown));
+            tally.transaction_ns.saturating_record(ns);
+            tally.of_kind(transaction.kind).saturating_record(ns);
+        }
+        Ok(())
+    }
+
+    /// Whether what ends now counts.
+    fn counts(&self) -> bool {
+        let (now, times) = (self.seat.executor().now(), self.seat.times());
+        times.counts_from <= now && now < times.ends
+    }
+
+    /// Executes a transaction.
+    async fn execute(&self) {
+        let (load, executor) = (&self.shared.load, self.seat.executor());
+        if load.execution.is_zero() {
+            return;
+        }
+        let now = executor.now();
+        let begins = if load.busy { self.executed.get().max(now) } else { now };
+        let ends = begins.after(load.execution);
+        self.executed.set(ends);
+        executor.sleep_until(ends).await;
+    }
+
+    /// Looks at every lock; returns what is wrong, or a sentence if they cannot be read.
+    pub(super) async fn audit(self) -> Result<Vec<String>, String> {
+        let (system, mut findings) = (self.seat.client().client().system(), Findings::default());
+        for space in &*self.shared.spaces {
+            for first in (0..space.count()).step_by(AUDITED as usize) {
+                let mut batch = self.seat.lane().batch();
+                let locks = first..space.count().min(first + AUDITED);
+                let read = |lock| (lock, batch.read(space.object(lock), 16));
+                let buffers: Vec<_> = locks.map(read).collect();
+                let done = batch.post().await;
+                let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
+                for (lock, words) in buffers {
+                    let [head, claim] = *done.words(words) else { unreachable!("two words") };
+                    if !system.is_unused([head, claim]) {
+                        let node = space.object(lock).node();
+                        let place = format!("lock {lock} of node {}", node.0);
+                        findings.add(|| format!("{place} is not free: {head:#x}, {claim:#x}"));
+                    }
+                }
+            }
+        }
+        Ok(findings.told())
+    }
+}

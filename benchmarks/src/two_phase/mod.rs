@@ -1,0 +1,236 @@
+//! Transactions of a trace under strict two-phase locking, without their data.
+//!
+//! A client takes the locks of a transaction one after another, executes it for a time, and
+//! releases all of them. It gives an acquisition up after a time, since others may wait for what it
+//! holds: then it releases all, and begins the same transaction again (FissLock §7.1, ShiftLock
+//! §4.4). The locks are any [`Locker`](lotus_locks::Locker)'s.
+//!
+//! # The audit
+//! Every client notes in a word of this process that it holds a lock, so that two holders who must
+//! not meet there. In the end nobody is noted, and every lock is free.
+//!
+//! `strict`: the two phases, of any locks; `holders`: what is noted; `lane`: what each lane does.
+
+mod holders;
+mod lane;
+mod strict;
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::machines::Machines;
+use lotus_fabric::region::Rights;
+use lotus_fabric::sim::Report;
+use lotus_locks::systems::{Kind, Visitor};
+use lotus_locks::{LockSpace, LockSystem};
+
+use crate::contract::deployment::DeployError;
+use crate::drive::progress::Progress;
+use crate::lanes::{
+    self, Clients, Latencies, MEMORY, REGION, Run, Used, latencies, offset_of_data, refused,
+};
+use crate::traces::{MAX_LOCKS, Trace};
+use holders::Holders;
+use lane::Transacting;
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct TraceLoad {
+    /// The clients, and the lock system.
+    pub clients: Clients,
+    /// Memory nodes, which share the locks: each has a part of the numbers.
+    pub mns: u16,
+    /// The transactions.
+    pub trace: Arc<Trace>,
+    /// Whether locks are taken in ascending order, not in that of the trace.
+    pub sorted: bool,
+    /// Time for which a transaction executes once it has its locks.
+    pub execution: Duration,
+    /// Whether the lane executes one transaction at a time; otherwise its clients do at once.
+    pub busy: bool,
+    /// Time after which an acquisition is given up, and its transaction begun again.
+    pub patience: Duration,
+    /// Whether the run is judged.
+    pub audit: bool,
+}
+
+impl TraceLoad {
+    /// Number of nodes that the machines must have.
+    pub const fn nodes(&self) -> u16 {
+        self.clients.nodes() + self.mns - 1
+    }
+
+    /// Refuses options that make no sense together.
+    ///
+    /// # Errors
+    /// A sentence that says which.
+    pub fn check(&self) -> Result<(), String> {
+        self.clients.check(1)?;
+        if self.trace.locks() > MAX_LOCKS {
+            let locks = self.trace.locks();
+            return Err(format!("{locks} locks are too many: at most {MAX_LOCKS}"));
+        }
+        if self.audit && self.clients.choice.kind == Kind::Drtm {
+            let why = "readers of drtm have leases, which end while transactions go on";
+            return Err(format!("{why}: no audit can pass"));
+        }
+        Ok(())
+    }
+
+    /// The memory nodes: the first, and those behind all others.
+    fn memory_nodes(&self) -> impl Iterator<Item = NodeId> {
+        let (all, others) = (self.nodes(), self.clients.nodes());
+        std::iter::once(MEMORY).chain((others..all).map(NodeId))
+    }
+}
+
+/// What one lane, or all of them, have done in the time that counts.
+#[derive(Clone, Debug)]
+pub struct TraceTally {
+    /// Transactions that have ended.
+    pub transactions: u64,
+    /// Locks that they have taken.
+    pub locks: u64,
+    /// Attempts that gave an acquisition up.
+    pub aborts: u64,
+    /// Attempts that have lost a lock before they were done with it.
+    pub lost: u64,
+    /// Time of each acquisition, in nanoseconds.
+    pub acquire_ns: Latencies,
+    /// Time from the beginning of a transaction until it has all its locks, in nanoseconds,
+    /// attempts that failed included.
+    pub growing_ns: Latencies,
+    /// Time from the beginning of a transaction to the end of its execution, in nanoseconds. Its
+    /// releases follow.
+    pub transaction_ns: Latencies,
+    /// The same by type.
+    pub of_kind_ns: Vec<Latencies>,
+}
+
+impl Default for TraceTally {
+    fn default() -> Self {
+        Self {
+            transactions: 0,
+            locks: 0,
+            aborts: 0,
+            lost: 0,
+            acquire_ns: latencies(),
+            growing_ns: latencies(),
+            transaction_ns: latencies(),
+            of_kind_ns: Vec::new(),
+        }
+    }
+}
+
+impl TraceTally {
+    /// Latencies of a type of transactions.
+    fn of_kind(&mut self, kind: usize) -> &mut Latencies {
+        let count = self.of_kind_ns.len().max(kind + 1);
+        self.of_kind_ns.resize_with(count, latencies);
+        &mut self.of_kind_ns[kind]
+    }
+}
+
+impl AddAssign for TraceTally {
+    fn add_assign(&mut self, other: Self) {
+        self.transactions += other.transactions;
+        self.locks += other.locks;
+        self.aborts += other.aborts;
+        self.lost += other.lost;
+        lanes::add(&mut self.acquire_ns, &other.acquire_ns);
+        lanes::add(&mut self.growing_ns, &other.growing_ns);
+        lanes::add(&mut self.transaction_ns, &other.transaction_ns);
+        for (kind, ns) in other.of_kind_ns.iter().enumerate() {
+            lanes::add(self.of_kind(kind), ns);
+        }
+    }
+}
+
+/// Results of a run.
+#[derive(Debug, Default)]
+pub struct TraceOutcome {
+    /// What all lanes have done.
+    pub tally: TraceTally,
+    /// What they have used in the time that counts.
+    pub used: Used,
+    /// What the audit has found, if there was one; empty if all is well.
+    pub findings: Option<Vec<String>>,
+    /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
+    pub utilisation: Option<Report>,
+}
+
+/// Runs the load. `progress` counts transactions, with one coordinator for each lane; its failure
+/// ends the run.
+///
+/// # Errors
+/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+pub fn run<M: Machines>(
+    machines: &M,
+    load: &TraceLoad,
+    progress: &Arc<Progress>,
+) -> Result<TraceOutcome, DeployError> {
+    load.clients.choice.visit(Visit { machines, load, progress })
+}
+
+struct Visit<'a, M> {
+    machines: &'a M,
+    load: &'a TraceLoad,
+    progress: &'a Arc<Progress>,
+}
+
+impl<M: Machines> Visitor for Visit<'_, M> {
+    type Output = Result<TraceOutcome, DeployError>;
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
+        let Self { machines, load, progress } = self;
+        let object = offset_of_data(&make());
+        let spaces = spaces(load, object, object.next_multiple_of(S::ALIGNMENT))?;
+        let clocks = lanes::register(machines, spaces[0].bytes())?;
+        for (node, space) in load.memory_nodes().zip(&*spaces).skip(1) {
+            let bytes = space.bytes().next_multiple_of(4096);
+            machines.fabric().register(node, REGION, bytes, Rights::ALL).map_err(refused)?;
+        }
+        let run = Run::new(machines, load.clients.clone(), progress, clocks, Arc::new(make));
+        let holders = load.audit.then(|| Holders::new(load.trace.locks()));
+        let shared = Arc::new(Shared { load: load.clone(), spaces, holders });
+        let done = run.run(machines, &shared, None)?;
+        let findings = match load.audit {
+            true => Some(audit(machines, &run, &shared)?),
+            false => None,
+        };
+        let lanes::Done { tally, used, utilisation, .. } = done;
+        Ok(TraceOutcome { tally, used, findings, utilisation })
+    }
+}
+
+/// Parts of the locks' numbers, one for each memory node.
+fn spaces(load: &TraceLoad, object: u64, stride: u64) -> Result<Arc<[LockSpace]>, DeployError> {
+    let each = load.trace.locks().div_ceil(load.mns.into());
+    let space = |node| LockSpace::new(RemoteAddr::new(node, REGION, 0), object, stride, each);
+    load.memory_nodes().map(|node| space(node).map_err(refused)).collect()
+}
+
+/// Looks at every lock when nothing runs.
+fn audit<M: Machines, S: LockSystem>(
+    machines: &M,
+    run: &Arc<Run<S>>,
+    shared: &Arc<Shared>,
+) -> Result<Vec<String>, DeployError> {
+    let noted = Arc::clone(shared);
+    let look = async move |seat| Transacting::new(seat, noted).audit().await;
+    let mut found = run.audit(machines, look)?;
+    found.extend(shared.holders.as_ref().into_iter().flat_map(Holders::findings));
+    Ok(found)
+}
+
+/// What all lanes share.
+struct Shared {
+    load: TraceLoad,
+    spaces: Arc<[LockSpace]>,
+    holders: Option<Holders>,
+}
+
+#[cfg(test)]
+mod tests;
