@@ -16,8 +16,8 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, latency, nodes, on_machines, per, quantiles,
-    rate, verdict, who,
+    self, Load, Table, check_fabric, clients, extend, in_words, latency, nodes, on_machines, per,
+    quantiles, rate, verdict, who,
 };
 use crate::args::LockTraceArgs;
 use crate::show::outputs::Outputs;
@@ -83,7 +83,8 @@ pub fn measure(args: &LockTraceArgs) -> Result<(TraceLoad, TraceOutcome), Failur
 /// The load that the flags name.
 fn checked(args: &LockTraceArgs) -> Result<TraceLoad, Failure> {
     let checked = load(args).and_then(|load| {
-        check_fabric(&args.run, "traces", args.system.lock)?;
+        let kind = in_words(&args.system, "traces")?;
+        check_fabric(&args.run, "traces", kind)?;
         load.check()?;
         match args.run.lose_ms {
             None => Ok(load),
