@@ -11,7 +11,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
-use super::control::{Asked, encode_done};
+use super::control::{ControlRequest, encode_done};
 use super::inbox::Inbox;
 use super::machine::Machine;
 use super::{Places, control_lane};
@@ -57,23 +57,23 @@ impl AgentProgram {
         let (asked, clock) = (Arc::clone(&machine), executor.handle().env().clone());
         control.serve(
             SERVICE,
-            Box::new(move |responder, bytes| match Asked::decode(bytes) {
-                Some(Asked::Stop { epoch }) => {
+            Box::new(move |responder, bytes| match ControlRequest::decode(bytes) {
+                Some(ControlRequest::Stop { epoch }) => {
                     if let Some(report) = asked.stop(epoch) {
                         responder.respond(&report);
                     }
                 }
-                Some(Asked::Resume { epoch, locks }) => {
+                Some(ControlRequest::Resume { epoch, locks }) => {
                     let is_done = asked.resume(epoch, &locks, clock.now());
                     responder.respond(&encode_done(is_done));
                 }
-                Some(Asked::Life | Asked::Rewrite { .. }) | None => {}
+                Some(ControlRequest::Life | ControlRequest::Rewrite { .. }) | None => {}
             }),
         );
         Ok(Self { machine, switch, inbox, control })
     }
 
-    /// The lane for recoveries: whoever coordinates one may use it.
+    /// The lane for recoveries; a coordinator on this core may use it.
     pub const fn control(&self) -> &Rpc {
         &self.control
     }

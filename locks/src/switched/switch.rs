@@ -10,9 +10,9 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
 
 use super::agent::{SERVICE, open_lane};
-use super::control::{Asked, encode_done};
+use super::control::{ControlRequest, encode_done};
 use super::inbox::Inbox;
-use super::{Options, Places, control_lane};
+use super::{Places, SwitchOptions, control_lane};
 use crate::fisslock::report::Locks;
 use crate::fisslock::{Packet, Pipeline};
 
@@ -75,7 +75,7 @@ impl SwitchProgram {
     pub fn open(
         start: Start,
         places: &Places,
-        options: Options,
+        options: SwitchOptions,
         executor: &mut Executor,
         fabric: &dyn Fabric,
     ) -> Result<Self, FabricError> {
@@ -94,13 +94,13 @@ impl SwitchProgram {
             SERVICE,
             Box::new(move |responder, bytes| {
                 let mut state = asked.borrow_mut();
-                match Asked::decode(bytes) {
-                    Some(Asked::Life) => responder.respond(&state.life.to_le_bytes()),
-                    Some(Asked::Rewrite { epoch, life, dead, locks }) => {
+                match ControlRequest::decode(bytes) {
+                    Some(ControlRequest::Life) => responder.respond(&state.life.to_le_bytes()),
+                    Some(ControlRequest::Rewrite { epoch, life, dead, locks }) => {
                         let is_done = state.rewrite(epoch, life, &dead, &locks);
                         responder.respond(&encode_done(is_done));
                     }
-                    Some(Asked::Stop { .. } | Asked::Resume { .. }) | None => {}
+                    Some(ControlRequest::Stop { .. } | ControlRequest::Resume { .. }) | None => {}
                 }
             }),
         );

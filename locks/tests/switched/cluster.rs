@@ -1,4 +1,4 @@
-//! A cluster: a memory node, a switch, and machines whose clients take locks.
+//! A cluster: a memory node, a switch, and machines with clients that take locks.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::transport::Fabric;
 use lotus_locks::switched::{
-    AgentProgram, Machine, Options, Places, Start, SwitchProgram, SwitchedLocker,
+    AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
 };
 use lotus_locks::trial::Referee;
 use lotus_locks::word::Claimant;
@@ -23,7 +23,7 @@ use super::load::{Done, MEMORY, Plan, REGION, Seat};
 pub const SWITCH: NodeId = NodeId(1);
 /// Node of the first machine.
 const FIRST: u16 = 2;
-/// First lane of a machine whose clients take locks; those before are the agent's.
+/// First lane of a machine for clients; those before are the agent's.
 const LANES: u16 = 2;
 
 /// Number of nodes of a cluster.
@@ -46,7 +46,7 @@ type Report = (u8, Done);
 /// A cluster that runs.
 pub struct Cluster<M: Machines> {
     pub plan: Plan,
-    pub options: Options,
+    pub options: SwitchOptions,
     pub places: Places,
     pub referee: Arc<Referee>,
     machines: Vec<Arc<Machine>>,
@@ -62,7 +62,7 @@ pub struct Cluster<M: Machines> {
 
 impl<M: Machines> Cluster<M> {
     /// Starts the switch, the machines, and their clients.
-    pub fn start(machines: &M, plan: Plan, options: Options) -> Self {
+    pub fn start(machines: &M, plan: Plan, options: SwitchOptions) -> Self {
         let at = |node| Endpoint { node, lane: LaneId(0) };
         let all = (0..plan.machines as u8).map(|machine| at(node_of(machine))).collect();
         let places = Places::new(at(SWITCH), all, plan.locks).expect("the switch serves them");
@@ -119,7 +119,7 @@ impl<M: Machines> Cluster<M> {
         let program: Program = Box::new(move |executor| {
             set_up(executor);
             Box::pin(async move {
-                // An error: nobody sends.
+                // An error: it is only closed.
                 let _closed = is_over.recv().await;
             })
         });
@@ -158,7 +158,7 @@ impl<M: Machines> Cluster<M> {
                     let Done { entered, refused } = all.recv().await.expect("all end");
                     (sum.entered, sum.refused) = (sum.entered + entered, sum.refused + refused);
                 }
-                // Received by nobody if the trial was given up.
+                // Not received if the trial was given up.
                 let _ = done.send((number, sum)).await;
             })
         });
@@ -234,7 +234,7 @@ impl<M: Machines> Cluster<M> {
                 if !all[usize::from(number)].is_idle() {
                     seat.referee.violate(format!("machine {number} is not idle"));
                 }
-                // Received by nobody if the trial was given up.
+                // Not received if the trial was given up.
                 let _ = done.send(()).await;
             });
             body

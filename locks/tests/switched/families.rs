@@ -9,7 +9,7 @@ use lotus_fabric::sim::{Config, Limits, Profile, Rates, SimMachines, World};
 use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_fabric::transport::Fabric;
 use lotus_locks::fisslock::Preference;
-use lotus_locks::switched::Options;
+use lotus_locks::switched::SwitchOptions;
 
 use super::cluster::{Cluster, SWITCH, nodes};
 use super::load::{Done, Plan};
@@ -23,10 +23,10 @@ pub fn seeds() -> u64 {
     std::env::var("LOTUS_LOCK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
 }
 
-/// Options on virtual time.
-pub const SIMULATED: Options = Options::repeating_after(Duration::from_micros(20));
-/// Options on threads of a machine that is busy with other things.
-const REAL: Options = Options::repeating_after(Duration::from_millis(2));
+/// SwitchOptions on virtual time.
+pub const SIMULATED: SwitchOptions = SwitchOptions::repeating_after(Duration::from_micros(20));
+/// SwitchOptions on threads of a machine that is busy with other things.
+const REAL: SwitchOptions = SwitchOptions::repeating_after(Duration::from_millis(2));
 
 const CALM: [(&str, Plan); 5] = [
     ("readers and writers", Plan::SMALL),
@@ -38,7 +38,12 @@ const CALM: [(&str, Plan); 5] = [
 
 /// A trial: what was done, and the largest number of holders of a lock at one time.
 #[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
-fn trial<M: Machines>(machines: &M, name: &str, plan: Plan, options: Options) -> (Done, usize) {
+fn trial<M: Machines>(
+    machines: &M,
+    name: &str,
+    plan: Plan,
+    options: SwitchOptions,
+) -> (Done, usize) {
     let cluster = Cluster::start(machines, plan, options);
     let done = cluster.wait(machines);
     let referee = std::sync::Arc::clone(&cluster.referee);
@@ -74,7 +79,7 @@ fn simulated(seed: u64, plan: &Plan, rates: Rates) -> SimMachines {
 #[test]
 fn simulated_machines_keep_the_promises() {
     for preference in [Preference::Readers, Preference::Writers] {
-        let options = Options { preference, ..SIMULATED };
+        let options = SwitchOptions { preference, ..SIMULATED };
         for (name, plan) in CALM {
             for seed in 0..seeds() {
                 let machines = simulated(seed, &plan, Rates::default());
@@ -95,7 +100,7 @@ fn lost_doubled_and_late_packets_break_no_promise() {
         ..Rates::default()
     };
     for preference in [Preference::Readers, Preference::Writers] {
-        let options = Options { preference, ..SIMULATED };
+        let options = SwitchOptions { preference, ..SIMULATED };
         for (name, plan) in CALM {
             // A request that is not to wait may be lost often before it is known that it would.
             for seed in 0..seeds() {
@@ -142,7 +147,7 @@ fn sockets(nodes: u16) -> TcpFabric {
     fabric.expect("loopback has free ports")
 }
 
-/// Recoveries one after another, in which nobody is lost, while threads take locks.
+/// Recoveries one after another, without a loss, while threads take locks.
 #[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
 fn recovering_threads<F: Fabric + Clone + 'static>(ground: &str, fabric: impl Fn(u16) -> F) {
     let plan = Plan { rounds: 40, ..on_threads(Plan::SMALL.mixed()) };

@@ -1,4 +1,4 @@
-//! A fabric whose messages are lost, doubled and overtaken, over any other.
+//! A fabric that loses, doubles and reorders messages, over any other.
 
 use std::sync::Arc;
 

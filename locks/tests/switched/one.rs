@@ -16,7 +16,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::sim::{Config, Fault, Profile, SimFabric, SimMachines, World};
 use lotus_locks::fisslock::Preference;
 use lotus_locks::switched::{
-    AgentProgram, Machine, Options, Places, Start, SwitchProgram, SwitchedLocker,
+    AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
 };
 use lotus_locks::{Locker, Mode, NotHeld, Wait};
 
@@ -52,7 +52,7 @@ impl Hand {
         held.expect("it is free, or shared")
     }
 
-    /// Nothing is left when everybody has released.
+    /// Nothing is left after all releases.
     async fn is_left_free(&self) {
         self.sleep(500).await;
         assert!(self.machines.iter().all(|machine| machine.is_idle()));
@@ -67,7 +67,7 @@ fn start(machines: &SimMachines, node: NodeId, program: Program) {
 
 /// Runs `body` to its end.
 fn with<F: Future<Output = ()> + 'static>(
-    options: Options,
+    options: SwitchOptions,
     body: impl FnOnce(Rc<Hand>) -> F + Send + 'static,
 ) {
     let profile = Profile::named("tofino-cx5").expect("built in");
@@ -179,7 +179,7 @@ fn a_dropped_request_holds_nothing_and_a_dropped_hold_is_released() {
             assert!(ended.is_none(), "it waits");
         }
         drop(held);
-        // Dropped when it was granted, and nobody has looked.
+        // Dropped when it was granted, and its task has not looked yet.
         for nanos in (0..4_000).step_by(100) {
             let acquiring = hand.lockers[2].acquire(0, Mode::Exclusive, hand.after(1_000));
             let ended =
@@ -210,7 +210,7 @@ fn a_deadline_is_kept_without_the_switch() {
 #[test]
 fn a_writer_among_readers_is_passed_for_the_starve_period_only() {
     for (preference, bound) in [(Preference::Readers, 150), (Preference::Writers, 40)] {
-        let options = Options { preference, ..SIMULATED };
+        let options = SwitchOptions { preference, ..SIMULATED };
         with(options, move |hand| async move {
             let readers = Rc::new(RefCell::new((0_u32, 0_u64)));
             for (machine, task) in
