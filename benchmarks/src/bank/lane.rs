@@ -106,7 +106,7 @@ impl<A: Access> Work for Serving<A> {
                 lane.seat.executor().sleep_until(time).await;
                 // Nobody has its locks before the server is deaf to it.
                 lane.shared.store.fence();
-                lane.seat.run().roster().settle(lost);
+                lane.seat.course().roster().settle(lost);
             });
         }
     }
