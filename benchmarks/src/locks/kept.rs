@@ -28,7 +28,7 @@ use crate::lanes::{
 };
 
 /// A lock service that can be run on machines.
-trait Service: Send + Sync + 'static {
+pub(super) trait Service: Send + Sync + 'static {
     /// A lane's use of its locks.
     type Locker: Locker;
 
@@ -47,7 +47,7 @@ trait Service: Send + Sync + 'static {
     fn used(&self) -> usize;
 }
 
-/// Runs the load on a service.
+/// Runs the load on a service of servers.
 pub(super) fn run<M: Machines>(
     machines: &M,
     load: &LockLoad,
@@ -60,7 +60,8 @@ pub(super) fn run<M: Machines>(
     run_service(machines, load, progress, Served { layout, load: load.clone() })
 }
 
-fn run_service<M: Machines, S: Service>(
+/// Runs the load on a service.
+pub(super) fn run_service<M: Machines, S: Service>(
     machines: &M,
     load: &LockLoad,
     progress: &Arc<Progress>,

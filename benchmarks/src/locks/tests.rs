@@ -204,7 +204,8 @@ fn kept(kept: Kept, request: Duration, load: LockLoad) -> LockOutcome {
         LockLoad { request, ..by(Clients { kept: Some(kept), ..load.clients.clone() }, load) };
     assert_eq!(load.check(), Ok(()));
     let profile = Profile::named("tofino-cx5").expect("built in");
-    let world = Config::new(1, load.clients.nodes(), profile);
+    let switches = load.clients.switch().into_iter().collect();
+    let world = Config { switches, ..Config::new(1, load.clients.nodes(), profile) };
     let machines = SimMachines::new(World::new(world).expect("a valid world"));
     let lanes = usize::from(load.clients.cns * load.clients.threads);
     run(&machines, &load, &Arc::new(Progress::new(lanes, |_| ()))).expect("it runs")
@@ -224,6 +225,22 @@ fn locks_that_servers_keep_pass_the_same_audit() {
             assert_eq!(is_retried, service == Kept::Rpc, "{service}: nothing is lost");
         }
     }
+}
+
+#[test]
+fn locks_that_a_switch_grants_pass_the_same_audit() {
+    for section in [0, 2] {
+        let load = LockLoad { section, ..by(within(0.0, 0.002), short()) };
+        let LockOutcome { tally, used, findings, .. } = kept(Kept::FissLock, Duration::ZERO, load);
+        assert_eq!(findings, Some(vec![]));
+        assert!(tally.operations > 100, "{tally:?}");
+        assert_eq!(used.verbs.reads + used.verbs.writes > 0, section > 0);
+        assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0);
+        assert_eq!(used.counts.retries, 0, "no request is refused");
+    }
+    let many = Clients { kept: Some(Kept::FissLock), cns: 256, ..short().clients };
+    let refused = by(many, short()).check().expect_err("too many machines");
+    assert_eq!(refused, "a FissLock switch serves 1 to 255 machines, not 256");
 }
 
 /// A server that needs longer for a request grants fewer: at most one in that time on each core.
