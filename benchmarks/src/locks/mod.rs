@@ -8,8 +8,8 @@
 //! A reader finds that number, and nothing else, in all of what it reads. In the end every lock is
 //! free.
 //!
-//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `operation`: what is
-//! tallied of both; `ledger`: what is noted in this process.
+//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `operation`: what
+//! is tallied of both; `ledger`: what is noted in this process.
 
 mod kept;
 mod lane;
