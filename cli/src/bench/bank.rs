@@ -15,8 +15,8 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, latency, nodes, on_machines, quantiles, rate,
-    verdict, who,
+    self, Load, Table, check_fabric, clients, extend, in_words, latency, nodes, on_machines,
+    quantiles, rate, verdict, who,
 };
 use crate::args::BankArgs;
 use crate::show::outputs::Outputs;
@@ -72,7 +72,7 @@ pub fn run(args: &BankArgs) -> Result<Verdict, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub fn check(args: &BankArgs) -> Result<(), Failure> {
-    let fits = || check_fabric(&args.run, "banks", args.system.lock);
+    let fits = || check_fabric(&args.run, "banks", in_words(&args.system, "banks")?);
     load(args).check().and_then(|()| fits()).map_err(Failure::Arguments)
 }
 
