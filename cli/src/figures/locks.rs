@@ -134,10 +134,41 @@ struct Published {
 #[serde(deny_unknown_fields)]
 struct Ratio {
     measure: Measure,
-    /// Series and point.
+    /// Series and point; instead of the point, in both, [`MOST`] or [`LEAST`]: the greatest or the
+    /// least multiple over all points.
     of: [String; 2],
     over: [String; 2],
     value: f64,
+}
+
+/// Names of the greatest and the least multiple over all points.
+const MOST: &str = "most";
+const LEAST: &str = "least";
+
+impl Ratio {
+    /// Whether it is the greatest or the least of all points.
+    fn is_over_all(&self) -> bool {
+        self.of[1] == self.over[1] && (self.of[1] == MOST || self.of[1] == LEAST)
+    }
+
+    /// Our multiple of the points that it names.
+    fn multiple(&self, rows: &[Row<'_>]) -> Option<f64> {
+        self.between(&self.of[1], &self.over[1], rows)
+    }
+
+    /// Our multiple of its two series at a point, if both have it.
+    fn at(&self, label: &str, rows: &[Row<'_>]) -> Option<f64> {
+        self.between(label, label, rows)
+    }
+
+    fn between(&self, of: &str, over: &str, rows: &[Row<'_>]) -> Option<f64> {
+        let value = |series: &str, label: &str| {
+            let is_it = |row: &&Row<'_>| row.series.name == series && row.point.label == label;
+            let row = rows.iter().find(is_it)?;
+            row.ours.measured.get(&self.measure).copied()
+        };
+        Some(value(&self.of[0], of)? / value(&self.over[0], over)?)
+    }
 }
 
 /// A measured point, as it is kept.
@@ -201,9 +232,13 @@ impl LockFigure {
                 return Err(format!("what is published of {series} is of no point or measure"));
             }
         }
-        for Ratio { of, over, measure, .. } in &self.ratios {
+        for ratio in &self.ratios {
+            let Ratio { of, over, measure, .. } = ratio;
+            let is_over_all = ratio.is_over_all();
             let mut both = [of, over].into_iter();
-            if !both.all(|[series, point]| is_there(series, Some(point))) || !is_shown(*measure) {
+            if !both.all(|[series, point]| is_there(series, (!is_over_all).then_some(point)))
+                || !is_shown(*measure)
+            {
                 return Err(format!("a ratio of {} is of no point or measure", of.join(", ")));
             }
         }
@@ -259,13 +294,14 @@ impl LockFigure {
 
     /// The published multiples beside ours.
     fn judged(&self, rows: &[Row<'_>]) -> Vec<Judged> {
+        let labels = || self.points.iter().map(|point| point.label.as_str());
         let judge = |ratio: &Ratio| {
-            let [of, over] = [&ratio.of, &ratio.over].map(|[series, label]| {
-                let is_it =
-                    |row: &&Row<'_>| row.series.name == *series && row.point.label == *label;
-                rows.iter().find(is_it).and_then(|row| row.ours.measured.get(&ratio.measure))
-            });
-            let ours = of.zip(over).map_or(f64::NAN, |(of, over)| of / over);
+            let multiples = labels().filter_map(|label| ratio.at(label, rows));
+            let ours = match (ratio.is_over_all(), ratio.of[1].as_str()) {
+                (true, MOST) => multiples.fold(f64::NAN, f64::max),
+                (true, _) => multiples.fold(f64::NAN, f64::min),
+                (false, _) => ratio.multiple(rows).unwrap_or(f64::NAN),
+            };
             Judged::new(ours, ratio.value, Band::around(ratio.value, WITHIN))
         };
         self.ratios.iter().map(judge).collect()
@@ -467,6 +503,31 @@ mod tests {
             let why = LockFigure::parse(&text).expect_err(expected);
             assert!(why.contains(expected) && !why.contains('\n'), "{why}");
         }
+    }
+
+    #[test]
+    fn a_multiple_may_be_the_greatest_or_the_least_of_all_points() {
+        let mut figure = known("shiftlock-verbs").figure;
+        let [one, other] = [0, 1].map(|index| figure.series[index].name.clone());
+        let ratio = |over_all: &str| Ratio {
+            measure: figure.drawn,
+            of: [one.clone(), over_all.to_owned()],
+            over: [other.clone(), over_all.to_owned()],
+            value: 1.0,
+        };
+        figure.ratios = vec![ratio(MOST), ratio(LEAST)];
+        // The first series has 2, 4, 6 and so on, the others 2.
+        let row = |(at, (series, point)): (usize, (_, _))| {
+            let series: &LockSeries = series;
+            let value = if series.name == one { 2.0 * (at + 1) as f64 } else { 2.0 };
+            let measured = BTreeMap::from([(figure.drawn, value)]);
+            let ours = LockMeasured { measured, busiest: String::new(), audited: None };
+            Row { series, point, ours, published: BTreeMap::new() }
+        };
+        let rows: Vec<_> = figure.all().enumerate().map(row).collect();
+        let judged = figure.judged(&rows);
+        let points = figure.points.len() as f64;
+        assert_eq!([judged[0].ours, judged[1].ours], [points, 1.0]);
     }
 
     /// The first point of each series, with few clients and locks, for a short time.

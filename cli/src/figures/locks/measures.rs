@@ -132,9 +132,10 @@ pub(super) enum Measure {
     GivenUp,
     /// Share of the time for which the memory node's NIC served requests.
     Nic,
-    /// Time from the request to the lock, in microseconds: mean, median and 99th percentile.
+    /// Time from the request to the lock, in microseconds: mean, median, 90th and 99th percentile.
     AcquireMean,
     AcquireP50,
+    AcquireP90,
     AcquireP99,
     /// The same of the most popular lock.
     HottestP50,
@@ -203,6 +204,7 @@ impl Measure {
             Self::Nic => "NIC %",
             Self::AcquireMean => "acquire us",
             Self::AcquireP50 => "acquire p50 us",
+            Self::AcquireP90 => "acquire p90 us",
             Self::AcquireP99 => "acquire p99 us",
             Self::HottestP50 => "hottest p50 us",
             Self::HottestP99 => "hottest p99 us",
@@ -296,6 +298,7 @@ impl Measure {
             }
             Self::AcquireMean => acquire_ns()?.mean() / 1000.0,
             Self::AcquireP50 => quantile(acquire_ns()?, 0.5),
+            Self::AcquireP90 => quantile(acquire_ns()?, 0.9),
             Self::AcquireP99 => quantile(acquire_ns()?, 0.99),
             Self::HottestP50 => quantile(&seen.locks.as_ref()?.hottest_ns, 0.5),
             Self::HottestP99 => quantile(&seen.locks.as_ref()?.hottest_ns, 0.99),
