@@ -8,7 +8,7 @@
 //!
 //! # What it is not
 //! The locks of LOTUS, which are tables of compute nodes: they are in `lotus-locktable`.
-//! FissLock's locks ([`fisslock`]) are the state of a switch, and have a module of their own.
+//! FissLock's locks are the state of a switch ([`fisslock`], and [`switched`] over a fabric).
 //!
 //! # Fencing
 //! The published systems take a lock from a holder that is late, and do not keep that holder from
@@ -24,6 +24,8 @@
 //! | `trial` | load and judges, for tests and simulation |
 //! | `ideal` | the traffic of a lock without exclusion, for a bound; a feature |
 //! | `service` | locks of transactions, on a client |
+//! | `switched` | FissLock over a fabric |
+//! | `servers` | locks kept by servers: tables of nodes, and clients that ask them |
 //! | `locker` | locks by number, wherever their state is |
 //! | `local` | locks that the clients of one node share before they ask for them |
 //! | `client` | the uses of one lane: acquisition, release, ghosts, resets |
@@ -43,7 +45,9 @@ pub mod ideal;
 pub mod local;
 mod locker;
 pub mod reset;
+pub mod servers;
 mod service;
+pub mod switched;
 pub mod systems;
 pub mod trial;
 pub mod word;

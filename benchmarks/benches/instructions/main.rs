@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lotus_benchmarks::callgrind::{self, Layers};
 use lotus_benchmarks::config::{Aborted, ClusterConfig, Fabric, LoadConfig, Routing};
@@ -199,6 +200,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
     let load = LockLoad {
         clients: Clients {
             choice: Choice::of(system.parse()?),
+            kept: None,
             policy: None,
             cns: 1,
             threads: 1,
@@ -215,6 +217,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         patience: None,
         habits: Habits::default(),
         loses: None,
+        request: Duration::ZERO,
         audit: false,
     };
     let progress = Progress::new(1, |_| ()).ending_after(count);

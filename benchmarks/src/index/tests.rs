@@ -15,6 +15,7 @@ fn small(kind: Kind) -> TreeLoad {
     TreeLoad {
         clients: Clients {
             choice: Choice { entries: 64, ..Choice::of(kind) },
+            kept: None,
             policy: None,
             cns: 2,
             threads: 2,

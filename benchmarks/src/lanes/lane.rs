@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
+use std::future::Future;
 use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,12 +11,12 @@ use std::time::Duration;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::rpc::Service;
+use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
-use lotus_locks::local::Access;
-use lotus_locks::{Client, Identity, Member};
+use lotus_locks::local::{Access, Transfers};
+use lotus_locks::{Client, Counts, Identity, Locker, Member};
 
-use super::{Done, Run, Times, Used};
+use super::{Course, Done, Run, Times, Used};
 
 /// Service by which lanes tell one another of locks.
 const SERVICE: Service = Service(0);
@@ -53,7 +54,7 @@ pub(crate) enum Mark {
 
 /// What the clients of one lane do.
 pub(crate) trait Work: 'static {
-    type Access: Access;
+    type Access: LaneLocks;
     type Tally;
     /// Reason why a client ends before its time.
     type Failed: Display;
@@ -72,11 +73,55 @@ pub(crate) trait Work: 'static {
     fn mark(self: &Rc<Self>, mark: Mark, tally: &mut Self::Tally);
 }
 
+/// A lane's use of locks, as far as every run looks at it.
+pub(crate) trait LaneLocks: Clone + 'static {
+    /// What the lane has done so far.
+    fn counts(&self) -> Counts;
+
+    /// Locks that its clients had from their nodes, and from elsewhere.
+    fn transfers(&self) -> Transfers;
+
+    /// Waits until nothing of the lane is under way.
+    fn quiet(&self) -> impl Future<Output = ()>;
+}
+
+impl<A: Access> LaneLocks for A {
+    fn counts(&self) -> Counts {
+        self.client().counts()
+    }
+
+    fn transfers(&self) -> Transfers {
+        Access::transfers(self)
+    }
+
+    async fn quiet(&self) {
+        self.client().quiet().await;
+    }
+}
+
+/// A lane's use of locks that a service keeps, and the lane's messages.
+#[derive(Clone)]
+pub(crate) struct KeptLane<L>(pub(crate) L, pub(crate) Rpc);
+
+impl<L: Locker> LaneLocks for KeptLane<L> {
+    fn counts(&self) -> Counts {
+        self.0.counts()
+    }
+
+    fn transfers(&self) -> Transfers {
+        Transfers { local: 0, remote: self.0.counts().acquired }
+    }
+
+    async fn quiet(&self) {
+        self.0.quiet().await;
+    }
+}
+
 /// A lane.
-pub(crate) struct Seat<A: Access> {
+pub(crate) struct Seat<A> {
     lane: Lane,
     client: A,
-    run: Arc<Run<A::System>>,
+    course: Arc<Course>,
     /// Number of the lane among all that have clients.
     index: usize,
 }
@@ -84,20 +129,29 @@ pub(crate) struct Seat<A: Access> {
 impl<A: Access> Seat<A> {
     /// Opens a lane, on the core that will turn it.
     pub(super) fn open(
-        run: Arc<Run<A::System>>,
+        run: &Run<A::System>,
         executor: &mut Executor,
         fabric: &dyn Fabric,
         member: Member,
         lane: u16,
         table: A::Table,
     ) -> Result<Self, FabricError> {
-        let index = usize::from(member.node.0 - 1) * usize::from(run.clients.threads);
-        let index = index + usize::from(lane);
-        let identity = Identity { member, peers: Rc::new(run.roster.clone()), service: SERVICE };
+        let peers = Rc::new(run.course.roster().clone());
+        let identity = Identity { member, peers, service: SERVICE };
         let (client, lane) = Client::open((run.make)(), executor, fabric, lane, identity)?;
         let client = A::of(client, table);
         client.keep_time(run.clocks);
-        Ok(Self { lane, client, run, index })
+        Ok(Self::new(&run.course, lane, client))
+    }
+}
+
+impl<A> Seat<A> {
+    /// The place of a lane that is open.
+    pub(crate) fn new(course: &Arc<Course>, lane: Lane, client: A) -> Self {
+        let at = lane.at();
+        let index = usize::from(at.node.0 - 1) * usize::from(course.clients().threads);
+        let index = index + usize::from(at.lane.0);
+        Self { lane, client, course: Arc::clone(course), index }
     }
 
     pub(crate) fn lane(&self) -> &Lane {
@@ -112,12 +166,12 @@ impl<A: Access> Seat<A> {
         self.lane.executor()
     }
 
-    pub(crate) fn run(&self) -> &Run<A::System> {
-        &self.run
+    pub(crate) fn course(&self) -> &Course {
+        &self.course
     }
 
     pub(crate) fn times(&self) -> &Times {
-        &self.run.times
+        &self.course.times
     }
 
     /// Its number among all lanes that have clients, from 0.
@@ -132,14 +186,14 @@ impl<A: Access> Seat<A> {
 
     /// Counts something that was done, for those who watch.
     pub(crate) fn tick(&self, began: Nanos, now: Nanos) {
-        self.run.progress.tick(self.index, now.0, true);
-        self.run.progress.note_latency(self.index, now.0.saturating_sub(began.0));
+        self.course.progress.tick(self.index, now.0, true);
+        self.course.progress.note_latency(self.index, now.0.saturating_sub(began.0));
     }
 
     /// Whether something outside of the run has made it worthless. Then nothing is waited for: a
     /// client may ask for ever what is never answered.
     fn has_failed(&self) -> bool {
-        self.run.progress.failure().is_some()
+        self.course.progress.failure().is_some()
     }
 
     /// Whether the lane begins nothing more: see [`Self::has_failed`] and
@@ -147,7 +201,7 @@ impl<A: Access> Seat<A> {
     ///
     /// [`Progress::ending_after`]: crate::drive::progress::Progress::ending_after
     fn is_over(&self) -> bool {
-        self.has_failed() || self.run.progress.is_complete(self.index)
+        self.has_failed() || self.course.progress.is_complete(self.index)
     }
 
     /// Waits for a time, or until the run is over.
@@ -159,8 +213,11 @@ impl<A: Access> Seat<A> {
     }
 
     /// What the lane has used so far.
-    fn used(&self) -> Used {
-        let counts = self.client.client().counts();
+    fn used(&self) -> Used
+    where
+        A: LaneLocks,
+    {
+        let counts = self.client.counts();
         Used { counts, transfers: self.client.transfers(), verbs: self.lane.counters() }
     }
 
@@ -180,7 +237,7 @@ where
     let work = Rc::new(work);
     let executor = work.seat().executor().clone();
     let Times { begins, counts_from, ends } = *work.seat().times();
-    let clients = work.seat().run.clients.coroutines;
+    let clients = work.seat().course.clients.coroutines;
     let ended = Rc::new(RefCell::new(None));
     let tally = Rc::new(RefCell::new(W::Tally::default()));
     let (running, is_quiet) = (Rc::new(Cell::new(clients)), Rc::new(Cell::new(false)));
@@ -196,7 +253,7 @@ where
             running.set(running.get() - 1);
             if running.get() == 0 {
                 // The last one sees to it that the lane has nothing outstanding.
-                work.seat().client.client().quiet().await;
+                work.seat().client.quiet().await;
                 is_quiet.set(true);
             }
         });

@@ -9,7 +9,9 @@
 mod findings;
 mod lane;
 
+use std::future::Future;
 use std::ops::AddAssign;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,19 +26,20 @@ use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
 use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
+use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
 use lotus_locks::{Client, Counts, LockSystem, Member, Roster};
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::{Phase, Progress};
 pub(crate) use findings::Findings;
-pub(crate) use lane::{Load, Mark, Seat, Work, nanos};
+pub(crate) use lane::{KeptLane, LaneLocks, Load, Mark, Seat, Work, nanos};
 
 /// The memory node.
 pub(crate) const MEMORY: NodeId = NodeId(0);
 pub(crate) const REGION: RegionId = RegionId(0);
 /// Least bytes of a lock object, whichever the system.
-const OBJECT: u64 = 16;
+pub(crate) const OBJECT: u64 = 16;
 /// Counters by which nodes set their clocks, one for each epoch; more than a run has.
 const CLOCKS: u32 = 128;
 /// Longest latency that is told from longer ones, in nanoseconds.
@@ -50,6 +53,8 @@ pub const START: Duration = Duration::from_millis(20);
 pub struct Clients {
     /// The lock system.
     pub choice: Choice,
+    /// The lock service that keeps the locks, if one does; then there is no lock system.
+    pub kept: Option<Kept>,
     /// The way in which the clients of a node share its locks, if they do.
     pub policy: Option<Policy>,
     /// Compute nodes.
@@ -71,6 +76,14 @@ impl Clients {
         self.cns + 2
     }
 
+    /// Name of the lock system, or of the lock service.
+    pub const fn name(&self) -> &'static str {
+        match self.kept {
+            Some(kept) => kept.name(),
+            None => self.choice.kind.name(),
+        }
+    }
+
     /// Number of clients.
     pub const fn count(&self) -> u32 {
         self.cns as u32 * self.threads as u32 * self.coroutines as u32
@@ -84,6 +97,12 @@ impl Clients {
     /// Refuses options that make no sense together, and more clients than a lock can count if each
     /// asks for so many lease terms.
     pub(crate) fn check(&self, terms: u32) -> Result<(), String> {
+        if let Some(kept) = self.kept {
+            return match self.policy {
+                None => Ok(()),
+                Some(_) => Err(format!("{kept} keeps no locks that a node's clients share")),
+            };
+        }
         let kind = self.choice.kind;
         kind.check(self.choice.recovery).map_err(|error| error.to_string())?;
         if let Some(policy) = self.policy {
@@ -188,16 +207,21 @@ pub(crate) fn register<M: Machines>(machines: &M, bytes: u64) -> Result<Counters
     Ok(clocks)
 }
 
-/// A run of clients: what all lanes know, and those that start them.
-pub(crate) struct Run<S> {
+/// What all lanes of a run know, whatever their locks are.
+pub(crate) struct Course {
     clients: Clients,
     times: Times,
     progress: Arc<Progress>,
     roster: Roster,
-    clocks: Counters,
-    make: Make<S>,
     /// Utilisation before the clients have begun.
     before: Option<Report>,
+}
+
+/// A run of clients of a lock system.
+pub(crate) struct Run<S> {
+    course: Arc<Course>,
+    clocks: Counters,
+    make: Make<S>,
 }
 
 /// Lanes that run.
@@ -208,14 +232,12 @@ pub(crate) struct Running<C, T> {
     stop: Sender<()>,
 }
 
-impl<S: LockSystem> Run<S> {
-    /// A run whose clients begin in a moment, on memory that is [registered](register) and loaded.
+impl Course {
+    /// A run whose clients begin in a moment.
     pub(crate) fn new<M: Machines>(
         machines: &M,
         clients: Clients,
         progress: &Arc<Progress>,
-        clocks: Counters,
-        make: Make<S>,
     ) -> Arc<Self> {
         let begins = machines.outside().now().after(START);
         let counts_from = begins.after(Duration::from_secs_f64(clients.warmup));
@@ -224,88 +246,69 @@ impl<S: LockSystem> Run<S> {
         progress.enter(Phase::Running);
         let (times, progress) = (Times { begins, counts_from, ends }, Arc::clone(progress));
         let (roster, before) = (Roster::default(), machines.utilisation());
-        Arc::new(Self { clients, times, progress, roster, clocks, make, before })
+        Arc::new(Self { clients, times, progress, roster, before })
     }
 
     pub(crate) fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// Starts all lanes.
-    pub(crate) fn start<M: Machines, L: Load>(
-        self: &Arc<Self>,
-        machines: &M,
-        load: &L,
-    ) -> Result<Running<M::Core, L::Tally>, DeployError> {
-        match self.clients.policy {
-            None => self.start_lanes::<M, L, Client<S>>(machines, load, || ()),
-            Some(policy) => {
-                let table = || Arc::new(LocalTable::new(policy, self.clients.threads));
-                self.start_lanes::<M, L, LocalClient<S>>(machines, load, table)
-            }
-        }
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
     }
 
-    /// Starts all lanes with clients of this kind; `table` makes what the lanes of a node share.
-    fn start_lanes<M, L, A>(
-        self: &Arc<Self>,
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The compute nodes, as members: all are before the first of them uses a lock.
+    ///
+    /// # Errors
+    /// [`DeployError`] if there are more than locks can name.
+    pub(crate) fn members(&self) -> Result<Vec<Member>, DeployError> {
+        let Clients { cns, threads, .. } = self.clients;
+        let members = (1..=cns).map(|node| self.roster.join(NodeId(node), threads));
+        members.collect::<Option<_>>().ok_or_else(|| refused("locks name fewer compute nodes"))
+    }
+
+    /// Starts lanes of members, each opened on its core.
+    pub(crate) fn start<M, O, A, W>(
+        &self,
         machines: &M,
-        load: &L,
-        table: impl Fn() -> A::Table,
-    ) -> Result<Running<M::Core, L::Tally>, DeployError>
+        lanes: impl IntoIterator<Item = (Member, u16, O)>,
+        work: impl Fn(Seat<A>) -> W + Clone + Send + 'static,
+    ) -> Result<Running<M::Core, W::Tally>, DeployError>
     where
         M: Machines,
-        L: Load,
-        A: Access<System = S>,
+        O: FnOnce(&mut Executor) -> Option<Seat<A>> + Send + 'static,
+        A: LaneLocks,
+        W: Work<Access = A>,
+        W::Tally: Default + Send + 'static,
     {
-        let Clients { cns, threads, .. } = self.clients;
         let (sender, reports) = async_channel::unbounded();
         let (stop, stopped) = async_channel::bounded::<()>(1);
-        // All are members before the first of them uses a lock.
-        let members: Option<Vec<Member>> =
-            (1..=cns).map(|node| self.roster.join(NodeId(node), threads)).collect();
-        let members = members.ok_or_else(|| refused("locks name fewer compute nodes"))?;
         let mut cores = Vec::new();
-        for member in members {
-            let table = table();
-            for lane in 0..threads {
-                let open = self.open::<A>(machines.fabric(), member, lane, table.clone());
-                let program = program(open, load.clone(), sender.clone(), stopped.clone());
-                let name = format!("locks-{}-{lane}", member.node.0);
-                let core = machines.start(member.node, &name, program).map_err(refused)?;
-                cores.push((member.node, core));
-            }
+        for (member, lane, open) in lanes {
+            let program = program(open, work.clone(), sender.clone(), stopped.clone());
+            let name = format!("locks-{}-{lane}", member.node.0);
+            let core = machines.start(member.node, &name, program).map_err(refused)?;
+            cores.push((member.node, core));
         }
         Ok(Running { cores, reports, stop })
     }
 
-    /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
-    pub(crate) fn open<A: Access<System = S>>(
-        self: &Arc<Self>,
-        fabric: Arc<dyn Fabric>,
-        member: Member,
-        lane: u16,
-        table: A::Table,
-    ) -> impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + use<S, A> {
-        let run = Arc::clone(self);
-        move |executor| {
-            let seat = Seat::open(Arc::clone(&run), executor, &*fabric, member, lane, table);
-            seat.map_err(|error| run.progress.fail(error.to_string())).ok()
-        }
-    }
-
-    /// Runs all lanes until their time is over. The cores of a node that is `lost` meanwhile end
-    /// as they may.
+    /// Waits until all lanes have ended, and adds up what they have done. The cores of a node that
+    /// is `lost` meanwhile end as they may.
     ///
     /// # Errors
-    /// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
-    pub(crate) fn run<M: Machines, L: Load>(
-        self: &Arc<Self>,
+    /// [`DeployError`] if a client or a lane ends before its time.
+    pub(crate) fn finish<M: Machines, T: Default + AddAssign>(
+        &self,
         machines: &M,
-        load: &L,
+        running: Running<M::Core, T>,
         lost: Option<NodeId>,
-    ) -> Result<Done<L::Tally>, DeployError> {
-        let Running { cores, reports, stop } = self.start(machines, load)?;
+    ) -> Result<Done<T>, DeployError> {
+        let Running { cores, reports, stop } = running;
         let mut done = Done::default();
         for _ in &cores {
             let Some(report) = machines.wait(&reports) else { break };
@@ -330,6 +333,122 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
+    /// Runs `look` on a core of the node beside the clients, to its end.
+    ///
+    /// # Errors
+    /// [`DeployError`] if the machines refuse, or with the sentence of `look`.
+    pub(crate) fn audit<M, R, F>(&self, machines: &M, look: F) -> Result<R, DeployError>
+    where
+        M: Machines,
+        R: 'static + Send,
+        F: for<'a> FnOnce(&'a mut Executor) -> Option<Looking<R>> + Send + 'static,
+    {
+        self.progress.enter(Phase::Auditing);
+        let (sender, found) = async_channel::bounded(1);
+        let program: Program = Box::new(move |executor| {
+            let Some(looking) = look(executor) else { return Box::pin(async {}) };
+            Box::pin(async move {
+                // It is awaited.
+                let _ = sender.send(looking.await).await;
+            })
+        });
+        let core = machines.start(self.clients.outsider(), "audit", program).map_err(refused)?;
+        let found = machines.wait(&found);
+        machines.join(core);
+        let broke = || self.progress.failure().map_or("the audit broke", String::as_str);
+        found.unwrap_or_else(|| Err(broke().to_owned())).map_err(DeployError::Failed)
+    }
+}
+
+/// What an audit finds in the end, or a sentence that says why it cannot look.
+pub(crate) type Looking<R> = Pin<Box<dyn Future<Output = Result<R, String>>>>;
+
+impl<S: LockSystem> Run<S> {
+    /// A run whose clients begin in a moment, on memory that is [registered](register) and loaded.
+    pub(crate) fn new<M: Machines>(
+        machines: &M,
+        clients: Clients,
+        progress: &Arc<Progress>,
+        clocks: Counters,
+        make: Make<S>,
+    ) -> Arc<Self> {
+        Arc::new(Self { course: Course::new(machines, clients, progress), clocks, make })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.course.roster
+    }
+
+    /// Starts all lanes.
+    pub(crate) fn start<M: Machines, L: Load>(
+        self: &Arc<Self>,
+        machines: &M,
+        load: &L,
+    ) -> Result<Running<M::Core, L::Tally>, DeployError> {
+        match self.course.clients.policy {
+            None => self.start_lanes::<M, L, Client<S>>(machines, load, || ()),
+            Some(policy) => {
+                let table = || Arc::new(LocalTable::new(policy, self.course.clients.threads));
+                self.start_lanes::<M, L, LocalClient<S>>(machines, load, table)
+            }
+        }
+    }
+
+    /// Starts all lanes with clients of this kind; `table` makes what the lanes of a node share.
+    fn start_lanes<M, L, A>(
+        self: &Arc<Self>,
+        machines: &M,
+        load: &L,
+        table: impl Fn() -> A::Table,
+    ) -> Result<Running<M::Core, L::Tally>, DeployError>
+    where
+        M: Machines,
+        L: Load,
+        A: Access<System = S>,
+    {
+        let mut lanes = Vec::new();
+        for member in self.course.members()? {
+            let table = table();
+            for lane in 0..self.course.clients.threads {
+                let open = self.open::<A>(machines.fabric(), member, lane, table.clone());
+                lanes.push((member, lane, open));
+            }
+        }
+        let load = load.clone();
+        self.course.start(machines, lanes, move |seat: Seat<A>| load.work(seat))
+    }
+
+    /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
+    pub(crate) fn open<A: Access<System = S>>(
+        self: &Arc<Self>,
+        fabric: Arc<dyn Fabric>,
+        member: Member,
+        lane: u16,
+        table: A::Table,
+    ) -> impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + use<S, A> {
+        let run = Arc::clone(self);
+        move |executor| {
+            let seat = Seat::open(&run, executor, &*fabric, member, lane, table);
+            seat.map_err(|error| run.course.progress.fail(error.to_string())).ok()
+        }
+    }
+
+    /// Runs all lanes until their time is over. The cores of a node that is `lost` meanwhile end
+    /// as they may.
+    ///
+    /// # Errors
+    /// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+    pub(crate) fn run<M: Machines, L: Load>(
+        self: &Arc<Self>,
+        machines: &M,
+        load: &L,
+        lost: Option<NodeId>,
+    ) -> Result<Done<L::Tally>, DeployError> {
+        let running = self.start(machines, load)?;
+        self.course.finish(machines, running, lost)
+    }
+
     /// Looks at what the clients have left, on a lane of the node beside them.
     ///
     /// # Errors
@@ -340,24 +459,13 @@ impl<S: LockSystem> Run<S> {
         R: 'static + Send,
         F: AsyncFnOnce(Seat<Client<S>>) -> Result<R, String> + Send + 'static,
     {
-        self.progress.enter(Phase::Auditing);
-        let node = self.clients.outsider();
-        let member = self.roster.join(node, 1);
+        let member = self.course.roster.join(self.course.clients.outsider(), 1);
         let member = member.ok_or_else(|| refused("locks name fewer nodes"))?;
-        let (sender, found) = async_channel::bounded(1);
         let open = self.open::<Client<S>>(machines.fabric(), member, 0, ());
-        let program: Program = Box::new(move |executor| {
-            let Some(seat) = open(executor) else { return Box::pin(async {}) };
-            Box::pin(async move {
-                // It is awaited.
-                let _ = sender.send(look(seat).await).await;
-            })
-        });
-        let core = machines.start(node, "audit", program).map_err(refused)?;
-        let found = machines.wait(&found);
-        machines.join(core);
-        let broke = || self.progress.failure().map_or("the audit broke", String::as_str);
-        found.unwrap_or_else(|| Err(broke().to_owned())).map_err(DeployError::Failed)
+        self.course.audit(machines, move |executor| {
+            let seat = open(executor)?;
+            Some(Box::pin(async move { look(seat).await }) as Looking<R>)
+        })
     }
 }
 
@@ -377,18 +485,21 @@ fn since(mut report: Report, before: Option<&Report>) -> Report {
 }
 
 /// The program of a lane: runs its clients, and sends what they have done.
-fn program<A: Access, L: Load>(
+fn program<A: LaneLocks, W: Work<Access = A>>(
     open: impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + 'static,
-    load: L,
-    sender: Sender<Done<L::Tally>>,
+    work: impl FnOnce(Seat<A>) -> W + Send + 'static,
+    sender: Sender<Done<W::Tally>>,
     stopped: Receiver<()>,
-) -> Program {
+) -> Program
+where
+    W::Tally: Default + Send + 'static,
+{
     Box::new(move |executor| {
         let Some(seat) = open(executor) else { return Box::pin(async {}) };
         Box::pin(async move {
             let client = seat.client().clone();
             // Not received if another lane broke.
-            let _ = sender.send(lane::run(load.work(seat)).await).await;
+            let _ = sender.send(lane::run(work(seat)).await).await;
             // The reports end with the last lane that runs.
             drop(sender);
             // Its answers to resets are needed until all have ended.

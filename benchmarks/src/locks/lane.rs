@@ -6,30 +6,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_fabric::lane::{Batch, Completed};
-use lotus_fabric::verbs::VerbError;
+use lotus_fabric::lane::Lane;
 use lotus_locks::local::{Access, Held as _};
 use lotus_locks::{Limits, LockSystem as _, Mode, NotHeld, Wait};
 use rand::Rng;
 
+use super::operation::{Operation, post};
 use super::{LockLoad, LockTally, LongReads, Shared};
-use crate::lanes::{self, Findings, Load, Mark, Seat, Work, nanos, offset_of_data};
+use crate::lanes::{Findings, Load, Mark, Seat, Work, offset_of_data};
 
 /// Locks that the audit reads in one batch.
 const AUDITED: u64 = 256;
 /// What a client is about to do.
-struct Intent {
-    lock: u64,
-    mode: Mode,
+pub(super) struct Intent {
+    pub(super) lock: u64,
+    pub(super) mode: Mode,
     terms: u16,
     /// Time for which it holds the lock beside its verbs.
-    stays: Duration,
+    pub(super) stays: Duration,
     /// Whether it fails, and releases nothing.
     fails: bool,
 }
 
 impl Intent {
-    fn draw(shared: &Shared, rng: &mut SmallRng) -> Self {
+    pub(super) fn draw(shared: &Shared, rng: &mut SmallRng) -> Self {
         let LockLoad { read_ratio, update_ratio, habits, .. } = &shared.load;
         let mut is_one_of = |share: f64| share > 0.0 && rng.random_bool(share);
         let (is_long, reads) = (is_one_of(habits.long_reads.share), is_one_of(*read_ratio));
@@ -82,33 +82,30 @@ impl<A: Access> Work for Locking<A> {
 
     fn mark(self: &Rc<Self>, mark: Mark, tally: &mut LockTally) {
         match mark {
-            Mark::Begin => self.expel_the_lost(),
+            Mark::Begin => expel_the_lost(self, &self.shared),
             Mark::From | Mark::To => {}
-            Mark::End => {
-                lanes::add(&mut tally.operation_ns, &tally.reader_ns);
-                lanes::add(&mut tally.operation_ns, &tally.writer_ns);
-            }
+            Mark::End => tally.put_together(),
         }
+    }
+}
+
+/// Takes the node that is lost off the membership in time, if this is the first lane.
+pub(super) fn expel_the_lost<W: Work>(work: &Rc<W>, shared: &Shared) {
+    let load = &shared.load;
+    let expelled = load.lost_node().zip(load.loses).filter(|_| work.seat().is_first());
+    if let Some((lost, after)) = expelled {
+        let work = Rc::clone(work);
+        let time = work.seat().times().begins.after(after);
+        work.seat().executor().clone().spawn(async move {
+            work.seat().executor().sleep_until(time).await;
+            work.seat().course().roster().settle(lost);
+        });
     }
 }
 
 impl<A: Access> Locking<A> {
     pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>) -> Self {
         Self { seat, shared }
-    }
-
-    /// Takes the node that is lost off the membership in time, if this is the first lane.
-    fn expel_the_lost(self: &Rc<Self>) {
-        let load = &self.shared.load;
-        let expelled = load.lost_node().zip(load.loses).filter(|_| self.seat.is_first());
-        if let Some((lost, after)) = expelled {
-            let lane = Rc::clone(self);
-            let time = self.seat.times().begins.after(after);
-            self.seat.executor().spawn(async move {
-                lane.seat.executor().sleep_until(time).await;
-                lane.seat.run().roster().settle(lost);
-            });
-        }
     }
 
     /// Takes one lock, uses what it protects, and releases it.
@@ -127,16 +124,7 @@ impl<A: Access> Locking<A> {
                 Ok(hold) => hold,
                 Err(why) => {
                     let tally = &mut *tally.borrow_mut();
-                    if let Some((ledger, arrival)) = noted {
-                        tally.fairness = tally.fairness.max(ledger.give_up(lock, arrival));
-                    }
-                    return match why {
-                        NotHeld::TimedOut | NotHeld::Reset => {
-                            tally.refused += u64::from(counts);
-                            Ok(())
-                        }
-                        other => Err(other),
-                    };
+                    return shared.tally_refusal(tally, lock, arrival, counts, why);
                 }
             };
         let held = executor.now();
@@ -170,27 +158,8 @@ impl<A: Access> Locking<A> {
         let released = self.seat.client().release(hold).await;
         let ended = executor.now();
         self.seat.tick(began, ended);
-        let tally = &mut *tally.borrow_mut();
-        tally.fairness = tally.fairness.max(fairness.unwrap_or_default());
-        let was_lost = released == Err(NotHeld::Reset);
-        if counts && was_lost {
-            tally.refused += 1;
-        } else if counts {
-            let acquire_ns = nanos(began, held);
-            tally.operations += 1;
-            tally.acquire_ns.saturating_record(acquire_ns);
-            tally.released.record(nanos(leaves, ended));
-            let (acquire, of_kind) = match wanted {
-                Mode::Shared => (&mut tally.reader_acquire, &mut tally.reader_ns),
-                _ => (&mut tally.writer_acquire, &mut tally.writer_ns),
-            };
-            acquire.record(acquire_ns);
-            of_kind.saturating_record(nanos(began, ended));
-            if shared.hottest == Some(lock) {
-                tally.hottest_ns.saturating_record(acquire_ns);
-            }
-        }
-        if was_lost { Ok(()) } else { released }
+        let operation = Operation { lock, wanted, began, held, leaves, ended };
+        shared.tally(&mut tally.borrow_mut(), &operation, counts, fairness, released)
     }
 
     /// Mode in which a lock is held, as others have to respect it.
@@ -215,7 +184,7 @@ impl<A: Access> Locking<A> {
         for _ in 0..reads {
             let mut batch = self.seat.lane().batch();
             let words = batch.read(data, load.object_bytes as usize);
-            let done = self.post(batch).await?;
+            let done = post(batch).await?;
             if let Some(ledger) = self.shared.ledger.as_ref().filter(|_| self.is_valid(hold)) {
                 ledger.read(lock, done.words(words));
             }
@@ -232,7 +201,7 @@ impl<A: Access> Locking<A> {
             let buffer = batch.stage(load.object_bytes as usize);
             batch.words_mut(buffer).fill(value.unwrap_or(1));
             batch.write(data, buffer);
-            self.post(batch).await?;
+            post(batch).await?;
         }
         Ok(())
     }
@@ -251,13 +220,6 @@ impl<A: Access> Locking<A> {
         Ok(true)
     }
 
-    async fn post(&self, batch: Batch) -> Result<Completed, NotHeld> {
-        batch.post().await.map_err(|failed| match failed.first().error {
-            VerbError::Revoked => NotHeld::Expelled,
-            _ => NotHeld::Unavailable,
-        })
-    }
-
     /// Whether a holder may rely on its lock still: without leases it may until its release.
     fn is_valid(&self, hold: &A::Held) -> bool {
         !self.seat.client().client().system().has_leases() || self.seat.client().is_valid(hold)
@@ -266,35 +228,46 @@ impl<A: Access> Locking<A> {
     /// Looks at every lock, and at what it protects; returns what is wrong, or a sentence if they
     /// cannot be read.
     pub(super) async fn audit(self) -> Result<Vec<String>, String> {
-        let (shared, mut findings) = (&*self.shared, Findings::default());
-        for first in (0..shared.load.count).step_by(AUDITED as usize) {
-            let locks = first..shared.load.count.min(first + AUDITED);
-            let mut batch = self.seat.lane().batch();
-            let offset = offset_of_data(self.seat.client().client().system());
-            let buffers: Vec<_> = locks
-                .map(|lock| {
-                    let object = shared.space.object(lock);
-                    let words = batch.read(object, 16);
-                    (lock, words, batch.read(object.plus(offset), 8))
-                })
-                .collect();
-            let done = batch.post().await;
-            let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
-            for (lock, words, data) in buffers {
-                let [head, claim] = *done.words(words) else { unreachable!("two words") };
-                let value = done.words(data)[0];
-                let ledger = shared.ledger.as_ref();
-                let written = ledger.map_or(value, |ledger| ledger.written(lock));
-                let is_free = self.seat.client().client().system().is_unused([head, claim]);
-                if is_free && value == written {
-                    continue;
-                }
-                findings.add(|| {
-                    let found = format!("lock {lock}: {head:#x}, {claim:#x}");
-                    format!("{found}; {value} was written, {written} should be")
-                });
-            }
-        }
-        Ok(findings.told())
+        let system = self.seat.client().client().system();
+        let offset = offset_of_data(system);
+        let is_free = |words| system.is_unused(words);
+        audit(self.seat.lane(), &self.shared, offset, is_free).await
     }
+}
+
+/// Looks at the words of every lock, and at what it protects, which is `offset` bytes further.
+pub(super) async fn audit(
+    lane: &Lane,
+    shared: &Shared,
+    offset: u64,
+    is_free: impl Fn([u64; 2]) -> bool,
+) -> Result<Vec<String>, String> {
+    let mut findings = Findings::default();
+    for first in (0..shared.load.count).step_by(AUDITED as usize) {
+        let locks = first..shared.load.count.min(first + AUDITED);
+        let mut batch = lane.batch();
+        let buffers: Vec<_> = locks
+            .map(|lock| {
+                let object = shared.space.object(lock);
+                let words = batch.read(object, 16);
+                (lock, words, batch.read(object.plus(offset), 8))
+            })
+            .collect();
+        let done = batch.post().await;
+        let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
+        for (lock, words, data) in buffers {
+            let [head, claim] = *done.words(words) else { unreachable!("two words") };
+            let value = done.words(data)[0];
+            let ledger = shared.ledger.as_ref();
+            let written = ledger.map_or(value, |ledger| ledger.written(lock));
+            if is_free([head, claim]) && value == written {
+                continue;
+            }
+            findings.add(|| {
+                let found = format!("lock {lock}: {head:#x}, {claim:#x}");
+                format!("{found}; {value} was written, {written} should be")
+            });
+        }
+    }
+    Ok(findings.told())
 }

@@ -8,10 +8,13 @@
 //! A reader finds that number, and nothing else, in all of what it reads. In the end every lock is
 //! free.
 //!
-//! `lane`: what each lane does; `ledger`: what is noted in this process.
+//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `operation`: what is
+//! tallied of both; `ledger`: what is noted in this process.
 
+pub(crate) mod kept;
 mod lane;
 mod ledger;
+mod operation;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use std::time::Duration;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
+use lotus_locks::servers::Kept;
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem, Recovery};
 
@@ -58,6 +62,9 @@ pub struct LockLoad {
     /// Time after [`lanes::START`] at which the last compute node is lost, and taken off the
     /// membership; the machines have to end it then.
     pub loses: Option<Duration>,
+    /// Core time that a server takes for a request and its release, where time is virtual and a
+    /// server keeps the locks.
+    pub request: Duration,
     /// Whether the run is judged.
     pub audit: bool,
 }
@@ -93,13 +100,16 @@ impl LockLoad {
         let Habits { failing, long_reads, .. } = self.habits;
         let terms = if long_reads.share > 0.0 { u32::from(long_reads.terms.max(1)) } else { 1 };
         self.clients.check(terms)?;
-        let Clients { choice, policy, cns, .. } = self.clients;
+        let Clients { choice, kept, policy, cns, .. } = self.clients;
+        if let Some(kept) = kept {
+            self.check_kept(kept)?;
+        }
         if failing > 0.0 {
             let goes_on = matches!(
                 choice.kind,
                 Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock | Kind::ShiftLockWide
             );
-            if !goes_on || choice.recovery != Recovery::Paper {
+            if kept.is_some() || !goes_on || choice.recovery != Recovery::Paper {
                 let systems = "only dslr and shiftlock as published";
                 return Err(format!("{systems} go on after holders that fail"));
             }
@@ -112,6 +122,20 @@ impl LockLoad {
         }
         if self.loses.is_some() && (cns < 2 || self.audit) {
             return Err("a lost node keeps locks, which no audit can pass; others go on".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Refuses what locks that a service keeps do not have.
+    fn check_kept(&self, kept: Kept) -> Result<(), String> {
+        if self.update_ratio > 0.0 {
+            return Err(format!("{kept} has no update locks"));
+        }
+        if self.habits.long_reads.terms > 1 {
+            return Err(format!("{kept} has no leases, so requests ask for no terms"));
+        }
+        if self.loses.is_some() && !kept.has_server() {
+            return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
         }
         Ok(())
     }
@@ -222,6 +246,14 @@ impl Default for LockTally {
     }
 }
 
+impl LockTally {
+    /// Adds up the operations of readers and of all others.
+    fn put_together(&mut self) {
+        lanes::add(&mut self.operation_ns, &self.reader_ns);
+        lanes::add(&mut self.operation_ns, &self.writer_ns);
+    }
+}
+
 impl AddAssign for LockTally {
     fn add_assign(&mut self, other: Self) {
         self.operations += other.operations;
@@ -270,7 +302,10 @@ pub fn run<M: Machines>(
     load: &LockLoad,
     progress: &Arc<Progress>,
 ) -> Result<LockOutcome, DeployError> {
-    load.clients.choice.visit(Visit { machines, load, progress })
+    match load.clients.kept {
+        Some(kept) => kept::run(machines, load, progress, kept),
+        None => load.clients.choice.visit(Visit { machines, load, progress }),
+    }
 }
 
 struct Visit<'a, M> {
@@ -289,12 +324,8 @@ impl<M: Machines> Visitor for Visit<'_, M> {
         let base = RemoteAddr::new(MEMORY, REGION, 0);
         let space = LockSpace::new(base, object, stride, load.count).map_err(refused)?;
         let clocks = lanes::register(machines, space.bytes())?;
-        let chooser = KeyChooser::new(load.count, load.zipf);
-        let ledger = load.audit.then(|| Ledger::new(load.count));
         let run = Run::new(machines, load.clients.clone(), progress, clocks, Arc::new(make));
-        let hottest = chooser.most_popular();
-        let load = load.clone();
-        let shared = Arc::new(Shared { load, space, chooser, hottest, ledger });
+        let shared = Arc::new(Shared::new(load, space));
         let done = run.run(machines, &shared, shared.load.lost_node())?;
         let findings = match shared.load.audit {
             true => Some(audit(machines, &run, &shared)?),
@@ -313,7 +344,12 @@ fn audit<M: Machines, S: LockSystem>(
 ) -> Result<Vec<String>, DeployError> {
     let noted = Arc::clone(shared);
     let look = async move |seat| Locking::new(seat, noted).audit().await;
-    let mut found = run.audit(machines, look)?;
+    let found = run.audit(machines, look)?;
+    Ok(with_noted(found, shared))
+}
+
+/// Adds what this process has noted to what was found.
+fn with_noted(mut found: Vec<String>, shared: &Shared) -> Vec<String> {
     let clashes = shared.ledger.as_ref().map_or(0, Ledger::clashes);
     if clashes > 0 {
         found.push(format!("{clashes} times two held a lock who must not"));
@@ -322,7 +358,7 @@ fn audit<M: Machines, S: LockSystem>(
     if misread > 0 {
         found.push(format!("{misread} times a reader found what the last writer had not written"));
     }
-    Ok(found)
+    found
 }
 
 /// What all lanes share.
@@ -333,6 +369,14 @@ struct Shared {
     /// The most popular lock, if there is one.
     hottest: Option<u64>,
     ledger: Option<Ledger>,
+}
+
+impl Shared {
+    fn new(load: &LockLoad, space: LockSpace) -> Self {
+        let chooser = KeyChooser::new(load.count, load.zipf);
+        let ledger = load.audit.then(|| Ledger::new(load.count));
+        Self { load: load.clone(), space, hottest: chooser.most_popular(), chooser, ledger }
+    }
 }
 
 #[cfg(test)]

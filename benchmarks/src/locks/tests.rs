@@ -16,6 +16,7 @@ fn short() -> LockLoad {
     LockLoad {
         clients: Clients {
             choice: Choice::of(Kind::Dslr),
+            kept: None,
             policy: None,
             cns: 2,
             threads: 2,
@@ -32,6 +33,7 @@ fn short() -> LockLoad {
         patience: None,
         habits: Habits::default(),
         loses: None,
+        request: Duration::ZERO,
         audit: true,
     }
 }

@@ -2,6 +2,7 @@
 
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};
+use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
 
 use super::*;
@@ -11,6 +12,7 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
     TraceLoad {
         clients: Clients {
             choice: Choice::of(kind),
+            kept: None,
             policy: None,
             cns: 2,
             threads: 2,
@@ -24,6 +26,7 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
         execution: Duration::from_micros(2),
         busy: false,
         patience: Duration::from_millis(10),
+        request: Duration::ZERO,
         audit: true,
     }
 }
@@ -132,4 +135,24 @@ fn what_cannot_be_judged_is_refused() {
     let load = TraceLoad { clients: Clients { choice, ..load.clients.clone() }, ..load };
     assert!(load.check().is_err_and(|why| why.contains("leases")));
     assert_eq!(TraceLoad { audit: false, ..load }.check(), Ok(()));
+}
+
+#[test]
+fn servers_that_keep_the_locks_run_the_same_transactions() {
+    for service in Kept::ALL {
+        for trace in [
+            Trace::Tatp(TatpTrace::new(100, 5, 1)),
+            Trace::Tpcc(TpccTrace::new(2, Grain::Parts, 1)),
+        ] {
+            let load = short(Kind::Dslr, trace);
+            let clients = Clients { kept: Some(service), ..load.clients.clone() };
+            let load = TraceLoad { clients, ..load };
+            assert_eq!(load.check(), Ok(()));
+            let TraceOutcome { tally, used, .. } = simulated(&load);
+            assert!(tally.transactions > 50, "{service}: {}", tally.transactions);
+            assert_eq!(tally.aborts + tally.lost, 0, "{service}");
+            assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0, "{service}");
+            assert!(used.verbs.messages > 0, "{service}");
+        }
+    }
 }

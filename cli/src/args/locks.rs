@@ -1,24 +1,48 @@
 //! Flags of `lotus bench locks` and `lotus bench objects`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
 use lotus_locks::local::Policy;
-use lotus_locks::systems::{Kind, ShiftLock};
+use lotus_locks::servers::Kept;
+use lotus_locks::systems::{Kind, ShiftLock, UnknownKind};
 use lotus_locks::word::DeclockFields;
 
 use super::common::FABRICS;
 use super::values::{count, one_of, positive_secs, ratio, secs, skew};
 
+/// A lock system of memory nodes, or a service that keeps locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockName {
+    Words(Kind),
+    Kept(Kept),
+}
+
+impl FromStr for LockName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match Kept::of(name) {
+            Some(kept) => Ok(Self::Kept(kept)),
+            None => name.parse().map(Self::Words).map_err(|error: UnknownKind| {
+                let services = Kept::ALL.map(Kept::name).join(", ");
+                format!("{error}; and, kept by servers, {services}")
+            }),
+        }
+    }
+}
+
 /// A lock system, and its options.
 #[derive(Clone, Debug, Args)]
 pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
-    /// shiftlock-wide, declock.
+    /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks that servers
+    /// keep: srvlock, parlock, rpc, traditional, traditional-ro.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
-    pub lock: Kind,
+    pub lock: LockName,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,
     /// local-prefer, local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client
     /// for itself].
@@ -61,7 +85,7 @@ pub struct LockRunArgs {
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
     pub fabric: Fabric,
     /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file
-    /// [default: cx3-56g].
+    /// [default: cx3-56g, or tofino-cx5 where servers keep the locks].
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
     /// Simulated delay of messages between compute nodes, in nanoseconds [default: the profile's].

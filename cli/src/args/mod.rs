@@ -29,7 +29,7 @@ pub use cluster::ClusterMatrixArgs;
 pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
 pub use common::{CommonArgs, LOCKS, RdmaArgs, SPARE_COROUTINES};
 pub use lock_trace::LockTraceArgs;
-pub use locks::{LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
+pub use locks::{LockName, LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
 use lotus_benchmarks::config::Locks;
 use lotus_locks::systems::Kind;
 #[cfg(feature = "tcp")]

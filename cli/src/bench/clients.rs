@@ -18,12 +18,13 @@ use lotus_fabric::sim::{Config, Interleaving, Profile, Report, Scheduled, SimMac
 use lotus_fabric::verbs::Capabilities;
 use lotus_locks::Recovery;
 use lotus_locks::local::Transfers;
-use lotus_locks::systems::{Choice, Declock, DslrTimes, Kind, Release};
+use lotus_locks::servers::Kept;
+use lotus_locks::systems::{Choice, Declock, DslrTimes, Kind, Release, ShiftLock};
 use lotus_locks::word::DeclockFields;
 use serde_json::json;
 
 use super::deploy;
-use crate::args::{LockRunArgs, SystemArgs};
+use crate::args::{LockName, LockRunArgs, SystemArgs};
 use crate::show::Verdict;
 use crate::show::watch::{Shown, Watch};
 
@@ -63,7 +64,7 @@ pub(super) trait Load {
 /// [`BenchError`] if there is no result.
 pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Outcome, BenchError> {
     let coordinators = args.cns * args.threads;
-    let bench = format!("locks {}", load.clients().choice.kind);
+    let bench = format!("locks {}", load.clients().name());
     let shown = Shown {
         at: args.live.as_deref(),
         bench: &bench,
@@ -85,7 +86,9 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
                 Ok(load.run(&machines, progress)?)
             });
         }
-        Fabric::Sim => load.run(&simulated(args, nodes, load.schedule())?, progress),
+        Fabric::Sim => {
+            load.run(&simulated(args, load.clients().kept, nodes, load.schedule())?, progress)
+        }
         #[cfg(feature = "tcp")]
         Fabric::Tcp => load.run(&deploy::tcp_machines(nodes, args.seed)?, progress),
         other => Err(DeployError::Refused(crate::args::common::lacks(other))),
@@ -93,9 +96,36 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
     Ok(outcome?)
 }
 
+/// Refuses what the locks of these clients do not have, on memory nodes or at servers; `what` is to
+/// run on them.
+pub(super) fn check_locks(
+    system: &SystemArgs,
+    run: &LockRunArgs,
+    what: &str,
+) -> Result<(), String> {
+    match system.lock {
+        LockName::Words(kind) => check_fabric(run, what, kind),
+        LockName::Kept(kept) => {
+            refuse_options(system, kept).and_then(|()| check_machines(run, what))
+        }
+    }
+}
+
 /// Refuses a fabric that cannot be had, or not for as many lanes, or that lacks what a lock system
 /// needs; `what` is to run on it.
 pub(super) fn check_fabric(args: &LockRunArgs, what: &str, kind: Kind) -> Result<(), String> {
+    check_machines(args, what)?;
+    match args.fabric {
+        Fabric::Sim if kind.needs_wide_atomics() => {
+            let profile = profile(args, None).map_err(|error| error.to_string())?;
+            fits(kind, profile.has_wide_atomics())
+        }
+        _ => fits(kind, false),
+    }
+}
+
+/// Refuses a fabric that cannot be had, or not for as many lanes; `what` is to run on it.
+pub(super) fn check_machines(args: &LockRunArgs, what: &str) -> Result<(), String> {
     if (args.profile.is_some() || args.cn_cn_ns.is_some()) && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
     }
@@ -109,11 +139,7 @@ pub(super) fn check_fabric(args: &LockRunArgs, what: &str, kind: Kind) -> Result
         )),
         Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
         Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
-        Fabric::Sim if kind.needs_wide_atomics() => {
-            let profile = profile(args).map_err(|error| error.to_string())?;
-            fits(kind, profile.has_wide_atomics())
-        }
-        _ => fits(kind, false),
+        _ => Ok(()),
     }
 }
 
@@ -123,18 +149,28 @@ fn fits(kind: Kind, wide_atomics: bool) -> Result<(), String> {
     kind.fits(&fabric).map_err(|error| error.to_string())
 }
 
-/// Profile of the simulated cards.
-fn profile(args: &LockRunArgs) -> Result<Profile, DeployError> {
-    deploy::profile(args.profile.as_deref().unwrap_or("cx3-56g"))
+/// Profile of the simulated cards, and of the cores of servers.
+fn profile(args: &LockRunArgs, kept: Option<Kept>) -> Result<Profile, DeployError> {
+    let usual = if kept.is_some() { "tofino-cx5" } else { "cx3-56g" };
+    deploy::profile(args.profile.as_deref().unwrap_or(usual))
+}
+
+/// Core time that a server takes for a request: nothing where time is real.
+pub(super) fn request(args: &LockRunArgs, kept: Option<Kept>) -> Result<Duration, DeployError> {
+    match (args.fabric, kept) {
+        (Fabric::Sim, Some(_)) => Ok(profile(args, kept)?.server_request().unwrap_or_default()),
+        _ => Ok(Duration::ZERO),
+    }
 }
 
 /// Simulated machines, which meet these faults.
 fn simulated(
     args: &LockRunArgs,
+    kept: Option<Kept>,
     nodes: u16,
     schedule: Vec<Scheduled>,
 ) -> Result<SimMachines, DeployError> {
-    let mut profile = profile(args)?;
+    let mut profile = profile(args, kept)?;
     if let Some(ns) = args.cn_cn_ns {
         profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
     }
@@ -155,9 +191,15 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
     let each_node = if system.policy.is_some() { 1 } else { run.threads * run.coroutines };
     let requests = (run.cns * each_node).next_power_of_two() as u32;
     let room = requests.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
+    let (kind, kept) = match system.lock {
+        LockName::Words(kind) => (kind, None),
+        // It is not used.
+        LockName::Kept(kept) => (Kind::Dslr, Some(kept)),
+    };
     Clients {
+        kept,
         choice: Choice {
-            kind: system.lock,
+            kind,
             recovery: if system.as_published { Recovery::Paper } else { Recovery::Fenced },
             backs_off: system.backoff,
             release: if system.release_by_swap { Release::Swap } else { Release::Add },
@@ -174,9 +216,47 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
     }
 }
 
+/// The lock system, for a benchmark that has its locks in words of memory nodes.
+///
+/// # Errors
+/// A sentence that says that a service keeps them.
+pub(super) fn in_words(system: &SystemArgs, what: &str) -> Result<Kind, String> {
+    match system.lock {
+        LockName::Words(kind) => Ok(kind),
+        LockName::Kept(kept) => {
+            Err(format!("{what} have locks of memory nodes, which {kept} has not"))
+        }
+    }
+}
+
+/// Refuses options of lock systems with a service that has none.
+///
+/// # Errors
+/// A sentence that names one.
+pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), String> {
+    let times = DslrTimes::PUBLISHED;
+    let changed = [
+        ("--policy", system.policy.is_some()),
+        ("--as-published", system.as_published),
+        ("--backoff", system.backoff),
+        ("--release-by-swap", system.release_by_swap),
+        ("--poll-us", Duration::from_micros(system.poll_us) != times.poll),
+        ("--lease-us", Duration::from_micros(system.lease_us) != times.term),
+        ("--again-us", Duration::from_micros(system.again_us) != times.again_most),
+        ("--threshold", system.threshold != ShiftLock::THRESHOLD),
+        ("--queue-entries", system.queue_entries.is_some()),
+    ];
+    match changed.iter().find(|(_, is_changed)| *is_changed) {
+        Some((flag, _)) => {
+            Err(format!("{flag} is of locks of memory nodes; servers keep those of {kept}"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// The lock system and its clients for a person.
 pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
-    format!("{} on {}, {} clients", clients.choice.kind, run.fabric.name(), clients.count())
+    format!("{} on {}, {} clients", clients.name(), run.fabric.name(), clients.count())
 }
 
 /// What an audit has found.
@@ -282,7 +362,7 @@ pub(super) fn as_json(
     let (verbs, counts) = (&used.verbs, &used.counts);
     let of = |count| per(count, operations);
     json!({
-        "lock": clients.choice.kind.name(),
+        "lock": clients.name(),
         "fabric": run.fabric.name(),
         "as_published": system.as_published,
         "clients": clients.count(),

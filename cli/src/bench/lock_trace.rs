@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, latency, nodes, on_machines, per, quantiles,
+    self, Load, Table, check_locks, clients, extend, latency, nodes, on_machines, per, quantiles,
     rate, verdict, who,
 };
 use crate::args::LockTraceArgs;
@@ -83,7 +83,7 @@ pub fn measure(args: &LockTraceArgs) -> Result<(TraceLoad, TraceOutcome), Failur
 /// The load that the flags name.
 fn checked(args: &LockTraceArgs) -> Result<TraceLoad, Failure> {
     let checked = load(args).and_then(|load| {
-        check_fabric(&args.run, "traces", args.system.lock)?;
+        check_locks(&args.system, &args.run, "traces")?;
         load.check()?;
         match args.run.lose_ms {
             None => Ok(load),
@@ -108,8 +108,11 @@ fn load(args: &LockTraceArgs) -> Result<TraceLoad, String> {
         }
         path => (Trace::File(read(Path::new(path))?), 0.0),
     };
+    let clients = clients(&args.system, &args.run);
+    let request = clients::request(&args.run, clients.kept).map_err(|error| error.to_string())?;
     Ok(TraceLoad {
-        clients: clients(&args.system, &args.run),
+        clients,
+        request,
         mns: args.mns as u16,
         trace: Arc::new(trace),
         sorted: args.sorted,

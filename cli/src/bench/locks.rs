@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::lanes::{Clients, Latencies, START};
 use lotus_benchmarks::locks::{self, Fairness, Habits, LockLoad, LockOutcome, LongReads, TimeSum};
 use lotus_benchmarks::progress::Progress;
@@ -15,8 +16,8 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, latency, micros, nodes, on_machines, per,
-    quantiles, rate, verdict, who,
+    self, Load, Table, check_fabric, check_machines, clients, extend, latency, micros, nodes,
+    on_machines, per, quantiles, rate, refuse_options, verdict, who,
 };
 use crate::args::{LockRunArgs, LocksArgs, SystemArgs};
 use crate::show::outputs::Outputs;
@@ -53,7 +54,7 @@ impl Load for LockLoad {
 /// [`Failure`] if there is no result.
 pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
     check(args)?;
-    let (load, run) = (load(args), &args.run);
+    let (load, run) = (timed(load(args), &args.run)?, &args.run);
     let outputs = Outputs::check(run.json.as_deref(), None)?;
     let outcome = on_machines(run, &load)?;
     if let Some(output) = &outputs.json {
@@ -74,7 +75,7 @@ pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub fn check(args: &LocksArgs) -> Result<(), Failure> {
-    refuse(&args.run, &load(args))
+    refuse(&args.system, &args.run, &load(args))
 }
 
 /// Runs the load, with flags that [`check`] accepts.
@@ -82,16 +83,33 @@ pub fn check(args: &LocksArgs) -> Result<(), Failure> {
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
-    Ok(on_machines(&args.run, &load(args))?)
+    Ok(on_machines(&args.run, &timed(load(args), &args.run)?)?)
+}
+
+/// The load, with the times of the simulated machines' profile.
+fn timed(load: LockLoad, run: &LockRunArgs) -> Result<LockLoad, Failure> {
+    let request = clients::request(run, load.clients.kept).map_err(BenchError::from)?;
+    Ok(LockLoad { request, ..load })
 }
 
 /// Refuses what makes no sense together.
 ///
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
-pub(super) fn refuse(run: &LockRunArgs, load: &LockLoad) -> Result<(), Failure> {
-    let kind = load.clients.choice.kind;
-    let checked = load.check().and_then(|()| check_fabric(run, "locks alone", kind));
+pub(super) fn refuse(
+    system: &SystemArgs,
+    run: &LockRunArgs,
+    load: &LockLoad,
+) -> Result<(), Failure> {
+    let checked = match load.clients.kept {
+        Some(kept) => refuse_options(system, kept)
+            .and_then(|()| load.check())
+            .and_then(|()| check_machines(run, "locks alone")),
+        None => {
+            let kind = load.clients.choice.kind;
+            load.check().and_then(|()| check_fabric(run, "locks alone", kind))
+        }
+    };
     checked.map_err(Failure::Arguments)
 }
 
@@ -128,6 +146,7 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
         patience: None,
         habits: Habits::default(),
         loses: run.lose_ms.map(Duration::from_millis),
+        request: Duration::ZERO,
         audit: !run.no_audit,
     }
 }

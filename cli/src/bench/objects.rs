@@ -9,7 +9,7 @@ use lotus_benchmarks::report::grouped;
 use serde_json::json;
 
 use super::Failure;
-use super::clients::{Table, extend, latency, on_machines, quantiles, rate, verdict};
+use super::clients::{Table, extend, in_words, latency, on_machines, quantiles, rate, verdict};
 use super::locks::{details, details_as_json, plain, refuse};
 use crate::args::ObjectsArgs;
 use crate::show::outputs::Outputs;
@@ -21,7 +21,8 @@ use crate::show::{Verdict, screen};
 /// [`Failure`] if there is no result.
 pub fn run(args: &ObjectsArgs) -> Result<Verdict, Failure> {
     let (load, run) = (load(args), &args.run);
-    refuse(run, &load)?;
+    in_words(&args.system, "objects").map_err(Failure::Arguments)?;
+    refuse(&args.system, run, &load)?;
     let outputs = Outputs::check(run.json.as_deref(), None)?;
     let outcome = on_machines(run, &load)?;
     if let Some(output) = &outputs.json {

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, latency, nodes, on_machines, per, quantiles,
-    rate, verdict, who,
+    self, Load, Table, check_fabric, clients, extend, in_words, latency, nodes, on_machines, per,
+    quantiles, rate, verdict, who,
 };
 use crate::args::TreeArgs;
 use crate::show::outputs::Outputs;
@@ -42,8 +42,8 @@ impl Load for TreeLoad {
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn run(args: &TreeArgs) -> Result<Verdict, Failure> {
-    let (load, run) = (load(args), &args.run);
     check(args)?;
+    let (load, run) = (load(args), &args.run);
     let outputs = Outputs::check(run.json.as_deref(), None)?;
     let outcome = on_machines(run, &load)?;
     if let Some(output) = &outputs.json {
@@ -58,8 +58,11 @@ pub fn run(args: &TreeArgs) -> Result<Verdict, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub fn check(args: &TreeArgs) -> Result<(), Failure> {
-    let (load, kind) = (load(args), args.system.lock);
-    let checked = load.check().and_then(|()| check_fabric(&args.run, "trees", kind));
+    let load = load(args);
+    let checked = in_words(&args.system, "trees").and_then(|kind| {
+        load.check()?;
+        check_fabric(&args.run, "trees", kind)
+    });
     checked.map_err(Failure::Arguments)?;
     match args.run.lose_ms {
         None => Ok(()),

@@ -27,6 +27,9 @@ use crate::run::utilisation::Report;
 /// tasks run until that future ends.
 pub type Program = Box<dyn FnOnce(&mut Executor) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
+/// Charges CPU time to the core that calls it.
+pub type Toll = Arc<dyn Fn(Duration) + Send + Sync>;
+
 /// Delays and loses requests to an external service, and their answers, as a simulated network
 /// does.
 pub trait Courier: Send + Sync {
@@ -73,6 +76,12 @@ pub trait Machines {
 
     /// Utilisation of NICs, links and cores, where that is modelled.
     fn utilisation(&self) -> Option<Report> {
+        None
+    }
+
+    /// Charges CPU time to the core that calls it, beyond what its verbs and messages cost; `None`
+    /// where time is real.
+    fn toll(&self) -> Option<Toll> {
         None
     }
 

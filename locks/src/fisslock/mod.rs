@@ -6,8 +6,8 @@
 //! They neither send nor wait, and have no clock.
 //!
 //! # What it is not
-//! A lock system of this crate ([`crate::LockSystem`]): no state is in a word of a memory node. It
-//! has no client over a fabric yet, so `lotus bench locks` does not have it.
+//! A lock system of this crate ([`crate::LockSystem`]): no state is in a word of a memory node. Its
+//! client over a fabric, the switch as a program, and recovery are in [`crate::switched`].
 //!
 //! # Life of a lock
 //! ACQUIRE of a free lock marks it as held at the switch and is answered by GRANT with an empty
@@ -43,6 +43,7 @@ pub mod packet;
 pub mod pipeline;
 pub mod pool;
 pub mod recovery;
+pub mod report;
 pub mod rules;
 
 pub use decider::Decider;

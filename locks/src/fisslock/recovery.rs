@@ -24,11 +24,11 @@ pub enum Granted {
     Waits,
 }
 
-/// An agent of a machine.
+/// An agent of a machine. Who holds its lock, the tasks themselves report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostedAgent {
-    /// The agent.
-    pub agent: Agent,
+    /// Tasks that wait, the first first.
+    pub queue: Vec<Queued>,
     /// It was about to leave, and may have left: the machine has no acknowledgement.
     pub leaves: bool,
 }
@@ -114,7 +114,7 @@ fn restored(
     // An agent that has arrived is newer than the one that it left as.
     let host = hosts.min_by_key(|(_, hosted)| hosted.leaves);
     let place = |who: Participant| {
-        let mut queue = host.iter().flat_map(|(_, hosted)| hosted.agent.queue.iter());
+        let mut queue = host.iter().flat_map(|(_, hosted)| hosted.queue.iter());
         (queue.position(|queued| queued.who == who).unwrap_or(usize::MAX), who)
     };
     let (held, waiting): (Vec<_>, Vec<_>) =
@@ -144,11 +144,8 @@ mod tests {
         Participant { machine, task, nonce: 1 }
     }
 
-    fn agent(queue: &[Participant]) -> Agent {
-        let queued = |&who: &Participant| Queued { who, mode: Exclusive };
-        let waiters = queue.iter().map(queued).collect();
-        let holders = BTreeSet::from([who(9, 9)]);
-        Restored { mode: Exclusive, agent_at: 0, holders, waiters }.agent()
+    fn queue(queue: &[Participant]) -> Vec<Queued> {
+        queue.iter().map(|&who| Queued { who, mode: Exclusive }).collect()
     }
 
     fn report(machine: u8, requests: &[(u32, Mode, Granted)]) -> MachineReport {
@@ -164,8 +161,8 @@ mod tests {
     fn holders_are_kept_and_waiters_stay_in_the_order_of_the_queue() {
         let mut first = report(1, &[(1, Exclusive, Holds), (2, Exclusive, Waits)]);
         let second = report(2, &[(1, Exclusive, Waits), (2, Shared, Waits)]);
-        let queue = [who(2, 1), who(7, 1), who(1, 2)];
-        first.agents = vec![(0, HostedAgent { agent: agent(&queue), leaves: false })];
+        let queue = queue(&[who(2, 1), who(7, 1), who(1, 2)]);
+        first.agents = vec![(0, HostedAgent { queue, leaves: false })];
         let restored = &restore(&[first, second])[&0];
         assert_eq!(restored.mode, Exclusive);
         assert_eq!(restored.agent_at, 1, "where it was");
@@ -201,9 +198,9 @@ mod tests {
     fn an_agent_that_has_arrived_is_newer_than_the_one_that_left() {
         let mut first = report(1, &[(2, Exclusive, Waits)]);
         let mut second = report(2, &[(1, Exclusive, Holds), (2, Exclusive, Waits)]);
-        let left = HostedAgent { agent: agent(&[who(1, 2), who(2, 1)]), leaves: true };
+        let left = HostedAgent { queue: queue(&[who(1, 2), who(2, 1)]), leaves: true };
         first.agents = vec![(0, left)];
-        let arrived = HostedAgent { agent: agent(&[who(2, 2), who(1, 2)]), leaves: false };
+        let arrived = HostedAgent { queue: queue(&[who(2, 2), who(1, 2)]), leaves: false };
         second.agents = vec![(0, arrived)];
         let restored = &restore(&[first, second])[&0];
         assert_eq!(restored.agent_at, 2);

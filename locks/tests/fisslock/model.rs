@@ -227,6 +227,7 @@ impl Run {
         for (machine, told) in std::mem::take(&mut self.table.told) {
             let (lock, task) = match told {
                 Told::Granted(lock, task, _) | Told::Refused(lock, task) => (lock, task),
+                Told::Queued(..) => unreachable!("the table keeps it"),
             };
             let now = self.table.now;
             let of = |entry: &&mut (u8, u32, u32, Task)| (entry.0, entry.1) == (machine, task);

@@ -91,7 +91,10 @@ impl Table {
             if let Told::Granted(lock, task, mode) = told {
                 self.enter(lock, machine, task, mode);
             }
-            self.told.push((machine, told));
+            // Who waits knows it already.
+            if !matches!(told, Told::Queued(..)) {
+                self.told.push((machine, told));
+            }
         }
     }
 

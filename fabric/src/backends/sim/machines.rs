@@ -17,7 +17,7 @@ use crate::contract::ids::NodeId;
 use crate::contract::transport::Fabric;
 use crate::run::env::Env;
 use crate::run::exec::Executor;
-use crate::run::machines::{Courier, Machines, Program};
+use crate::run::machines::{Courier, Machines, Program, Toll};
 
 /// The machines of a simulated cluster.
 pub struct SimMachines {
@@ -98,6 +98,11 @@ impl Machines for SimMachines {
 
     fn utilisation(&self) -> Option<Report> {
         Some(self.world.borrow().report())
+    }
+
+    fn toll(&self) -> Option<Toll> {
+        let fabric = self.world().fabric().clone();
+        Some(Arc::new(move |cpu| fabric.charge(cpu)))
     }
 
     fn start(&self, node: NodeId, _name: &str, program: Program) -> io::Result<SimCore> {

@@ -1,4 +1,8 @@
 //! Datagrams between lanes.
+//!
+//! A switch that is a node ([`super::Config::switches`]) sends and takes in packets without a NIC:
+//! neither a core nor a server of one is busy with them. What it sends leaves when the pipeline is
+//! through with what it sends it for.
 
 use rand::Rng;
 
@@ -24,15 +28,15 @@ pub(super) struct Message {
 
 impl State {
     pub(super) fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
-        self.charge(self.costs.cpu.send);
+        let is_switch = self.nodes[usize::from(from.node.0)].is_switch;
+        if !is_switch {
+            self.charge(self.costs.cpu.send);
+        }
         self.count_message(from);
         if !self.has_node(to.node) {
             return self.trace_message(from, to, bytes.len(), "to nobody");
         }
-        let service = self.costs.outbound.message;
-        let transmission = self.costs.transmission(bytes.len());
-        let nic = &mut self.nodes[usize::from(from.node.0)].nic;
-        let sent = nic.issue(self.now, service, transmission).max(self.cpu_time());
+        let sent = if is_switch { self.forward() } else { self.issue_message(from, bytes.len()) };
         let is_down = !self.nodes[usize::from(from.node.0)].up;
         if is_down || self.is_cut(from.node, to.node) {
             self.counts.messages_cut_off += 1;
@@ -55,6 +59,20 @@ impl State {
         }
     }
 
+    /// When a message leaves the NIC of a node that sends it now.
+    #[inline]
+    fn issue_message(&mut self, from: Endpoint, bytes: usize) -> Picos {
+        let service = self.costs.outbound.message;
+        let transmission = self.costs.transmission(bytes);
+        let nic = &mut self.nodes[usize::from(from.node.0)].nic;
+        nic.issue(self.now, service, transmission).max(self.cpu_time())
+    }
+
+    /// When a message leaves a switch that sends it now.
+    fn forward(&self) -> Picos {
+        self.now + self.costs.pipeline.unwrap_or(0)
+    }
+
     fn count_message(&mut self, from: Endpoint) {
         let node = &mut self.nodes[usize::from(from.node.0)];
         node.messages += 1;
@@ -68,13 +86,21 @@ impl State {
     }
 
     /// Delay of a message's trip: between two nodes without memory it may be another than between
-    /// one of them and a memory node.
+    /// one of them and a memory node. To a switch, and from it, it is half of that.
     #[inline]
     fn message_travel(&mut self, from: Endpoint, to: Endpoint) -> Picos {
+        let [source, target] = [from, to].map(|at| usize::from(at.node.0));
+        let is_half = self.nodes[source].is_switch || self.nodes[target].is_switch;
+        let travel = self.path_travel(source, target);
+        if is_half { travel / 2 } else { travel }
+    }
+
+    #[inline]
+    fn path_travel(&mut self, source: usize, target: usize) -> Picos {
         let travel = self.travel();
         let Some(delay) = self.costs.cn_cn_delay else { return travel };
-        let is_compute = |at: Endpoint| self.nodes[usize::from(at.node.0)].regions.is_empty();
-        match is_compute(from) && is_compute(to) {
+        let is_compute = |node: usize| self.nodes[node].regions.is_empty();
+        match is_compute(source) && is_compute(target) {
             true => travel - self.costs.delay + delay,
             false => travel,
         }
@@ -95,8 +121,11 @@ impl State {
         let message = &self.messages[key as usize];
         let (from, to, length) = (message.from, message.to, message.bytes.len());
         if !message.placed {
-            let nic = &mut self.nodes[usize::from(to.node.0)].nic;
-            let placed = nic.serve_message(self.now, length, &self.costs);
+            let node = &mut self.nodes[usize::from(to.node.0)];
+            let placed = match node.is_switch {
+                true => self.now,
+                false => node.nic.serve_message(self.now, length, &self.costs),
+            };
             if placed > self.now {
                 self.messages[key as usize].placed = true;
                 return self.queue.push(placed, Event::Message(key));

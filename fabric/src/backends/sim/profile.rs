@@ -15,6 +15,9 @@
 //!   where it is not that between other nodes;
 //! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
 //!   do not travel with their work requests, and the NIC fetches them from memory;
+//! * `server.request_ns`: core time that a server takes for a request ([`Profile::server_request`]);
+//! * `switch.pipeline_ns`: time that a packet takes through a switch that is a node
+//!   ([`super::Config::switches`]);
 //! * `cpu.factor`: all other constants of `[cpu]` are multiplied by it, which makes cores slower or
 //!   faster as a whole, where what a core takes for a transaction is known and no single cost is.
 
@@ -24,16 +27,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::queue::{PICOS_PER_NANO, Picos, picos};
+use super::queue::{PICOS_PER_NANO, Picos, duration, picos};
 use crate::contract::verbs::{VerbKind, WorkRequest};
 
 /// Built-in profiles, by name.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
     ("cx3-56g", include_str!("../../../profiles/cx3-56g.toml")),
     ("cx3-56g-fitted", include_str!("../../../profiles/cx3-56g-fitted.toml")),
     ("cx4-100g", include_str!("../../../profiles/cx4-100g.toml")),
     ("cx5-100g", include_str!("../../../profiles/cx5-100g.toml")),
     ("ideal", include_str!("../../../profiles/ideal.toml")),
+    ("tofino-cx5", include_str!("../../../profiles/tofino-cx5.toml")),
 ];
 
 /// Reason why a profile cannot be had.
@@ -114,6 +118,10 @@ pub(super) struct Costs {
     pub(super) cn_cn_delay: Option<Picos>,
     pub(super) jitter: Picos,
     pub(super) cpu: Cpu,
+    /// Time of a packet through a switch, if the profile has one.
+    pub(super) pipeline: Option<Picos>,
+    /// Core time of a server's request, if the profile says what it is.
+    request: Option<Picos>,
 }
 
 /// How a NIC carries out atomics.
@@ -220,6 +228,19 @@ impl Profile {
         self.costs.atomics.wide.is_some()
     }
 
+    /// Core time that a server takes for a request of its clients, if the profile says what it is
+    /// (`server.request_ns`). Nothing charges it by itself: a server does ([`SimFabric::charge`]).
+    ///
+    /// [`SimFabric::charge`]: super::SimFabric::charge
+    pub fn server_request(&self) -> Option<Duration> {
+        self.costs.request.map(duration)
+    }
+
+    /// Time that a packet takes through a switch, if the profile has one (`switch.pipeline_ns`).
+    pub fn switch_pipeline(&self) -> Option<Duration> {
+        self.costs.pipeline.map(duration)
+    }
+
     /// The profile's own name.
     pub fn name(&self) -> &str {
         &self.name
@@ -248,6 +269,10 @@ struct Document {
     connection: ConnectionLimits,
     #[serde(default)]
     extended: Extended,
+    #[serde(default)]
+    server: ServerCosts,
+    #[serde(default)]
+    switch: SwitchCosts,
 }
 
 #[derive(Deserialize)]
@@ -350,6 +375,20 @@ struct ConnectionLimits {
 struct Extended {
     masked: Option<Flag>,
     wide: Option<Flag>,
+}
+
+/// What a server's core pays.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerCosts {
+    request_ns: Option<Constant>,
+}
+
+/// A switch that is a node.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SwitchCosts {
+    pipeline_ns: Option<Constant>,
 }
 
 #[derive(Deserialize)]
@@ -495,6 +534,8 @@ impl Document {
             cn_cn_delay: link.cn_cn_delay_ns.as_ref().map(Constant::nanos).transpose()?,
             jitter: link.jitter_ns.nanos()?,
             cpu: self.cpu.costs()?,
+            pipeline: self.switch.pipeline_ns.as_ref().map(Constant::nanos).transpose()?,
+            request: self.server.request_ns.as_ref().map(Constant::nanos).transpose()?,
         })
     }
 }

@@ -123,6 +123,8 @@ pub(super) struct Path {
 }
 
 pub(super) struct SimNode {
+    /// See [`Config::switches`].
+    pub(super) is_switch: bool,
     pub(super) clock: Arc<NodeClock>,
     pub(super) nic: Nic,
     pub(super) regions: Regions,
@@ -281,7 +283,8 @@ impl State {
     pub(super) fn new(config: Config) -> Self {
         let world_clock = Arc::new(AtomicU64::new(0));
         let nodes = usize::from(config.nodes);
-        let node = || SimNode {
+        let node = |number| SimNode {
+            is_switch: config.switches.contains(&NodeId(number)),
             clock: Arc::new(NodeClock::new(Arc::clone(&world_clock))),
             nic: Nic::new(),
             regions: Regions::new(),
@@ -299,7 +302,7 @@ impl State {
             verbs_due: u64::MAX,
             messages_due: u64::MAX,
         };
-        let nodes = (0..nodes).map(|_| node()).collect();
+        let nodes = (0..config.nodes).map(node).collect();
         // Only the randomness of this environment is used, not its clock.
         let env = Env::with_clock(Arc::new(NodeClock::new(Arc::clone(&world_clock))), config.seed);
         let reads_may_tear = config.tears_reads();
@@ -453,14 +456,16 @@ impl State {
     #[inline]
     fn begin_turn(&mut self, id: u32) -> bool {
         let core = &mut self.cores[id as usize];
-        let paused_until = self.nodes[usize::from(core.node.0)].paused_until;
+        let node = &self.nodes[usize::from(core.node.0)];
+        let paused_until = node.paused_until;
         if paused_until > self.now {
             core.due = paused_until;
             self.queue.push(paused_until, Event::Core(id));
             return false;
         }
         core.due = NEVER;
-        self.turn = Turn { core: Some(id), charged: self.costs.cpu.poll };
+        let charged = if node.is_switch { 0 } else { self.costs.cpu.poll };
+        self.turn = Turn { core: Some(id), charged };
         self.set_time(self.now);
         true
     }

@@ -68,6 +68,13 @@ pub struct Config {
     pub seed: u64,
     /// Number of nodes; they are numbered from zero.
     pub nodes: u16,
+    /// Nodes that are switches: their programs stand for pipelines that packets go through. None by
+    /// default. A message to a switch, and one from it, takes half of the delay between two nodes;
+    /// neither a core nor a NIC of the switch is busy with it; and what a switch sends leaves after
+    /// the time of the profile's pipeline ([`Profile::switch_pipeline`]), or at once if the profile
+    /// has none. Messages of a switch are lost, doubled and late as any others. A switch has no
+    /// memory for others, and posts no verbs.
+    pub switches: Vec<NodeId>,
     /// Model of NICs, links and cores.
     pub profile: Profile,
     /// Rates of random faults. None by default.
@@ -89,6 +96,7 @@ impl Config {
         Self {
             seed,
             nodes,
+            switches: Vec::new(),
             profile,
             rates: Rates::default(),
             schedule: Vec::new(),
@@ -107,15 +115,16 @@ impl Config {
         scheduled.chain([self.rates.torn_reads]).any(|rate| rate > 0.0)
     }
 
-    /// The nodes that the schedule names.
-    fn scheduled_nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.schedule.iter().flat_map(|entry| {
+    /// The nodes that the schedule names, and the switches.
+    fn named_nodes(&self) -> impl Iterator<Item = NodeId> {
+        let scheduled = self.schedule.iter().flat_map(|entry| {
             let counted = match entry.when {
                 When::At(_) => None,
                 When::AfterVerbs { node, .. } | When::AfterMessages { node, .. } => Some(node),
             };
             entry.fault.nodes().chain(counted)
-        })
+        });
+        scheduled.chain(self.switches.iter().copied())
     }
 }
 
@@ -123,7 +132,7 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// The schedule, or a fault, names a node that does not exist; correct it.
+    /// The schedule, a fault, or the list of switches names a node that does not exist; correct it.
     #[error("there is no node {0:?} in this world")]
     UnknownNode(NodeId),
     /// The run was stopped; raise [`Limits::events`], or look for an endless loop.
@@ -214,9 +223,9 @@ impl World {
     /// A world at time zero, without cores.
     ///
     /// # Errors
-    /// `UnknownNode`, if the schedule names a node that does not exist.
+    /// `UnknownNode`, if the schedule or the list of switches names a node that does not exist.
     pub fn new(config: Config) -> Result<Self, SimError> {
-        if let Some(node) = config.scheduled_nodes().find(|node| node.0 >= config.nodes) {
+        if let Some(node) = config.named_nodes().find(|node| node.0 >= config.nodes) {
             return Err(SimError::UnknownNode(node));
         }
         Ok(Self::over(SimFabric::new(config)))

@@ -6,6 +6,7 @@ mod depth;
 mod determinism;
 mod faults;
 mod model;
+mod switches;
 
 use std::cell::Cell;
 use std::future::Future;

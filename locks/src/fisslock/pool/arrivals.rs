@@ -211,6 +211,8 @@ impl AgentPool {
             Kind::Acquire if packet.tries == 0 => {
                 if answer.granted {
                     self.granted_elsewhere(lock, who, packet.mode, true, now, out);
+                } else {
+                    self.queued(lock, who, out);
                 }
                 self.at_switch_is(lock, who, |state| state.acknowledged = true, now, out);
             }

@@ -32,6 +32,9 @@ pub enum Told {
     Granted(u32, u32, Mode),
     /// Its request is in no queue: it may ask again.
     Refused(u32, u32),
+    /// Others hold the lock, and it waits in the queue of the agent, or for another task of the
+    /// machine that does. It may come more than once, and just before the grant.
+    Queued(u32, u32),
 }
 
 /// Packets for the switch, and news: lock, task, and mode of a grant.
@@ -139,6 +142,10 @@ impl AgentPool {
         self.wanted.insert((lock, who), Wanted { mode, progress });
         self.local.entry(lock).or_default().push_back(who);
         self.ask_local(lock, now, out);
+        let mut at_switch = self.at_switch.range(requests_of(lock));
+        if at_switch.any(|(other, state)| other.1 != who && state.acknowledged) {
+            out.told.push(Told::Queued(lock, task));
+        }
     }
 
     /// The task that holds a lock releases it.
@@ -206,6 +213,13 @@ impl AgentPool {
             && self.outboxes.iter().all(Outbox::is_empty)
     }
 
+    /// Whether no request waits for its answer, and no packet is under way. Tasks may hold locks.
+    pub fn is_quiet(&self) -> bool {
+        self.wanted.values().all(|wanted| wanted.progress == Progress::Holds)
+            && self.at_switch.is_empty()
+            && self.outboxes.iter().all(Outbox::is_empty)
+    }
+
     /// The agent of a lock, if it is here and not about to leave.
     pub fn agent(&self, lock: u32) -> Option<&Agent> {
         match self.hosted.get(&lock) {
@@ -217,13 +231,13 @@ impl AgentPool {
     /// The machine's state for a recovery (FissLock §5.3, S1). Nothing may happen between it and
     /// [`AgentPool::recover`].
     pub fn report(&self) -> MachineReport {
+        let of = |agent: &Agent, leaves| {
+            let queue = agent.queue.iter().copied().collect();
+            HostedAgent { queue, leaves }
+        };
         let agents = self.hosted.iter().filter_map(|(&lock, hosted)| match hosted {
-            Hosted::Here(agent) => {
-                Some((lock, HostedAgent { agent: agent.clone(), leaves: false }))
-            }
-            Hosted::Leaving { agent, .. } => {
-                Some((lock, HostedAgent { agent: agent.clone(), leaves: true }))
-            }
+            Hosted::Here(agent) => Some((lock, of(agent, false))),
+            Hosted::Leaving { agent, .. } => Some((lock, of(agent, true))),
             Hosted::Absent { .. } => None,
         });
         let requests = self.wanted.iter().filter_map(|(&(lock, who), wanted)| {
@@ -332,11 +346,20 @@ impl AgentPool {
         match asked {
             Admission::Joins => self.grant_holder(lock, who, now, out),
             Admission::Full => self.refuse(lock, who, mode, now, out),
-            // Writers are preferred from now on: the switch has to know of one that asked here.
-            Admission::Waits if self.preference == Preference::Writers => {
-                self.look_for_writers(lock, now, out);
+            Admission::Waits if who.machine == self.machine => {
+                out.told.push(Told::Queued(lock, who.task));
+                self.waits_at_agent(lock, now, out);
             }
-            Admission::Waits => {}
+            Admission::Waits => self.waits_at_agent(lock, now, out),
+        }
+    }
+
+    /// A request waits at the agent, which is here.
+    fn waits_at_agent(&mut self, lock: u32, now: u64, out: &mut Effects) {
+        match self.preference {
+            // Writers are preferred from now on: the switch has to know of one that asked here.
+            Preference::Writers => self.look_for_writers(lock, now, out),
+            Preference::Readers => {}
         }
     }
 
@@ -360,6 +383,18 @@ impl AgentPool {
         }
         self.answered(lock, who, now, out);
         progress != Progress::GivenUp
+    }
+
+    /// A request of this machine was acknowledged without a grant: it is in a queue, and those
+    /// behind it wait as well.
+    fn queued(&self, lock: u32, who: Participant, out: &mut Effects) {
+        let is_answered = |state: &AtSwitch| state.answered;
+        if self.at_switch.get(&(lock, who)).is_none_or(is_answered) {
+            return;
+        }
+        let behind = self.local.get(&lock).into_iter().flatten();
+        let all = std::iter::once(&who).chain(behind);
+        out.told.extend(all.map(|who| Told::Queued(lock, who.task)));
     }
 
     /// A request of this machine has its answer.

@@ -153,9 +153,40 @@ fn one_factor_multiplies_all_times_of_cores_if_the_profile_says_so() {
 }
 
 #[test]
+fn servers_and_switches_take_time_if_the_profile_says_so() {
+    let with = |keys: &str| {
+        let profile = Profile::parse("p", format!("{IDEAL}\n{keys}").as_bytes());
+        profile.map(|profile| (profile.server_request(), profile.switch_pipeline()))
+    };
+    let server = "[server]\nrequest_ns = { value = 2700, source = \"a test\" }\n";
+    let switch = "[switch]\npipeline_ns = { value = 0.5, source = \"a test\" }\n";
+    assert_eq!(with("").expect("well-formed"), (None, None));
+    let (request, pipeline) = with(&(server.to_owned() + switch)).expect("well-formed");
+    assert_eq!(request, Some(Duration::from_nanos(2700)));
+    assert_eq!(pipeline, Some(Duration::ZERO), "less than a nanosecond");
+    let profile = Profile::parse("p", format!("{IDEAL}\n{switch}").as_bytes());
+    assert_eq!(profile.expect("well-formed").costs.pipeline, Some(500));
+    for (keys, part) in [
+        (server.replace("2700", "-1"), "between"),
+        (switch.replace("0.5", "inf"), "between"),
+        (server.replace("a test", ""), "source"),
+        (switch.replace("a test", " "), "source"),
+        (switch.replace("pipeline", "pipe"), "unknown field"),
+    ] {
+        let error = with(&keys).expect_err("malformed").to_string();
+        let line = IDEAL.lines().count() + 3;
+        assert!(error.starts_with(&format!("p, line {line}: ")), "{error}");
+        assert!(error.contains(part), "{error} has no {part}");
+    }
+    let testbed = Profile::named("tofino-cx5").expect("built in");
+    assert_eq!(testbed.server_request(), Some(Duration::from_nanos(2700)));
+    assert!(testbed.switch_pipeline().is_some_and(|time| time < Duration::from_micros(1)));
+}
+
+#[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = Profile::named("cx9").expect_err("no such profile").to_string();
-    let known = "cx3-56g, cx3-56g-fitted, cx4-100g, cx5-100g, ideal";
+    let known = "cx3-56g, cx3-56g-fitted, cx4-100g, cx5-100g, ideal, tofino-cx5";
     assert_eq!(error, format!("unknown profile \"cx9\"; known are {known}"));
 }
 

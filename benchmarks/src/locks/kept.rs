@@ -1,0 +1,358 @@
+//! Load on locks that a service keeps: the cores of the service, its clients, and the audit.
+//!
+//! Memory nodes hold only what the locks protect. In the end no core of the service has a lock that
+//! is held or waited for.
+
+use std::cell::RefCell;
+use std::ops::AddAssign;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_channel::Receiver;
+use lotus_fabric::env::{Nanos, SmallRng};
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RemoteAddr};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::rpc::Rpc;
+use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_locks::servers::{Kept, Layout, ServerClient, ServerCore};
+use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Wait};
+
+use super::lane::{Intent, audit, expel_the_lost};
+use super::operation::{Operation, post};
+use super::{LockLoad, LockOutcome, LockTally, Shared, with_noted};
+use crate::contract::deployment::DeployError;
+use crate::drive::progress::Progress;
+use crate::lanes::{
+    self, Clients, Course, Done, KeptLane, Looking, MEMORY, Mark, OBJECT, REGION, Seat, Work,
+    refused,
+};
+
+/// A lock service that can be run on machines.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// A lane's use of its locks.
+    type Locker: Locker;
+
+    /// Starts its cores; they end when the other end of the channel is dropped.
+    fn start<M: Machines>(
+        &self,
+        machines: &M,
+        course: &Arc<Course>,
+        stopped: &Receiver<()>,
+    ) -> Result<Vec<M::Core>, DeployError>;
+
+    /// The use of its locks by the lane of `rpc`, of a member.
+    fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> Self::Locker;
+
+    /// Number of locks that are held or waited for.
+    fn used(&self) -> usize;
+}
+
+/// A use of a service, whichever it is.
+pub(crate) trait ServiceVisitor {
+    /// Result of the use.
+    type Output;
+
+    /// Uses the service.
+    fn visit<S: Service>(self, service: S) -> Self::Output;
+}
+
+/// Hands `visitor` the service of that name, for these clients. A core of a server takes the time
+/// `request` for a request and its release.
+pub(crate) fn visit<V: ServiceVisitor>(
+    kept: Kept,
+    clients: &Clients,
+    request: Duration,
+    visitor: V,
+) -> V::Output {
+    let nodes: Vec<_> = (1..=clients.cns).map(NodeId).collect();
+    let layout = Layout::new(kept, &nodes, clients.threads, clients.outsider());
+    visitor.visit(Served { layout, request })
+}
+
+/// Finding about the locks of a service when nothing runs, if they are not free.
+pub(crate) fn used<S: Service>(service: &S) -> Option<String> {
+    let used = service.used();
+    (used > 0).then(|| format!("{used} locks are held or waited for in the end"))
+}
+
+/// Runs lanes on the locks of a service, and ends its cores.
+pub(crate) fn run_lanes<M, S, W>(
+    machines: &M,
+    course: &Arc<Course>,
+    service: &Arc<S>,
+    work: impl Fn(Seat<KeptLane<S::Locker>>) -> W + Clone + Send + 'static,
+    lost: Option<NodeId>,
+) -> Result<Done<W::Tally>, DeployError>
+where
+    M: Machines,
+    S: Service,
+    W: Work<Access = KeptLane<S::Locker>>,
+    W::Tally: Default + AddAssign + Send + 'static,
+{
+    let (stop, stopped) = async_channel::bounded::<()>(1);
+    let cores = service.start(machines, course, &stopped)?;
+    drop(stopped);
+    let mut opened = Vec::new();
+    for member in course.members()? {
+        for lane in 0..course.clients().threads {
+            opened.push((member, lane, open(service, course, machines.fabric(), member, lane)));
+        }
+    }
+    let running = course.start(machines, opened, work)?;
+    let done = course.finish(machines, running, lost);
+    drop(stop);
+    let ended_well = cores.into_iter().fold(true, |all, core| machines.join(core) & all);
+    let done = done?;
+    match ended_well {
+        true => Ok(done),
+        false => Err(DeployError::Failed("a core that keeps locks broke".to_owned())),
+    }
+}
+
+/// Runs the load on a service.
+pub(super) fn run<M: Machines>(
+    machines: &M,
+    load: &LockLoad,
+    progress: &Arc<Progress>,
+    kept: Kept,
+) -> Result<LockOutcome, DeployError> {
+    visit(kept, &load.clients, load.request, Alone { machines, load, progress })
+}
+
+/// The load on locks alone.
+struct Alone<'a, M> {
+    machines: &'a M,
+    load: &'a LockLoad,
+    progress: &'a Arc<Progress>,
+}
+
+impl<M: Machines> ServiceVisitor for Alone<'_, M> {
+    type Output = Result<LockOutcome, DeployError>;
+
+    fn visit<S: Service>(self, service: S) -> Self::Output {
+        run_service(self.machines, self.load, self.progress, service)
+    }
+}
+
+fn run_service<M: Machines, S: Service>(
+    machines: &M,
+    load: &LockLoad,
+    progress: &Arc<Progress>,
+    service: S,
+) -> Result<LockOutcome, DeployError> {
+    let stride = OBJECT + load.object_bytes;
+    let space = LockSpace::new(RemoteAddr::new(MEMORY, REGION, 0), OBJECT, stride, load.count);
+    let space = space.map_err(refused)?;
+    lanes::register(machines, space.bytes())?;
+    let (service, shared) = (Arc::new(service), Arc::new(Shared::new(load, space)));
+    let course = Course::new(machines, load.clients.clone(), progress);
+    let noted = Arc::clone(&shared);
+    let work = move |seat| KeptLocking { seat, shared: Arc::clone(&noted) };
+    let done = run_lanes(machines, &course, &service, work, load.lost_node())?;
+    let findings = match load.audit {
+        true => Some(judge(machines, &course, &shared, used(&*service))?),
+        false => None,
+    };
+    let lanes::Done { tally, used, utilisation, .. } = done;
+    Ok(LockOutcome { tally, used, findings, utilisation })
+}
+
+/// Opens a lane on the core that will turn it; a failure to do so is that of the run.
+fn open<S: Service>(
+    service: &Arc<S>,
+    course: &Arc<Course>,
+    fabric: Arc<dyn Fabric>,
+    member: Member,
+    lane: u16,
+) -> impl FnOnce(&mut Executor) -> Option<Seat<KeptLane<S::Locker>>> + Send + use<S> {
+    let (service, course) = (Arc::clone(service), Arc::clone(course));
+    move |executor| {
+        let at = Endpoint { node: member.node, lane: LaneId(lane) };
+        let lane = open_lane(executor, &*fabric, at, Epoch(member.life.incarnation()));
+        let lane = lane.map_err(|error| course.progress().fail(error.to_string())).ok()?;
+        let rpc = Rpc::new(lane.clone());
+        let locker = service.open(&rpc, member, &course);
+        Some(Seat::new(&course, lane, KeptLane(locker, rpc)))
+    }
+}
+
+fn open_lane(
+    executor: &mut Executor,
+    fabric: &dyn Fabric,
+    at: Endpoint,
+    epoch: Epoch,
+) -> Result<Lane, FabricError> {
+    let transport = fabric.open_lane(at, epoch, executor.handle().waker())?;
+    let lane = Lane::new(at, executor.handle().clone(), transport);
+    executor.add_driver(lane.driver());
+    Ok(lane)
+}
+
+/// Looks at what the locks protect, when nothing runs, and at what was noted.
+fn judge<M: Machines>(
+    machines: &M,
+    course: &Arc<Course>,
+    shared: &Arc<Shared>,
+    used: Option<String>,
+) -> Result<Vec<String>, DeployError> {
+    // The lanes of servers are before it.
+    let at = Endpoint { node: course.clients().outsider(), lane: LaneId(Kept::SERVER_CORES) };
+    let (fabric, run, noted) = (machines.fabric(), Arc::clone(course), Arc::clone(shared));
+    let mut found = course.audit(machines, move |executor| {
+        let lane = open_lane(executor, &*fabric, at, Epoch(1));
+        let lane = lane.map_err(|error| run.progress().fail(error.to_string())).ok()?;
+        let look = async move { audit(&lane, &noted, OBJECT, |words| words == [0, 0]).await };
+        Some(Box::pin(look) as Looking<Vec<String>>)
+    })?;
+    found.extend(used);
+    Ok(with_noted(found, shared))
+}
+
+/// A lane's part in the load.
+struct KeptLocking<L> {
+    seat: Seat<KeptLane<L>>,
+    shared: Arc<Shared>,
+}
+
+impl<L: Locker> Work for KeptLocking<L> {
+    type Access = KeptLane<L>;
+    type Tally = LockTally;
+    type Failed = NotHeld;
+
+    fn seat(&self) -> &Seat<KeptLane<L>> {
+        &self.seat
+    }
+
+    async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
+        self.use_one(rng, tally).await?;
+        let think = self.shared.load.habits.think;
+        if !think.is_zero() {
+            self.seat.executor().sleep(think).await;
+        }
+        Ok(())
+    }
+
+    fn mark(self: &Rc<Self>, mark: Mark, tally: &mut LockTally) {
+        match mark {
+            Mark::Begin => expel_the_lost(self, &self.shared),
+            Mark::From | Mark::To => {}
+            Mark::End => tally.put_together(),
+        }
+    }
+}
+
+impl<L: Locker> KeptLocking<L> {
+    /// Takes one lock, uses what it protects, and releases it.
+    async fn use_one(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
+        let (shared, load) = (&*self.shared, &self.shared.load);
+        let (executor, locker) = (self.seat.executor(), &self.seat.client().0);
+        let Intent { lock, mode: wanted, stays, .. } = Intent::draw(shared, rng);
+        let began = executor.now();
+        let counts = began >= self.seat.times().counts_from;
+        let ledger = shared.ledger.as_ref();
+        let arrival = ledger.map(|ledger| ledger.request(lock));
+        let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
+        let held_lock = match locker.acquire(lock, wanted, Wait::Until(until)).await {
+            Ok(held) => held,
+            Err(why) => {
+                let tally = &mut *tally.borrow_mut();
+                return shared.tally_refusal(tally, lock, arrival, counts, why);
+            }
+        };
+        let held = executor.now();
+        let noted = ledger.zip(arrival);
+        let fairness = noted.map(|(ledger, arrival)| ledger.enter(lock, wanted, wanted, arrival));
+        if !stays.is_zero() {
+            executor.sleep(stays).await;
+        }
+        let used = if load.section > 0 { self.use_lock(lock, wanted).await } else { Ok(()) };
+        if let Some(ledger) = ledger {
+            ledger.leave(lock, wanted);
+        }
+        used?;
+        let leaves = executor.now();
+        let released = locker.release(held_lock).await;
+        let ended = executor.now();
+        self.seat.tick(began, ended);
+        let operation = Operation { lock, wanted, began, held, leaves, ended };
+        shared.tally(&mut tally.borrow_mut(), &operation, counts, fairness, released)
+    }
+
+    /// The verbs for whose sake the lock is taken.
+    async fn use_lock(&self, lock: u64, mode: Mode) -> Result<(), NotHeld> {
+        let (load, ledger) = (&self.shared.load, self.shared.ledger.as_ref());
+        let data = self.shared.space.object(lock).plus(OBJECT);
+        let writes = mode != Mode::Shared;
+        let value = ledger.filter(|_| writes).map(|ledger| ledger.next_value(lock));
+        for _ in 0..load.section {
+            let mut batch = self.seat.lane().batch();
+            if writes {
+                let buffer = batch.stage(load.object_bytes as usize);
+                batch.words_mut(buffer).fill(value.unwrap_or(1));
+                batch.write(data, buffer);
+                post(batch).await?;
+                continue;
+            }
+            let words = batch.read(data, load.object_bytes as usize);
+            let done = post(batch).await?;
+            if let Some(ledger) = ledger {
+                ledger.read(lock, done.words(words));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Servers that keep locks.
+struct Served {
+    layout: Layout,
+    /// Time of a request and its release.
+    request: Duration,
+}
+
+impl Service for Served {
+    type Locker = ServerClient;
+
+    fn start<M: Machines>(
+        &self,
+        machines: &M,
+        course: &Arc<Course>,
+        stopped: &Receiver<()>,
+    ) -> Result<Vec<M::Core>, DeployError> {
+        // A request is two messages, the second of which releases the lock.
+        let cost = self.request / 2;
+        let start = |(at, table): (Endpoint, _)| {
+            let (fabric, course) = (machines.fabric(), Arc::clone(course));
+            let (stopped, toll) = (stopped.clone(), machines.toll());
+            let program: Program = Box::new(move |executor| {
+                let peers = Rc::new(course.roster().clone());
+                let toll = toll.map(|charge| -> Box<dyn Fn()> { Box::new(move || charge(cost)) });
+                let core = ServerCore::open(executor, &*fabric, at, table, peers, toll);
+                if let Err(error) = &core {
+                    course.progress().fail(error.to_string());
+                }
+                Box::pin(async move {
+                    // It serves until the end.
+                    let _ = stopped.recv().await;
+                    drop(core);
+                })
+            });
+            let name = format!("server-{}-{}", at.node.0, at.lane.0);
+            machines.start(at.node, &name, program).map_err(refused)
+        };
+        self.layout.cores().map(start).collect()
+    }
+
+    fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> ServerClient {
+        let peers = Rc::new(course.roster().clone());
+        let servers = self.layout.servers(member.node);
+        ServerClient::new(rpc.clone(), member, peers, servers)
+    }
+
+    fn used(&self) -> usize {
+        self.layout.used()
+    }
+}

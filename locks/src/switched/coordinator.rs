@@ -1,0 +1,88 @@
+//! The steps of a recovery (FissLock §5.3), by whoever the membership has chosen.
+//!
+//! The epoch is the membership's: each recovery has a larger one than those before, also than those
+//! that were not finished. Every step may be repeated, and a step of an earlier epoch does nothing
+//! any more, so a coordinator that dies is replaced by one with a later epoch.
+
+use lotus_fabric::rpc::{Patience, Rpc, RpcError};
+use thiserror::Error;
+
+use super::agent::SERVICE;
+use super::control::{Asked, decode_done};
+use super::{Places, control_lane};
+use crate::fisslock::recovery::restore;
+use crate::fisslock::report::decode_report;
+
+/// Reason for which a recovery was not finished. The machines stand still until another one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RecoveryError {
+    /// A machine does not answer: begin again, without it if it is lost.
+    #[error("machine {0} does not answer: {1}")]
+    Machine(u8, RpcError),
+    /// The switch does not answer: begin again when it does.
+    #[error("the switch does not answer: {0}")]
+    Switch(RpcError),
+    /// A later recovery has begun, or the switch was lost meanwhile.
+    #[error("a later recovery has begun, or the switch was lost meanwhile")]
+    Overtaken,
+}
+
+/// Recovers from the loss of machines, of the switch, or of both: all survivors stop and report, the
+/// switch is rewritten, and they go on, in a new epoch. Locks that only the lost held are free then,
+/// or their waiters'.
+///
+/// The lost must not be able to act any more, neither on the switch's packets, which it drops from
+/// then on, nor on what the locks protect. A machine that was lost does not return under its number.
+///
+/// # Errors
+/// [`RecoveryError`].
+///
+/// # Panics
+/// If a survivor is no machine of these places.
+pub async fn recover(
+    rpc: &Rpc,
+    places: &Places,
+    epoch: u32,
+    survivors: &[u8],
+    patience: Patience,
+) -> Result<(), RecoveryError> {
+    let control = |machine: u8| control_lane(places.machines[usize::from(machine)]);
+    let stop = Asked::Stop { epoch }.encode();
+    let calls: Vec<_> = survivors
+        .iter()
+        .map(|&machine| (machine, rpc.call(control(machine), SERVICE, &stop, patience)))
+        .collect();
+    let mut reports = Vec::new();
+    for (machine, call) in calls {
+        let answer = call.await.map_err(|why| RecoveryError::Machine(machine, why))?;
+        let report = decode_report(&answer).filter(|report| report.machine == machine);
+        reports.push(report.ok_or(RecoveryError::Overtaken)?);
+    }
+    let locks = restore(&reports);
+    let switch = control_lane(places.switch);
+    let life = rpc.call(switch, SERVICE, &Asked::Life.encode(), patience).await;
+    let life = life.map_err(RecoveryError::Switch)?;
+    let life = life[..].try_into().map_err(|_| RecoveryError::Overtaken)?;
+    let life = u64::from_le_bytes(life);
+    let all = 0..places.machines() as u8;
+    let dead = all.filter(|machine| !survivors.contains(machine)).collect();
+    let rewrite = Asked::Rewrite { epoch, life, dead, locks: locks.clone() }.encode();
+    let answer = rpc.call(switch, SERVICE, &rewrite, patience).await;
+    check(&answer.map_err(RecoveryError::Switch)?)?;
+    let resume = Asked::Resume { epoch, locks }.encode();
+    let calls: Vec<_> = survivors
+        .iter()
+        .map(|&machine| (machine, rpc.call(control(machine), SERVICE, &resume, patience)))
+        .collect();
+    for (machine, call) in calls {
+        check(&call.await.map_err(|why| RecoveryError::Machine(machine, why))?)?;
+    }
+    Ok(())
+}
+
+/// Whether a step is done.
+fn check(answer: &[u8]) -> Result<(), RecoveryError> {
+    let is_done = decode_done(answer) == Some(true);
+    is_done.then_some(()).ok_or(RecoveryError::Overtaken)
+}

@@ -1,0 +1,314 @@
+//! The pool of a machine, shared by its lanes, and the requests that wait there.
+//!
+//! Everything happens under one mutex, and nothing waits while it is held. What the pool sends is
+//! kept for the agent's lane; what it tells a task is kept for that task's future, which is woken.
+//!
+//! While the machine is stopped for a recovery, the pool is left as it is: packets are dropped, and
+//! what lanes do is noted and done when it goes on.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+
+use super::{Options, Places};
+use crate::fisslock::pool::{Effects, Told};
+use crate::fisslock::report::{Locks, encode_report};
+use crate::fisslock::{AgentPool, Packet, Rules};
+use crate::word::Mode;
+
+/// News for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum News {
+    /// It holds the lock.
+    Granted,
+    /// It is in no queue, and may ask again.
+    Refused,
+    /// Others hold the lock.
+    Queued,
+}
+
+/// A request that waits for news.
+#[derive(Debug)]
+struct Pending {
+    lock: u32,
+    news: Option<News>,
+    /// Whether it was in a queue at any time.
+    was_queued: bool,
+    /// Whether it was asked of the pool: not while the machine stands still.
+    is_asked: bool,
+    mode: Mode,
+    waker: Option<Waker>,
+}
+
+/// What a lane has done while the machine stood still.
+#[derive(Debug)]
+enum Deferred {
+    Ask(u32),
+    GiveUp { lock: u32, task: u32 },
+    Release { lock: u32, task: u32 },
+}
+
+#[derive(Debug)]
+struct MachineState {
+    pool: AgentPool,
+    /// Packets for the switch.
+    outgoing: Vec<Packet>,
+    pending: BTreeMap<u32, Pending>,
+    next_task: u32,
+    /// The agent's task.
+    agent: Option<Waker>,
+    /// Epoch of the last recovery that is over.
+    epoch: u32,
+    /// Epoch of the recovery for which the machine stands still.
+    stopped: Option<u32>,
+    deferred: Vec<Deferred>,
+}
+
+/// A machine: what its lanes share.
+#[derive(Debug)]
+pub struct Machine {
+    number: u8,
+    locks: u32,
+    repeat: Duration,
+    state: Mutex<MachineState>,
+}
+
+impl Machine {
+    /// The machine of a number, from 0.
+    ///
+    /// # Panics
+    /// If there is no such machine.
+    pub fn new(number: u8, places: &Places, options: Options) -> Self {
+        assert!(usize::from(number) < places.machines(), "there is no machine {number}");
+        let pool = AgentPool::new(number, Rules::CLOSED, options.preference, options.repeat_ns());
+        let state = MachineState {
+            pool,
+            outgoing: Vec::new(),
+            pending: BTreeMap::new(),
+            next_task: 0,
+            agent: None,
+            epoch: 0,
+            stopped: None,
+            deferred: Vec::new(),
+        };
+        Self { number, locks: places.locks(), repeat: options.repeat, state: Mutex::new(state) }
+    }
+
+    /// The machine's number.
+    pub const fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Number of locks.
+    pub(super) const fn locks(&self) -> u32 {
+        self.locks
+    }
+
+    pub(super) const fn repeat(&self) -> Duration {
+        self.repeat
+    }
+
+    fn state(&self) -> MutexGuard<'_, MachineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a lock: the number of the request, which waits for news.
+    pub(super) fn ask(&self, lock: u32, mode: Mode, now: Nanos) -> u32 {
+        let state = &mut *self.state();
+        let task = state.new_task();
+        let (news, was_queued, waker) = (None, false, None);
+        let pending = Pending { lock, news, was_queued, is_asked: false, mode, waker };
+        state.pending.insert(task, pending);
+        state.do_or_defer(Deferred::Ask(task), now);
+        task
+    }
+
+    /// News of a request, and whether it was in a queue; if there are none, `waker` is woken when
+    /// there are. A request that is granted or refused is forgotten here.
+    pub(super) fn news(&self, task: u32, waker: &Waker) -> Option<(News, bool)> {
+        let state = &mut *self.state();
+        let pending = state.pending.get_mut(&task)?;
+        let Some(news) = pending.news.take() else {
+            pending.waker = Some(waker.clone());
+            return None;
+        };
+        let was_queued = pending.was_queued;
+        if news != News::Queued {
+            state.pending.remove(&task);
+        }
+        Some((news, was_queued))
+    }
+
+    /// A request is not wanted any more; if it was granted meanwhile, the lock is released.
+    pub(super) fn give_up(&self, task: u32, now: Nanos) {
+        let state = &mut *self.state();
+        let Some(pending) = state.pending.remove(&task) else { return };
+        let lock = pending.lock;
+        match pending.news {
+            Some(News::Granted) => state.do_or_defer(Deferred::Release { lock, task }, now),
+            Some(News::Refused) => {}
+            _ if !pending.is_asked => {}
+            Some(News::Queued) | None => {
+                state.do_or_defer(Deferred::GiveUp { lock, task }, now);
+            }
+        }
+    }
+
+    /// The holder of a lock releases it.
+    pub(super) fn release(&self, lock: u32, task: u32, now: Nanos) {
+        self.state().do_or_defer(Deferred::Release { lock, task }, now);
+    }
+
+    /// Whether no request waits, and no packet is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        let state = self.state();
+        state.stopped.is_none() && state.pending.is_empty() && state.pool.is_quiet()
+    }
+
+    /// Whether the machine has neither agents nor requests, holds no lock, and has no packet under
+    /// way.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.stopped.is_none() && state.pending.is_empty() && state.pool.is_idle()
+    }
+
+    /// Takes in packets of the switch, and lets time pass. Returns the packets for the switch; if
+    /// there are none, `waker` is woken when there are. Also whether it is to be called again after
+    /// the time of a repetition.
+    pub(super) fn turn(
+        &self,
+        packets: Vec<Packet>,
+        is_due: bool,
+        now: Nanos,
+        waker: &Waker,
+    ) -> (Vec<Packet>, bool) {
+        let state = &mut *self.state();
+        if state.stopped.is_none() {
+            for packet in packets {
+                state.act(|pool, out| pool.receive(packet, now.0, out), now);
+            }
+            if is_due {
+                state.act(|pool, out| pool.tick(now.0, out), now);
+            }
+        }
+        state.agent = Some(waker.clone());
+        (std::mem::take(&mut state.outgoing), !state.pool.is_idle())
+    }
+
+    /// Stops the machine for a recovery: its report. `None` if the recovery is over, or a later one
+    /// has begun.
+    pub(super) fn stop(&self, epoch: u32) -> Option<Vec<u8>> {
+        let state = &mut *self.state();
+        if epoch <= state.epoch || state.stopped.is_some_and(|later| epoch < later) {
+            return None;
+        }
+        state.stopped = Some(epoch);
+        // They are of the epoch that ends.
+        state.outgoing.clear();
+        Some(encode_report(&state.pool.report()))
+    }
+
+    /// Goes on after a recovery: whether it has, now or before.
+    pub(super) fn resume(&self, epoch: u32, locks: &Locks, now: Nanos) -> bool {
+        let state = &mut *self.state();
+        if state.stopped != Some(epoch) {
+            return state.stopped.is_none() && state.epoch == epoch;
+        }
+        (state.epoch, state.stopped) = (epoch, None);
+        // Packets have the low byte: those of 256 recoveries ago have arrived long since.
+        state.act(|pool, out| pool.recover(epoch as u8, locks, now.0, out), now);
+        for deferred in std::mem::take(&mut state.deferred) {
+            state.carry_out(deferred, now);
+        }
+        true
+    }
+}
+
+impl MachineState {
+    /// A number that no request has.
+    fn new_task(&mut self) -> u32 {
+        loop {
+            self.next_task = self.next_task.wrapping_add(1);
+            if !self.pending.contains_key(&self.next_task) {
+                return self.next_task;
+            }
+        }
+    }
+
+    fn do_or_defer(&mut self, what: Deferred, now: Nanos) {
+        if self.stopped.is_some() {
+            self.deferred.push(what);
+        } else {
+            self.carry_out(what, now);
+        }
+    }
+
+    fn carry_out(&mut self, what: Deferred, now: Nanos) {
+        match what {
+            Deferred::Ask(task) => {
+                // It may have been given up meanwhile.
+                let Some(pending) = self.pending.get_mut(&task) else { return };
+                pending.is_asked = true;
+                let (lock, mode) = (pending.lock, pending.mode);
+                self.act(|pool, out| pool.acquire(lock, task, mode, now.0, out), now);
+            }
+            Deferred::GiveUp { lock, task } => {
+                self.act(|pool, out| pool.give_up(lock, task, now.0, out), now);
+            }
+            Deferred::Release { lock, task } => {
+                self.act(|pool, out| pool.release(lock, task, now.0, out), now);
+            }
+        }
+    }
+
+    /// Does something with the pool, and passes on what comes of it.
+    fn act(&mut self, act: impl FnOnce(&mut AgentPool, &mut Effects), now: Nanos) {
+        let mut out = Effects::default();
+        act(&mut self.pool, &mut out);
+        let mut at = 0;
+        while at < out.told.len() {
+            let told = out.told[at];
+            at += 1;
+            match told {
+                Told::Granted(lock, task, _) if !self.tell(task, News::Granted) => {
+                    // It was given up while the machine stood still.
+                    self.pool.release(lock, task, now.0, &mut out);
+                }
+                Told::Refused(_, task) => _ = self.tell(task, News::Refused),
+                Told::Granted(..) | Told::Queued(..) => {}
+            }
+        }
+        // After the grants, because a request may be told both at once.
+        for told in &out.told {
+            if let Told::Queued(_, task) = *told {
+                self.tell(task, News::Queued);
+            }
+        }
+        self.outgoing.append(&mut out.packets);
+        if !self.outgoing.is_empty()
+            && let Some(agent) = self.agent.take()
+        {
+            agent.wake();
+        }
+    }
+
+    /// Tells a request: whether there is one.
+    fn tell(&mut self, task: u32, news: News) -> bool {
+        let Some(pending) = self.pending.get_mut(&task) else { return false };
+        if news == News::Queued {
+            let is_known = pending.was_queued || pending.news.is_some();
+            pending.was_queued |= pending.news.is_none();
+            if is_known {
+                return true;
+            }
+        }
+        pending.news = Some(news);
+        if let Some(waker) = pending.waker.take() {
+            waker.wake();
+        }
+        true
+    }
+}

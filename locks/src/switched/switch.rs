@@ -1,0 +1,175 @@
+//! The switch as a program: the pipeline for packets, and its control plane for recoveries.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+
+use lotus_fabric::exec::Executor;
+use lotus_fabric::rpc::Rpc;
+use lotus_fabric::transport::{Fabric, FabricError};
+
+use super::agent::{SERVICE, open_lane};
+use super::control::{Asked, encode_done};
+use super::inbox::Inbox;
+use super::{Options, Places, control_lane};
+use crate::fisslock::report::Locks;
+use crate::fisslock::{Packet, Pipeline};
+
+/// Cores of a machine that number packets.
+const CORES: u8 = 2;
+
+/// Beginning of a switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// No machine has asked for a lock before: all are free.
+    First,
+    /// It was there before, and has lost its state: it drops all packets until a recovery has told
+    /// it what is held.
+    Again,
+}
+
+/// State of the switch, which its control plane rewrites.
+struct SwitchState {
+    pipeline: Pipeline,
+    locks: u32,
+    /// Tells one life of the switch from another.
+    life: u64,
+    /// Epoch of the last recovery; none before the first one of a switch that has lost its state.
+    epoch: Option<u32>,
+}
+
+impl SwitchState {
+    fn process(&mut self, packet: &Packet) -> Vec<(u8, Packet)> {
+        if self.epoch.is_none() { Vec::new() } else { self.pipeline.process(packet) }
+    }
+
+    /// Begins an epoch: whether it has, now or before. A request for an earlier life is late: the
+    /// machines have gone on since.
+    fn rewrite(&mut self, epoch: u32, life: u64, dead: &[u8], locks: &Locks) -> bool {
+        let is_known = locks.keys().all(|lock| *lock < self.locks);
+        if life != self.life || !is_known || self.epoch.is_some_and(|later| epoch < later) {
+            return false;
+        }
+        if self.epoch != Some(epoch) {
+            self.epoch = Some(epoch);
+            self.pipeline.recover(epoch as u8, dead, locks);
+        }
+        true
+    }
+}
+
+/// The program of the switch's core.
+pub struct SwitchProgram {
+    state: Rc<RefCell<SwitchState>>,
+    places: Places,
+    inbox: Inbox,
+    control: Rpc,
+}
+
+impl SwitchProgram {
+    /// Opens the switch's lanes, the one of its place and the next.
+    ///
+    /// # Errors
+    /// The fabric refuses.
+    pub fn open(
+        start: Start,
+        places: &Places,
+        options: Options,
+        executor: &mut Executor,
+        fabric: &dyn Fabric,
+    ) -> Result<Self, FabricError> {
+        let machines = places.machines.clone();
+        let lane = open_lane(places.switch, executor, fabric)?;
+        let inbox = Inbox::of(lane, move |from| machines.contains(&from));
+        let control = Rpc::new(open_lane(control_lane(places.switch), executor, fabric)?);
+        let state = Rc::new(RefCell::new(SwitchState {
+            pipeline: Pipeline::new(places.locks, CORES, options.preference),
+            locks: places.locks,
+            life: executor.handle().env().begin_counting(),
+            epoch: (start == Start::First).then_some(0),
+        }));
+        let asked = Rc::clone(&state);
+        control.serve(
+            SERVICE,
+            Box::new(move |responder, bytes| {
+                let mut state = asked.borrow_mut();
+                match Asked::decode(bytes) {
+                    Some(Asked::Life) => responder.respond(&state.life.to_le_bytes()),
+                    Some(Asked::Rewrite { epoch, life, dead, locks }) => {
+                        let is_done = state.rewrite(epoch, life, &dead, &locks);
+                        responder.respond(&encode_done(is_done));
+                    }
+                    Some(Asked::Stop { .. } | Asked::Resume { .. }) | None => {}
+                }
+            }),
+        );
+        Ok(Self { state, places: places.clone(), inbox, control })
+    }
+
+    /// The control plane's lane.
+    pub const fn control(&self) -> &Rpc {
+        &self.control
+    }
+
+    /// Processes packets for ever.
+    pub fn run(self) -> impl Future<Output = ()> {
+        poll_fn(move |_| {
+            self.inbox.read_here();
+            for packet in self.inbox.take() {
+                let routed = self.state.borrow_mut().process(&packet);
+                for (machine, packet) in routed {
+                    if let Some(to) = self.places.machine(machine) {
+                        self.inbox.lane().send(to, &packet.encode());
+                    }
+                }
+            }
+            Poll::Pending
+        })
+    }
+}
+
+#[cfg(all(test, not(lotus_loom)))]
+mod tests {
+    use super::*;
+    use crate::fisslock::Preference;
+    use crate::fisslock::packet::{Kind, Origin, Participant};
+    use crate::word::Mode;
+
+    fn state(epoch: Option<u32>) -> SwitchState {
+        SwitchState {
+            pipeline: Pipeline::new(2, CORES, Preference::Readers),
+            locks: 2,
+            life: 7,
+            epoch,
+        }
+    }
+
+    fn request(epoch: u8, sequence: u32) -> Packet {
+        let who = Participant { machine: 1, task: 1, nonce: 1 };
+        let origin = Origin { machine: 1, core: 0 };
+        Packet { epoch, sequence, origin, ..Packet::new(Kind::Acquire, 0, who, Mode::Exclusive) }
+    }
+
+    #[test]
+    fn a_switch_that_has_lost_its_state_grants_nothing_before_a_recovery() {
+        let mut switch = state(None);
+        assert_eq!(switch.process(&request(0, 1)), []);
+        assert!(switch.rewrite(5, 7, &[], &Locks::new()));
+        assert_eq!(switch.process(&request(0, 1)), [], "of an earlier epoch");
+        assert_eq!(switch.process(&request(5, 1)).len(), 1);
+    }
+
+    #[test]
+    fn a_rewrite_that_comes_late_or_again_changes_nothing() {
+        let mut switch = state(Some(0));
+        assert!(switch.rewrite(2, 7, &[], &Locks::new()));
+        assert_eq!(switch.process(&request(2, 1)).len(), 1);
+        let held = switch.pipeline.lock(0);
+        assert!(held.held);
+        assert!(switch.rewrite(2, 7, &[], &Locks::new()), "it is so");
+        assert!(!switch.rewrite(1, 7, &[], &Locks::new()), "an earlier recovery");
+        assert!(!switch.rewrite(3, 6, &[], &Locks::new()), "an earlier life");
+        assert_eq!(switch.pipeline.lock(0), held);
+    }
+}

@@ -1,0 +1,7 @@
+//! Locks of servers. `table` and `model` are tests of their tables alone, over a network that the
+//! test drives; `families` is the services on the fabrics, which `grounds` sets up.
+
+mod families;
+mod grounds;
+mod model;
+mod table;
