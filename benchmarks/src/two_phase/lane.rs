@@ -110,7 +110,7 @@ impl<A, L: Locker> Transacting<A, L> {
         let held = phases.grow(&transaction.wants, took).await;
         let held = held.inspect_err(|_| tally.borrow_mut().aborts += u64::from(self.counts()))?;
         let grown = executor.now();
-        self.execute().await;
+        self.execute(transaction.kind).await;
         let is_valid = phases.is_valid(&held);
         let executed = executor.now();
         let released = phases.shrink(held).await;
@@ -136,15 +136,16 @@ impl<A, L: Locker> Transacting<A, L> {
         times.counts_from <= now && now < times.ends
     }
 
-    /// Executes a transaction.
-    async fn execute(&self) {
+    /// Executes a transaction of this type.
+    async fn execute(&self, kind: usize) {
         let (load, executor) = (&self.shared.load, self.seat.executor());
-        if load.execution.is_zero() {
+        let execution = load.trace.execution(kind).unwrap_or(load.execution);
+        if execution.is_zero() {
             return;
         }
         let now = executor.now();
         let begins = if load.busy { self.executed.get().max(now) } else { now };
-        let ends = begins.after(load.execution);
+        let ends = begins.after(execution);
         self.executed.set(ends);
         executor.sleep_until(ends).await;
     }

@@ -9,7 +9,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::lanes::Clients;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
-use lotus_benchmarks::traces::{FileTrace, Grain, TatpTrace, TpccTrace, Trace};
+use lotus_benchmarks::traces::{FileTrace, Grain, Scans, TatpTrace, TpccTrace, Trace};
 use lotus_benchmarks::two_phase::{self, TraceLoad, TraceOutcome};
 use lotus_fabric::machines::Machines;
 use serde_json::json;
@@ -104,7 +104,14 @@ fn load(args: &LockTraceArgs) -> Result<TraceLoad, String> {
             let rows = |divisor| Grain::Rows { divisor };
             let grain = args.row_locks.map_or(Grain::Parts, rows);
             let warehouses = args.warehouses * args.run.cns as u32;
-            (Trace::Tpcc(TpccTrace::new(warehouses, grain, args.run.seed)), 7.0)
+            let trace = TpccTrace::new(warehouses, grain, args.run.seed);
+            let time = Duration::from_micros(args.scan_us);
+            let scans = args.scans.map(|share| Scans { share, time });
+            let trace = match scans {
+                Some(scans) => trace.with_scans(scans),
+                None => trace,
+            };
+            (Trace::Tpcc(trace), 7.0)
         }
         path => (Trace::File(read(Path::new(path))?), 0.0),
     };

@@ -307,7 +307,7 @@ fn traces_pass_their_audit() {
         &["tpcc", "--lock", "declock", "--policy", "ts-pf", "--threads", "2", "--sorted"],
         &["tpcc", "--lock", "mcs", "--row-locks", "100", "--fabric", "sim"],
         &["tatp", "--lock", "dslr", "--as-published", "--fabric", "sim", "--busy"],
-        &["tpcc", "--lock", "srvlock", "--sorted", "--fabric", "sim"],
+        &["tpcc", "--lock", "traditional-ro", "--sorted", "--fabric", "sim", "--scans", "0.01"],
         &["tatp", "--lock", "parlock"],
         #[cfg(feature = "tcp")]
         &["tatp", "--lock", "shiftlock", "--fabric", "tcp"],
