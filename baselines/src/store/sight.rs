@@ -89,7 +89,8 @@ impl<S: System> Store<S> {
     /// Passes every row of a table to `visit`, as its primary has it.
     ///
     /// # Errors
-    /// [`DeployError::Failed`] if the memory cannot be read, or holds no rows of this engine.
+    /// [`DeployError::Failed`] if the memory cannot be read, [`DeployError::Damaged`] if a row is
+    /// none that this engine writes.
     pub(crate) async fn scan(
         &self,
         lane: &Lane,
@@ -111,8 +112,9 @@ impl<S: System> Store<S> {
                     let place = at * geometry.beside_words;
                     let beside = &beside[place..place + geometry.beside_words];
                     let found = S::stored(table.shape, slot, beside);
-                    let found = found
-                        .map_err(|why| failed(format!("{}, slot {number}: {why}", table.name)))?;
+                    let found = found.map_err(|why| {
+                        DeployError::Damaged(format!("{}, slot {number}: {why}", table.name))
+                    })?;
                     if let Some((value, writer)) = found.value {
                         visit(&found.key, &value, writer);
                     }

@@ -99,6 +99,7 @@ impl BankLoad {
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)?;
+        self.clients.check_room(self.accounts())?;
         let Clients { choice, kept, cns, .. } = self.clients;
         if let Some(kept) = kept.filter(|kept| self.loses.is_some() && !kept.has_server()) {
             return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
@@ -199,7 +200,10 @@ pub fn run<M: Machines>(
 ) -> Result<BankOutcome, DeployError> {
     let visit = Visit { machines, load, progress };
     match load.clients.kept {
-        Some(kept) => kept::visit(kept, &load.clients, load.lock_request, visit),
+        Some(kept) => {
+            let (clients, request) = (&load.clients, load.lock_request);
+            kept::visit(machines, kept, clients, load.accounts(), request, visit)
+        }
         None => load.clients.choice.visit(visit),
     }
 }

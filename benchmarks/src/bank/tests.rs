@@ -40,9 +40,10 @@ fn simulated(load: &BankLoad, seed: u64) -> BankOutcome {
         when: When::At(START + after),
         fault: Fault::Crash { node, memory: MemoryFate::Lost },
     });
-    let profile = Profile::named("cx5-100g").expect("built in");
+    let profile = Profile::named("tofino-cx5").expect("built in");
     let config = Config::new(seed, load.nodes(), profile);
-    let config = Config { schedule: crash.into_iter().collect(), ..config };
+    let switches = load.clients.switch().into_iter().collect();
+    let config = Config { schedule: crash.into_iter().collect(), switches, ..config };
     let machines = SimMachines::new(World::new(config).expect("a valid world"));
     run(&machines, load, &progress()).expect("it runs")
 }
@@ -133,7 +134,7 @@ fn a_bank_runs_on_threads() {
 
 #[test]
 fn no_money_comes_or_goes_under_locks_of_servers() {
-    for service in [Kept::SrvLock, Kept::ParLock, Kept::Rpc] {
+    for service in [Kept::SrvLock, Kept::ParLock, Kept::Rpc, Kept::FissLock] {
         let load = short(Kind::Dslr, Business::SmallBank);
         let clients = Clients { kept: Some(service), ..load.clients.clone() };
         let load = BankLoad { clients, lock_request: Duration::from_micros(1), ..load };

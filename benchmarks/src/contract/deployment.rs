@@ -174,6 +174,10 @@ pub enum DeployError {
     /// Something broke. Discard everything measured so far.
     #[error("{0}")]
     Failed(String),
+    /// A row in memory cannot be what any transaction has written. What was measured stands, and
+    /// its audit has failed.
+    #[error("{0}")]
+    Damaged(String),
 }
 
 /// Counts of the verbs and messages that compute nodes sent.

@@ -168,12 +168,12 @@ pub fn run_by<D: Deployment, W: Workload>(
         progress.enter(Phase::Auditing);
         match options.cluster.locks.why_not_judged() {
             None => {
-                checks.extend(workload.audit(deployment, &driven.tally.effects)?);
+                checks.extend(found(workload.audit(deployment, &driven.tally.effects))?);
                 checks.extend(workload.judge(&driven.tally.by_transaction));
             }
             Some(why) => checks.push(Check::not_judged("the workload's data", why)),
         }
-        checks.extend(deployment.audit()?);
+        checks.extend(found(deployment.audit())?);
     }
     let mut floor = None;
     if options.floor {
@@ -203,6 +203,14 @@ pub fn run_by<D: Deployment, W: Workload>(
         remarks: Vec::new(),
         stopped: None,
     })
+}
+
+/// What an audit has found: data that is damaged is a failed check, and so part of the report.
+fn found(audit: Result<Vec<Check>, DeployError>) -> Result<Vec<Check>, DeployError> {
+    match audit {
+        Err(DeployError::Damaged(why)) => Ok(vec![Check::new("every row is whole", false, why)]),
+        other => other,
+    }
 }
 
 /// Creates and fills the workload's tables; returns their ids and names.
@@ -306,5 +314,15 @@ mod tests {
             let check = compare_verbs(&tally, &traffic, &Replay { tps: 1000.0, verbs_per_s });
             assert_eq!(check.passed, passed, "{}", check.detail);
         }
+    }
+
+    #[test]
+    fn damaged_data_is_a_failed_check_and_a_broken_machine_is_none() {
+        let why = || "kvs, slot 0: the value is not of the newest version".to_owned();
+        let checks = found(Err(DeployError::Damaged(why()))).expect("the report stands");
+        assert_eq!(checks, [Check::new("every row is whole", false, why())]);
+        assert!(checks[0].has_failed());
+        let failed = DeployError::Failed("no memory".to_owned());
+        assert_eq!(found(Err(failed.clone())), Err(failed));
     }
 }

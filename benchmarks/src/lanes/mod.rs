@@ -25,6 +25,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
+use lotus_locks::fisslock::capacity::{Fallback, Placement};
 use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
 use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
@@ -70,10 +71,18 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Number of nodes that the machines must have: the memory node, the compute nodes, and one
-    /// that loads and audits.
+    /// Number of nodes that the machines must have: the memory node, the compute nodes, one that
+    /// loads and audits, and the switch, if there is one.
     pub const fn nodes(&self) -> u16 {
-        self.cns + 2
+        self.cns + 2 + self.switch().is_some() as u16
+    }
+
+    /// The switch, if the locks have one; on simulated fabrics it has to be declared as such.
+    pub const fn switch(&self) -> Option<NodeId> {
+        match self.kept {
+            Some(kept) if kept.has_switch() => Some(NodeId(self.cns + 2)),
+            _ => None,
+        }
     }
 
     /// Name of the lock system, or of the lock service.
@@ -82,6 +91,15 @@ impl Clients {
             Some(kept) => kept.name(),
             None => self.choice.kind.name(),
         }
+    }
+
+    /// Refuses more locks than a switch has room for, if one grants them.
+    pub(crate) fn check_room(&self, locks: u64) -> Result<(), String> {
+        if self.switch().is_none() {
+            return Ok(());
+        }
+        let room = Placement::new(usize::from(self.cns), locks, Fallback::None);
+        room.map(drop).map_err(|error| error.to_string())
     }
 
     /// Number of clients.

@@ -22,6 +22,7 @@ use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};
+use super::switched::Switched;
 use super::{LockLoad, LockOutcome, LockTally, Shared, with_noted};
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;
@@ -59,14 +60,26 @@ pub(crate) trait ServiceVisitor {
     fn visit<S: Service>(self, service: S) -> Self::Output;
 }
 
-/// Hands `visitor` the service of that name, for these clients. A core of a server takes the time
-/// `request` for a request and its release.
-pub(crate) fn visit<V: ServiceVisitor>(
+/// Hands `visitor` the service of that name, for these clients and so many locks. A core of a
+/// server takes the time `request` for a request and its release.
+///
+/// # Errors
+/// [`DeployError`] if the service cannot be had, or that of the visitor.
+pub(crate) fn visit<M, V, T>(
+    machines: &M,
     kept: Kept,
     clients: &Clients,
+    locks: u64,
     request: Duration,
     visitor: V,
-) -> V::Output {
+) -> Result<T, DeployError>
+where
+    M: Machines,
+    V: ServiceVisitor<Output = Result<T, DeployError>>,
+{
+    if kept.has_switch() {
+        return visitor.visit(Switched::new(machines, clients, locks)?);
+    }
     let nodes: Vec<_> = (1..=clients.cns).map(NodeId).collect();
     let layout = Layout::new(kept, &nodes, clients.threads, clients.outsider());
     visitor.visit(Served { layout, request })
@@ -119,7 +132,8 @@ pub(super) fn run<M: Machines>(
     progress: &Arc<Progress>,
     kept: Kept,
 ) -> Result<LockOutcome, DeployError> {
-    visit(kept, &load.clients, load.request, Alone { machines, load, progress })
+    let alone = Alone { machines, load, progress };
+    visit(machines, kept, &load.clients, load.count, load.request, alone)
 }
 
 /// The load on locks alone.
@@ -137,6 +151,7 @@ impl<M: Machines> ServiceVisitor for Alone<'_, M> {
     }
 }
 
+/// Runs the load on a service.
 fn run_service<M: Machines, S: Service>(
     machines: &M,
     load: &LockLoad,

@@ -8,13 +8,15 @@
 //! A reader finds that number, and nothing else, in all of what it reads. In the end every lock is
 //! free.
 //!
-//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `operation`: what is
-//! tallied of both; `ledger`: what is noted in this process.
+//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `switched`: the
+//! service of a switch; `operation`: what is tallied of all; `ledger`: what is noted in this
+//! process.
 
 pub(crate) mod kept;
 mod lane;
 mod ledger;
 mod operation;
+mod switched;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -134,6 +136,7 @@ impl LockLoad {
         if self.habits.long_reads.terms > 1 {
             return Err(format!("{kept} has no leases, so requests ask for no terms"));
         }
+        self.clients.check_room(self.count)?;
         if self.loses.is_some() && !kept.has_server() {
             return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
         }

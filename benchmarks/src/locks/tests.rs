@@ -197,3 +197,81 @@ fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
     let uniform = run(LockLoad { zipf: 0.0, ..short });
     assert!(uniform.hottest_ns.is_empty());
 }
+
+/// The same clients on locks that servers keep, on simulated machines with these times.
+fn kept(kept: Kept, request: Duration, load: LockLoad) -> LockOutcome {
+    let load =
+        LockLoad { request, ..by(Clients { kept: Some(kept), ..load.clients.clone() }, load) };
+    assert_eq!(load.check(), Ok(()));
+    let profile = Profile::named("tofino-cx5").expect("built in");
+    let switches = load.clients.switch().into_iter().collect();
+    let world = Config { switches, ..Config::new(1, load.clients.nodes(), profile) };
+    let machines = SimMachines::new(World::new(world).expect("a valid world"));
+    let lanes = usize::from(load.clients.cns * load.clients.threads);
+    run(&machines, &load, &Arc::new(Progress::new(lanes, |_| ()))).expect("it runs")
+}
+
+#[test]
+fn locks_that_servers_keep_pass_the_same_audit() {
+    for service in Kept::ALL {
+        for section in [0, 2] {
+            let load = LockLoad { section, ..by(within(0.0, 0.002), short()) };
+            let LockOutcome { tally, used, findings, .. } = kept(service, Duration::ZERO, load);
+            assert_eq!(findings, Some(vec![]), "{service}");
+            assert!(tally.operations > 100, "{service}: {tally:?}");
+            assert_eq!(used.verbs.reads + used.verbs.writes > 0, section > 0, "{service}");
+            assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0, "{service}");
+            let is_retried = used.counts.retries > 0;
+            assert_eq!(is_retried, service == Kept::Rpc, "{service}: nothing is lost");
+        }
+    }
+}
+
+#[test]
+fn locks_that_a_switch_grants_pass_the_same_audit() {
+    for section in [0, 2] {
+        let load = LockLoad { section, ..by(within(0.0, 0.002), short()) };
+        let LockOutcome { tally, used, findings, .. } = kept(Kept::FissLock, Duration::ZERO, load);
+        assert_eq!(findings, Some(vec![]));
+        assert!(tally.operations > 100, "{tally:?}");
+        assert_eq!(used.verbs.reads + used.verbs.writes > 0, section > 0);
+        assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0);
+        assert_eq!(used.counts.retries, 0, "no request is refused");
+    }
+    let many = Clients { kept: Some(Kept::FissLock), cns: 256, ..short().clients };
+    let refused = by(many, short()).check().expect_err("too many machines");
+    assert_eq!(refused, "a FissLock switch serves 1 to 255 machines, not 256");
+}
+
+/// A server that needs longer for a request grants fewer: at most one in that time on each core.
+#[test]
+fn a_request_takes_the_time_of_a_servers_core() {
+    let clients = Clients { cns: 4, coroutines: 8, ..within(0.001, 0.004) };
+    let load = by(clients, LockLoad { count: 1000, zipf: 0.0, section: 0, ..short() });
+    let rate = |request| kept(Kept::SrvLock, request, load.clone()).tally.operations as f64 / 0.004;
+    let (fast, slow) = (rate(Duration::ZERO), rate(Duration::from_micros(10)));
+    let most = f64::from(Kept::SERVER_CORES) / 10e-6;
+    assert!(fast > 1.5 * most, "{fast}");
+    assert!(slow < most && slow > 0.5 * most, "{slow} of {most}");
+}
+
+#[test]
+fn a_lost_node_keeps_no_lock_of_a_server() {
+    let loses = Some(Duration::from_millis(1));
+    let clients =
+        Clients { warmup: 0.01, secs: 0.005, kept: Some(Kept::SrvLock), ..short().clients };
+    let load = LockLoad { loses, audit: false, count: 2, ..by(clients, short()) };
+    assert_eq!(load.check(), Ok(()));
+    let node = load.lost_node().expect("one is lost");
+    let crash = Scheduled {
+        when: When::At(START + Duration::from_millis(1)),
+        fault: Fault::Crash { node, memory: MemoryFate::Lost },
+    };
+    let profile = Profile::named("tofino-cx5").expect("built in");
+    let world = Config { schedule: vec![crash], ..Config::new(1, load.clients.nodes(), profile) };
+    let machines = SimMachines::new(World::new(world).expect("a valid world"));
+    let tally = run(&machines, &load, &Arc::new(Progress::new(4, |_| ()))).expect("ends").tally;
+    assert!(tally.operations > 500, "{tally:?}");
+    let own = Clients { kept: Some(Kept::ParLock), ..load.clients.clone() };
+    assert!(by(own, load).check().is_err());
+}

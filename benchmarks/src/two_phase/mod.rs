@@ -76,6 +76,7 @@ impl TraceLoad {
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)?;
+        self.clients.check_room(self.trace.locks())?;
         if self.trace.locks() > MAX_LOCKS {
             let locks = self.trace.locks();
             return Err(format!("{locks} locks are too many: at most {MAX_LOCKS}"));
@@ -182,7 +183,9 @@ pub fn run<M: Machines>(
 ) -> Result<TraceOutcome, DeployError> {
     let visit = Visit { machines, load, progress };
     match load.clients.kept {
-        Some(kept) => kept::visit(kept, &load.clients, load.request, visit),
+        Some(kept) => {
+            kept::visit(machines, kept, &load.clients, load.trace.locks(), load.request, visit)
+        }
         None => load.clients.choice.visit(visit),
     }
 }

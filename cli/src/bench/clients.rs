@@ -87,7 +87,7 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
             });
         }
         Fabric::Sim => {
-            load.run(&simulated(args, load.clients().kept, nodes, load.schedule())?, progress)
+            load.run(&simulated(args, load.clients(), nodes, load.schedule())?, progress)
         }
         #[cfg(feature = "tcp")]
         Fabric::Tcp => load.run(&deploy::tcp_machines(nodes, args.seed)?, progress),
@@ -166,16 +166,18 @@ pub(super) fn request(args: &LockRunArgs, kept: Option<Kept>) -> Result<Duration
 /// Simulated machines, which meet these faults.
 fn simulated(
     args: &LockRunArgs,
-    kept: Option<Kept>,
+    clients: &Clients,
     nodes: u16,
     schedule: Vec<Scheduled>,
 ) -> Result<SimMachines, DeployError> {
-    let mut profile = profile(args, kept)?;
+    let mut profile = profile(args, clients.kept)?;
     if let Some(ns) = args.cn_cn_ns {
         profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
     }
     let interleaving = Interleaving::PerBatch;
-    let config = Config { interleaving, schedule, ..Config::new(args.seed, nodes, profile) };
+    let switches = clients.switch().into_iter().collect();
+    let config =
+        Config { interleaving, schedule, switches, ..Config::new(args.seed, nodes, profile) };
     let world = World::new(config).map_err(|error| deploy::refused(&error))?;
     Ok(SimMachines::new(world))
 }
@@ -248,7 +250,8 @@ pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), Stri
     ];
     match changed.iter().find(|(_, is_changed)| *is_changed) {
         Some((flag, _)) => {
-            Err(format!("{flag} is of locks of memory nodes; servers keep those of {kept}"))
+            let keep = if kept.has_switch() { "a switch grants" } else { "servers keep" };
+            Err(format!("{flag} is of locks of memory nodes; {keep} those of {kept}"))
         }
         None => Ok(()),
     }

@@ -35,6 +35,11 @@ const COLOURS: [RGBColor; 10] = [
 ];
 /// Length of the piece of a line beside its label.
 const KEY: i32 = 16;
+/// Part of a plot that a key takes: of its width, and of its height for each line.
+const KEY_WIDTH: f64 = 0.4;
+const KEY_HEIGHT: f64 = 0.06;
+/// Places on each piece of a line at which it is looked for.
+const SAMPLES: u32 = 20;
 /// Lengths of a dash and of the gap behind it.
 const DASHES: (i32, i32) = (6, 4);
 /// Most points of a line that are marked one by one.
@@ -55,16 +60,38 @@ pub(super) struct Plot {
     pub lines: Vec<Line>,
     /// Events, drawn as vertical lines.
     pub marks: Vec<(String, f64)>,
-    /// Place of the key.
-    pub key: Corner,
 }
 
-/// Corner of a plot that its lines leave free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Corner {
-    #[default]
+/// Corner of a plot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Corner {
     LowerRight,
     UpperLeft,
+    UpperRight,
+    LowerLeft,
+}
+
+impl Corner {
+    /// All corners; where several are as free, the key is in the first of them.
+    const ALL: [Self; 4] = [Self::LowerRight, Self::UpperLeft, Self::UpperRight, Self::LowerLeft];
+
+    /// Whether a place is in the corner's part of the plot; 0 to 1 from left to right, and from
+    /// the bottom to the top.
+    fn has(self, (x, y): (f64, f64), width: f64, height: f64) -> bool {
+        let is_right = matches!(self, Self::LowerRight | Self::UpperRight);
+        let is_upper = matches!(self, Self::UpperLeft | Self::UpperRight);
+        let (x, y) = (if is_right { 1.0 - x } else { x }, if is_upper { 1.0 - y } else { y });
+        x < width && y < height
+    }
+
+    const fn position(self) -> SeriesLabelPosition {
+        match self {
+            Self::LowerRight => SeriesLabelPosition::LowerRight,
+            Self::UpperLeft => SeriesLabelPosition::UpperLeft,
+            Self::UpperRight => SeriesLabelPosition::UpperRight,
+            Self::LowerLeft => SeriesLabelPosition::LowerLeft,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -96,6 +123,12 @@ fn number(value: &f64) -> String {
     }
 }
 
+/// The place on a piece of a line after so many of [`SAMPLES`] steps from its beginning.
+fn between(ends: &[(f64, f64)], at: u32) -> (f64, f64) {
+    let ([(x, y), (to_x, to_y)], share) = ([ends[0], ends[1]], f64::from(at) / f64::from(SAMPLES));
+    (x + (to_x - x) * share, y + (to_y - y) * share)
+}
+
 /// Words of a title with hyphens between them, for the name of a file.
 pub(super) fn hyphenated(title: &str) -> String {
     let words = title.split(|c: char| !c.is_ascii_alphanumeric());
@@ -106,7 +139,7 @@ impl Plot {
     /// A plot of these lines, with numbers on axes without labels.
     pub(super) fn new(name: String, lines: Vec<Line>) -> Self {
         let (x, y) = (String::new(), String::new());
-        Self { name, x, y, ticks: Vec::new(), lines, marks: Vec::new(), key: Corner::default() }
+        Self { name, x, y, ticks: Vec::new(), lines, marks: Vec::new() }
     }
 
     /// Draws it into `directory`, which is made if it does not exist; returns the file's path.
@@ -164,6 +197,19 @@ impl Plot {
         }
     }
 
+    /// The corner through which the lines pass least, for the key.
+    fn free_corner(&self) -> Corner {
+        let ([left, right], top) = self.ends();
+        let (width, height) = (KEY_WIDTH, KEY_HEIGHT * self.lines.len() as f64);
+        let within = |(x, y): (f64, f64)| ((x - left) / (right - left), y / top);
+        let covered = |corner: &Corner| {
+            let pieces = self.lines.iter().flat_map(|line| line.points.windows(2));
+            let places = pieces.flat_map(|ends| (0..=SAMPLES).map(move |at| between(ends, at)));
+            places.filter(|at| corner.has(within(*at), width, height)).count()
+        };
+        Corner::ALL.into_iter().min_by_key(covered).unwrap_or(Corner::LowerRight)
+    }
+
     fn draw<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, plotters::coord::Shift>,
@@ -219,12 +265,9 @@ impl Plot {
         }
         // A single line needs no key: the title names it.
         if self.lines.len() > 1 {
-            let place = match self.key {
-                Corner::LowerRight => SeriesLabelPosition::LowerRight,
-                Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
-            };
             let mut keys = chart.configure_series_labels();
-            keys.position(place).label_font((FONT, 13)).background_style(WHITE.mix(0.8)).draw()?;
+            keys.position(self.free_corner().position());
+            keys.label_font((FONT, 13)).background_style(WHITE.mix(0.8)).draw()?;
         }
         area.present()
     }
@@ -266,6 +309,21 @@ mod tests {
             let plot = Plot::new("few".to_owned(), lines);
             assert_eq!(plot.ends(), ends);
             assert!(plot.svg().contains("few"));
+        }
+    }
+
+    #[test]
+    fn the_key_is_where_no_line_is() {
+        let (rising, falling) = ([(0.0, 0.0), (1.0, 1.0)], [(0.0, 1.0), (1.0, 0.0)]);
+        for (points, corner) in [
+            (vec![rising, rising], Corner::LowerRight),
+            (vec![falling, falling], Corner::UpperRight),
+            (vec![falling, [(0.5, 1.0), (1.0, 1.0)]], Corner::LowerLeft),
+            (vec![[(0.0, 0.05), (1.0, 0.05)], rising], Corner::UpperLeft),
+        ] {
+            let lines = points.iter().map(|points| Line::ours("line", points.to_vec()));
+            let plot = Plot::new("keys".to_owned(), lines.collect());
+            assert_eq!(plot.free_corner(), corner, "{points:?}");
         }
     }
 

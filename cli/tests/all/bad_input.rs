@@ -219,6 +219,24 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
             &["--lock", "dslr-u", "--threads", "17"],
             "544 clients are more than a lock of dslr-u can count: at most 512",
         ),
+        (&["--lock", "spin"], "kept by servers, srvlock, parlock, rpc, traditional"),
+        (
+            &["--lock", "srvlock", "--policy", "local-prefer"],
+            "--policy is of locks of memory nodes; servers keep those of srvlock",
+        ),
+        (&["--lock", "rpc", "--queue-entries", "8"], "--queue-entries is of locks of memory"),
+        (&["--lock", "parlock", "--as-published"], "--as-published is of locks of memory nodes"),
+        (&["--lock", "rpc", "--update-ratio", "0.5"], "rpc has no update locks"),
+        (&["--lock", "srvlock", "--long-terms", "2"], "srvlock has no leases"),
+        (
+            &["--lock", "srvlock", "--failing", "0.1", "--no-audit"],
+            "only dslr and shiftlock as published go on after holders that fail",
+        ),
+        (
+            &["--lock", "parlock", "--fabric", "sim", "--lose-ms", "1", "--no-audit"],
+            "a lost node takes its locks of parlock with it",
+        ),
+        (&["--lock", "srvlock", "--fabric", "rdma"], "locks alone run on local, shm, tcp and sim"),
     ];
     for (flags, named) in cases {
         let sentence = refusal(&bench("locks", flags));
@@ -296,6 +314,7 @@ fn nonsense_about_trees_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (&["--lock", "spin"], "there are cas, cas-rw, dslr"),
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
+        (&["--lock", "srvlock"], "trees have locks of memory nodes, which srvlock has not"),
         (&["--keys", "0"], "--keys"),
         (&["--loaded", "1.5"], "--loaded"),
         (&["--update-ratio", "-1"], "--update-ratio"),

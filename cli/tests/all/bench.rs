@@ -309,6 +309,7 @@ fn traces_pass_their_audit() {
         &["tatp", "--lock", "dslr", "--as-published", "--fabric", "sim", "--busy"],
         &["tpcc", "--lock", "traditional-ro", "--sorted", "--fabric", "sim", "--scans", "0.01"],
         &["tatp", "--lock", "parlock"],
+        &["tatp", "--lock", "fisslock", "--fabric", "sim"],
         #[cfg(feature = "tcp")]
         &["tatp", "--lock", "shiftlock", "--fabric", "tcp"],
     ];

@@ -23,10 +23,13 @@ pub enum Kept {
     Traditional,
     /// The same; readers pass a waiting writer ten times at most (DSLR §6.4).
     TraditionalRo,
+    /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
+    /// [`Layout`] ([`crate::switched`]).
+    FissLock,
 }
 
 impl Kept {
-    /// All services.
+    /// All services of servers.
     pub const ALL: [Self; 5] =
         [Self::SrvLock, Self::ParLock, Self::Rpc, Self::Traditional, Self::TraditionalRo];
     /// Cores of a node that does nothing but keep locks (FissLock §7.1).
@@ -42,12 +45,13 @@ impl Kept {
             Self::Rpc => "rpc",
             Self::Traditional => "traditional",
             Self::TraditionalRo => "traditional-ro",
+            Self::FissLock => "fisslock",
         }
     }
 
     /// The service of a name.
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kept| kept.name() == name)
+        Self::ALL.into_iter().chain([Self::FissLock]).find(|kept| kept.name() == name)
     }
 
     /// Whether a node of its own keeps the locks.
@@ -55,9 +59,14 @@ impl Kept {
         matches!(self, Self::SrvLock | Self::Rpc)
     }
 
+    /// Whether a switch grants the locks.
+    pub const fn has_switch(self) -> bool {
+        matches!(self, Self::FissLock)
+    }
+
     const fn order(self) -> Order {
         match self {
-            Self::SrvLock | Self::ParLock | Self::Traditional => Order::Arrival,
+            Self::SrvLock | Self::ParLock | Self::Traditional | Self::FissLock => Order::Arrival,
             Self::Rpc => Order::NoQueue,
             Self::TraditionalRo => Order::ReadersPass(Self::PASSES),
         }
@@ -84,8 +93,9 @@ impl Layout {
     /// keeps locks, or those of `server` do.
     ///
     /// # Panics
-    /// If there is no client.
+    /// If there is no client, or no server keeps the locks.
     pub fn new(kept: Kept, clients: &[NodeId], lanes: u16, server: NodeId) -> Self {
+        assert!(!kept.has_switch(), "no server keeps the locks of {}", kept.name());
         let placement = match kept.has_server() {
             true => Placement::on_one(server, Kept::SERVER_CORES),
             false => Placement::on_all(clients.iter().copied(), LaneId(lanes)),

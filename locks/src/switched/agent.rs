@@ -1,6 +1,6 @@
 //! The program of a machine's agent core: its packets, its clock, and recoveries.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -11,7 +11,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
-use super::control::{Asked, encode_done};
+use super::control::{ControlRequest, encode_done};
 use super::inbox::Inbox;
 use super::machine::Machine;
 use super::{Places, control_lane};
@@ -57,33 +57,33 @@ impl AgentProgram {
         let (asked, clock) = (Arc::clone(&machine), executor.handle().env().clone());
         control.serve(
             SERVICE,
-            Box::new(move |responder, bytes| match Asked::decode(bytes) {
-                Some(Asked::Stop { epoch }) => {
+            Box::new(move |responder, bytes| match ControlRequest::decode(bytes) {
+                Some(ControlRequest::Stop { epoch }) => {
                     if let Some(report) = asked.stop(epoch) {
                         responder.respond(&report);
                     }
                 }
-                Some(Asked::Resume { epoch, locks }) => {
+                Some(ControlRequest::Resume { epoch, locks }) => {
                     let is_done = asked.resume(epoch, &locks, clock.now());
                     responder.respond(&encode_done(is_done));
                 }
-                Some(Asked::Life | Asked::Rewrite { .. }) | None => {}
+                Some(ControlRequest::Life | ControlRequest::Rewrite { .. }) | None => {}
             }),
         );
         Ok(Self { machine, switch, inbox, control })
     }
 
-    /// The lane for recoveries: whoever coordinates one may use it.
+    /// The lane for recoveries; a coordinator on this core may use it.
     pub const fn control(&self) -> &Rpc {
         &self.control
     }
 
     /// Sends and takes in packets for ever.
-    pub fn run(self) -> impl Future<Output = ()> {
+    pub async fn run(self) {
         let executor = self.inbox.lane().executor().clone();
         let (mut due, mut armed) = (Nanos::NEVER, Nanos::NEVER);
         let step = self.machine.repeat() / 2;
-        poll_fn(move |task| {
+        poll_fn(|task| {
             self.inbox.read_here();
             let now = executor.now();
             let (packets, is_due) = (self.inbox.take(), due <= now);
@@ -101,7 +101,8 @@ impl AgentProgram {
                 armed = due;
                 executor.wake_at(due, executor.current());
             }
-            Poll::Pending
+            Poll::<()>::Pending
         })
+        .await;
     }
 }

@@ -4,7 +4,7 @@ use crate::fisslock::report::{Locks, decode_locks, encode_locks};
 
 /// A request of the coordinator.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub(super) enum ControlRequest {
     /// To a machine: stop, and report (S1).
     Stop {
         /// Epoch that begins.
@@ -23,7 +23,7 @@ pub(super) enum Asked {
     Rewrite {
         /// Epoch that begins.
         epoch: u32,
-        /// Life of the switch, by its answer to [`Asked::Life`].
+        /// Life of the switch, by its answer to [`ControlRequest::Life`].
         life: u64,
         /// Machines that are lost.
         dead: Vec<u8>,
@@ -32,7 +32,7 @@ pub(super) enum Asked {
     },
 }
 
-impl Asked {
+impl ControlRequest {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
@@ -89,7 +89,7 @@ impl Asked {
     }
 }
 
-/// Answer to [`Asked::Resume`] and [`Asked::Rewrite`]: whether it is so.
+/// Answer to [`ControlRequest::Resume`] and [`ControlRequest::Rewrite`]: whether it is so.
 pub(super) const fn encode_done(is_done: bool) -> [u8; 1] {
     [is_done as u8]
 }
@@ -119,18 +119,18 @@ mod tests {
         let locks = Locks::from([(7, restored)]);
         let epoch = 0x0102_0304;
         let all = [
-            Asked::Stop { epoch },
-            Asked::Resume { epoch, locks: locks.clone() },
-            Asked::Life,
-            Asked::Rewrite { epoch, life: u64::MAX, dead: vec![3, 200], locks },
+            ControlRequest::Stop { epoch },
+            ControlRequest::Resume { epoch, locks: locks.clone() },
+            ControlRequest::Life,
+            ControlRequest::Rewrite { epoch, life: u64::MAX, dead: vec![3, 200], locks },
         ];
         for asked in all {
             let bytes = asked.encode();
-            assert_eq!(Asked::decode(&bytes), Some(asked));
-            assert_eq!(Asked::decode(&bytes[..bytes.len() - 1]), None);
-            assert_eq!(Asked::decode(&[&bytes[..], &[0]].concat()), None);
+            assert_eq!(ControlRequest::decode(&bytes), Some(asked));
+            assert_eq!(ControlRequest::decode(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(ControlRequest::decode(&[&bytes[..], &[0]].concat()), None);
         }
-        assert_eq!(Asked::decode(&[4]), None);
+        assert_eq!(ControlRequest::decode(&[4]), None);
         assert_eq!(decode_done(&encode_done(true)), Some(true));
         assert_eq!((decode_done(&[2]), decode_done(&[])), (None, None));
     }

@@ -1,4 +1,4 @@
-//! The steps of a recovery (FissLock §5.3), by whoever the membership has chosen.
+//! The steps of a recovery (FissLock §5.3), for a coordinator that the membership has chosen.
 //!
 //! The epoch is the membership's: each recovery has a larger one than those before, also than those
 //! that were not finished. Every step may be repeated, and a step of an earlier epoch does nothing
@@ -8,7 +8,7 @@ use lotus_fabric::rpc::{Patience, Rpc, RpcError};
 use thiserror::Error;
 
 use super::agent::SERVICE;
-use super::control::{Asked, decode_done};
+use super::control::{ControlRequest, decode_done};
 use super::{Places, control_lane};
 use crate::fisslock::recovery::restore;
 use crate::fisslock::report::decode_report;
@@ -28,12 +28,12 @@ pub enum RecoveryError {
     Overtaken,
 }
 
-/// Recovers from the loss of machines, of the switch, or of both: all survivors stop and report, the
-/// switch is rewritten, and they go on, in a new epoch. Locks that only the lost held are free then,
-/// or their waiters'.
+/// Recovers from the loss of machines, of the switch, or of both: all survivors stop and report,
+/// the switch is rewritten, and they go on, in a new epoch. Locks that only the lost held are free
+/// then, or their waiters'.
 ///
-/// The lost must not be able to act any more, neither on the switch's packets, which it drops from
-/// then on, nor on what the locks protect. A machine that was lost does not return under its number.
+/// The lost must not be able to act on what the locks protect any more; their packets the switch
+/// drops from then on. A machine that was lost does not return under its number.
 ///
 /// # Errors
 /// [`RecoveryError`].
@@ -48,7 +48,7 @@ pub async fn recover(
     patience: Patience,
 ) -> Result<(), RecoveryError> {
     let control = |machine: u8| control_lane(places.machines[usize::from(machine)]);
-    let stop = Asked::Stop { epoch }.encode();
+    let stop = ControlRequest::Stop { epoch }.encode();
     let calls: Vec<_> = survivors
         .iter()
         .map(|&machine| (machine, rpc.call(control(machine), SERVICE, &stop, patience)))
@@ -61,16 +61,16 @@ pub async fn recover(
     }
     let locks = restore(&reports);
     let switch = control_lane(places.switch);
-    let life = rpc.call(switch, SERVICE, &Asked::Life.encode(), patience).await;
+    let life = rpc.call(switch, SERVICE, &ControlRequest::Life.encode(), patience).await;
     let life = life.map_err(RecoveryError::Switch)?;
     let life = life[..].try_into().map_err(|_| RecoveryError::Overtaken)?;
     let life = u64::from_le_bytes(life);
     let all = 0..places.machines() as u8;
     let dead = all.filter(|machine| !survivors.contains(machine)).collect();
-    let rewrite = Asked::Rewrite { epoch, life, dead, locks: locks.clone() }.encode();
+    let rewrite = ControlRequest::Rewrite { epoch, life, dead, locks: locks.clone() }.encode();
     let answer = rpc.call(switch, SERVICE, &rewrite, patience).await;
     check(&answer.map_err(RecoveryError::Switch)?)?;
-    let resume = Asked::Resume { epoch, locks }.encode();
+    let resume = ControlRequest::Resume { epoch, locks }.encode();
     let calls: Vec<_> = survivors
         .iter()
         .map(|&machine| (machine, rpc.call(control(machine), SERVICE, &resume, patience)))

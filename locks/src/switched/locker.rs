@@ -28,7 +28,7 @@ struct Lane {
 }
 
 impl SwitchedLocker {
-    /// The locks of a machine's lane, whose tasks run on that executor.
+    /// The locks of a machine's lane, for tasks of that executor.
     pub fn new(machine: Arc<Machine>, executor: Handle) -> Self {
         Self { inner: Rc::new(Lane { machine, executor, counts: RefCell::default() }) }
     }
@@ -110,8 +110,8 @@ impl Drop for SwitchedHold {
 impl Locker for SwitchedLocker {
     type Held = SwitchedHold;
 
-    /// The deadline is kept, whatever is lost. A request that does not wait is refused as soon as it
-    /// is known to wait in a queue; if the switch does not answer, that is never.
+    /// The deadline is kept, whatever is lost. A request that does not wait is refused as soon as
+    /// it is known to be in a queue; if the switch does not answer, that is never.
     ///
     /// # Panics
     /// If the switch has no lock of that number.

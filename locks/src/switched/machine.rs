@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
-use super::{Options, Places};
+use super::{Places, SwitchOptions};
 use crate::fisslock::pool::{Effects, Told};
 use crate::fisslock::report::{Locks, encode_report};
 use crate::fisslock::{AgentPool, Packet, Rules};
@@ -81,7 +81,7 @@ impl Machine {
     ///
     /// # Panics
     /// If there is no such machine.
-    pub fn new(number: u8, places: &Places, options: Options) -> Self {
+    pub fn new(number: u8, places: &Places, options: SwitchOptions) -> Self {
         assert!(usize::from(number) < places.machines(), "there is no machine {number}");
         let pool = AgentPool::new(number, Rules::CLOSED, options.preference, options.repeat_ns());
         let state = MachineState {
@@ -173,6 +173,12 @@ impl Machine {
     pub fn is_idle(&self) -> bool {
         let state = self.state();
         state.stopped.is_none() && state.pending.is_empty() && state.pool.is_idle()
+    }
+
+    /// Agents of the machine, and requests that hold locks or wait for them; 0 when no lock is used
+    /// here.
+    pub fn in_use(&self) -> usize {
+        self.state().pool.in_use()
     }
 
     /// Takes in packets of the switch, and lets time pass. Returns the packets for the switch; if

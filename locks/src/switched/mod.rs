@@ -3,22 +3,21 @@
 //! # What it is
 //! The protocol of [`crate::fisslock`] with a network, clocks and tasks. The *switch* is a program
 //! of one core ([`SwitchProgram`]); on simulated fabrics its node may be declared a switch. Each
-//! machine has one *agent's* core ([`AgentProgram`]), whose lane sends and takes in the packets of
-//! the whole machine. The lanes of a machine share its pool ([`Machine`]); a lane takes locks
-//! through a [`SwitchedLocker`]. [`recover`] carries out a recovery from lost machines or from a
-//! lost switch.
+//! machine has one *agent's* core ([`AgentProgram`]) with the lane for all packets of the machine.
+//! The lanes of a machine share its pool ([`Machine`]); a lane takes locks through a
+//! [`SwitchedLocker`]. [`recover`] carries out a recovery from lost machines or from a lost switch.
 //!
 //! # What it is not
-//! It decides nothing about locks: that is in [`crate::fisslock`]. It does not find out who is
-//! lost, and does not fence it: whoever calls [`recover`] has done both.
+//! It decides nothing about locks: that is in [`crate::fisslock`]. It neither detects losses nor
+//! fences the lost: a caller of [`recover`] has done both.
 //!
 //! # Why one lane sends for a machine
 //! The switch takes the packets of an origin in order, and drops those ahead of their turn. Two
 //! lanes would number their packets in one order and send them in another.
 //!
 //! # Rooms
-//! `machine`: the pool of a machine, and who waits there; `agent`, `switch`: the programs; `locker`:
-//! a lane's locks; `inbox`: packets that come to a lane; `control`: messages of a recovery;
+//! `machine`: the pool of a machine, and its requests; `agent`, `switch`: the programs; `locker`: a
+//! lane's locks; `inbox`: packets that come to a lane; `control`: messages of a recovery;
 //! `coordinator`: its steps.
 
 mod agent;
@@ -65,6 +64,11 @@ impl Places {
         Ok(Self { switch, machines, locks: placement.on_switch() })
     }
 
+    /// Packet lane of the switch.
+    pub const fn switch(&self) -> Endpoint {
+        self.switch
+    }
+
     /// Number of machines.
     pub const fn machines(&self) -> usize {
         self.machines.len()
@@ -88,15 +92,15 @@ const fn control_lane(packets: Endpoint) -> Endpoint {
 
 /// Choices that the switch and all machines have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// Whom a lock prefers that is held to read.
+pub struct SwitchOptions {
+    /// Preference between readers and writers.
     pub preference: Preference,
     /// Time without an acknowledgement after which a machine repeats its packets: some round trips
     /// of the fabric.
     pub repeat: Duration,
 }
 
-impl Options {
+impl SwitchOptions {
     /// Readers are preferred, and packets repeated after `repeat`.
     pub const fn repeating_after(repeat: Duration) -> Self {
         Self { preference: Preference::Readers, repeat }

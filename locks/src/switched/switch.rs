@@ -1,7 +1,7 @@
 //! The switch as a program: the pipeline for packets, and its control plane for recoveries.
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -10,9 +10,9 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
 
 use super::agent::{SERVICE, open_lane};
-use super::control::{Asked, encode_done};
+use super::control::{ControlRequest, encode_done};
 use super::inbox::Inbox;
-use super::{Options, Places, control_lane};
+use super::{Places, SwitchOptions, control_lane};
 use crate::fisslock::report::Locks;
 use crate::fisslock::{Packet, Pipeline};
 
@@ -75,7 +75,7 @@ impl SwitchProgram {
     pub fn open(
         start: Start,
         places: &Places,
-        options: Options,
+        options: SwitchOptions,
         executor: &mut Executor,
         fabric: &dyn Fabric,
     ) -> Result<Self, FabricError> {
@@ -94,13 +94,13 @@ impl SwitchProgram {
             SERVICE,
             Box::new(move |responder, bytes| {
                 let mut state = asked.borrow_mut();
-                match Asked::decode(bytes) {
-                    Some(Asked::Life) => responder.respond(&state.life.to_le_bytes()),
-                    Some(Asked::Rewrite { epoch, life, dead, locks }) => {
+                match ControlRequest::decode(bytes) {
+                    Some(ControlRequest::Life) => responder.respond(&state.life.to_le_bytes()),
+                    Some(ControlRequest::Rewrite { epoch, life, dead, locks }) => {
                         let is_done = state.rewrite(epoch, life, &dead, &locks);
                         responder.respond(&encode_done(is_done));
                     }
-                    Some(Asked::Stop { .. } | Asked::Resume { .. }) | None => {}
+                    Some(ControlRequest::Stop { .. } | ControlRequest::Resume { .. }) | None => {}
                 }
             }),
         );
@@ -113,8 +113,8 @@ impl SwitchProgram {
     }
 
     /// Processes packets for ever.
-    pub fn run(self) -> impl Future<Output = ()> {
-        poll_fn(move |_| {
+    pub async fn run(self) {
+        poll_fn(|_| {
             self.inbox.read_here();
             for packet in self.inbox.take() {
                 let routed = self.state.borrow_mut().process(&packet);
@@ -124,8 +124,9 @@ impl SwitchProgram {
                     }
                 }
             }
-            Poll::Pending
+            Poll::<()>::Pending
         })
+        .await;
     }
 }
 

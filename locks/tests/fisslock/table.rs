@@ -91,7 +91,7 @@ impl Table {
             if let Told::Granted(lock, task, mode) = told {
                 self.enter(lock, machine, task, mode);
             }
-            // Who waits knows it already.
+            // A test that asks knows it already.
             if !matches!(told, Told::Queued(..)) {
                 self.told.push((machine, told));
             }

@@ -6,7 +6,7 @@
 use super::file::{Figure, Load};
 use super::rows::Row;
 use crate::figures::observed::Observed;
-use crate::figures::plot::{Corner, Line, Plot};
+use crate::figures::plot::{Line, Plot};
 
 /// All plots, for a figure of this name.
 pub(super) fn plots(name: &str, figure: &Figure, rows: &[Row<'_>]) -> Vec<Plot> {
@@ -42,7 +42,6 @@ fn curves(name: &str, rows: &[&Row<'_>]) -> [Plot; 2] {
         Plot {
             x: "thousand transactions a second".to_owned(),
             y: format!("{which}, us"),
-            key: Corner::UpperLeft,
             ..Plot::new(format!("{name}, {which}"), rows.iter().map(line).collect())
         }
     })

@@ -15,7 +15,7 @@
 //!   where it is not that between other nodes;
 //! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
 //!   do not travel with their work requests, and the NIC fetches them from memory;
-//! * `server.request_ns`: core time that a server takes for a request ([`Profile::server_request`]);
+//! * `server.request_ns`: core time of a server's request ([`Profile::server_request`]);
 //! * `switch.pipeline_ns`: time that a packet takes through a switch that is a node
 //!   ([`super::Config::switches`]);
 //! * `cpu.factor`: all other constants of `[cpu]` are multiplied by it, which makes cores slower or
