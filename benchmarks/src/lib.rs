@@ -17,7 +17,7 @@
 //!
 //! # Rooms
 //! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `bank`, a bank
-//! under one; `locks`, load on a lock system alone; `two_phase`, transactions of a trace under one;
+//! under one; `two_phase`, transactions of a trace under one; `locks`, load on a lock system alone;
 //! `lanes`, the clients of all four; `drive`; `traces`, transactions as the locks that they take;
 //! `engines` and `workloads`, side by side; `judge`; `contract`. Each imports only from those below
 //! it.

@@ -6,21 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_locks::Words;
+use lotus_fabric::rpc::Rpc;
 use lotus_locks::local::Access;
+use lotus_locks::{Locker, Words};
 use rand::Rng;
 
 use super::plan::Plan;
 use super::server::{Ask, Customer, Teller};
 use super::{BankTally, Shared};
-use crate::lanes::{Load, Mark, Seat, Work, nanos};
+use crate::lanes::{LaneLocks, Load, Mark, Seat, Work, nanos};
 use crate::two_phase::{Failed, PAUSES, Phases};
 
 /// A lane.
-pub(super) struct Serving<A: Access> {
+pub(super) struct Serving<A, L> {
     seat: Seat<A>,
     shared: Arc<Shared>,
-    locks: Words<A>,
+    locks: L,
     teller: Rc<Teller>,
 }
 
@@ -35,16 +36,16 @@ pub(crate) enum Ended {
 
 impl Load for Arc<Shared> {
     type Tally = BankTally;
-    type Work<A: Access> = Serving<A>;
+    type Work<A: Access> = Serving<A, Words<A>>;
 
-    fn work<A: Access>(&self, seat: Seat<A>) -> Serving<A> {
+    fn work<A: Access>(&self, seat: Seat<A>) -> Serving<A, Words<A>> {
         let locks = Words::over(seat.client().clone(), Arc::clone(&self.spaces));
-        let teller = Teller::new(seat.client().client().rpc().clone(), self.load.server());
-        Serving { seat, shared: Self::clone(self), locks, teller }
+        let rpc = seat.client().client().rpc().clone();
+        Serving::new(seat, Self::clone(self), locks, rpc)
     }
 }
 
-impl<A: Access> Work for Serving<A> {
+impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
     type Access = A;
     type Tally = BankTally;
     type Failed = Ended;
@@ -112,7 +113,13 @@ impl<A: Access> Work for Serving<A> {
     }
 }
 
-impl<A: Access> Serving<A> {
+impl<A, L: Locker> Serving<A, L> {
+    /// The part of a lane that has these locks and messages.
+    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>, locks: L, rpc: Rpc) -> Self {
+        let teller = Teller::new(rpc, shared.load.server());
+        Self { seat, shared, locks, teller }
+    }
+
     /// Whether what ends now counts.
     fn counts(&self) -> bool {
         let (now, times) = (self.seat.executor().now(), self.seat.times());

@@ -31,9 +31,13 @@ use lotus_locks::{LockSpace, LockSystem, Recovery};
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;
-use crate::lanes::{self, Clients, Latencies, Run, Used, latencies, refused};
+use crate::lanes::{
+    self, Clients, Course, Done, KeptLane, Latencies, Run, Seat, Used, latencies, refused,
+};
+use crate::locks::kept::{self, Service, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
 use books::Books;
+use lane::Serving;
 use plan::Bank;
 pub use plan::Business;
 use server::Store;
@@ -56,6 +60,9 @@ pub struct BankLoad {
     pub loses: Option<Duration>,
     /// Seed of the balances.
     pub seed: u64,
+    /// Core time that a lock server takes for a request and its release, where time is virtual and
+    /// a server keeps the locks.
+    pub lock_request: Duration,
     /// Whether the run is judged.
     pub audit: bool,
 }
@@ -77,6 +84,11 @@ impl BankLoad {
         }
     }
 
+    /// Number of accounts, and of locks.
+    const fn accounts(&self) -> u64 {
+        plan::accounts(self.business, self.customers)
+    }
+
     const fn server(&self) -> NodeId {
         NodeId(self.clients.nodes())
     }
@@ -87,15 +99,19 @@ impl BankLoad {
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)?;
-        let Clients { choice, cns, .. } = self.clients;
+        self.clients.check_room(self.accounts())?;
+        let Clients { choice, kept, cns, .. } = self.clients;
+        if let Some(kept) = kept.filter(|kept| self.loses.is_some() && !kept.has_server()) {
+            return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
+        }
         if self.loses.is_some() && cns < 2 {
             return Err("without its only compute node nobody goes on".to_owned());
         }
-        if self.loses.is_some() && choice.recovery == Recovery::Paper {
+        if self.loses.is_some() && kept.is_none() && choice.recovery == Recovery::Paper {
             let why = "locks as published do not outlast every loss";
             return Err(format!("{why}: leave out --as-published"));
         }
-        if self.audit && choice.kind == Kind::Drtm {
+        if self.audit && kept.is_none() && choice.kind == Kind::Drtm {
             let why = "readers of drtm have leases, which end while transactions go on";
             return Err(format!("{why}: no audit can pass"));
         }
@@ -182,7 +198,14 @@ pub fn run<M: Machines>(
     load: &BankLoad,
     progress: &Arc<Progress>,
 ) -> Result<BankOutcome, DeployError> {
-    load.clients.choice.visit(Visit { machines, load, progress })
+    let visit = Visit { machines, load, progress };
+    match load.clients.kept {
+        Some(kept) => {
+            let (clients, request) = (&load.clients, load.lock_request);
+            kept::visit(machines, kept, clients, load.accounts(), request, visit)
+        }
+        None => load.clients.choice.visit(visit),
+    }
 }
 
 struct Visit<'a, M> {
@@ -196,35 +219,51 @@ impl<M: Machines> Visitor for Visit<'_, M> {
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
         let Self { machines, load, progress } = self;
-        let bank = Bank::new(load.business, load.customers, load.seed);
-        let spaces = spaces_of(&make(), bank.accounts(), &[lanes::MEMORY])?;
+        let spaces = spaces_of(&make(), load.accounts(), &[lanes::MEMORY])?;
         let clocks = lanes::register(machines, spaces[0].bytes())?;
         let run = Run::new(machines, load.clients.clone(), progress, clocks, Arc::new(make));
-        let balances: Vec<i64> =
-            (0..bank.accounts()).map(|account| bank.initial(account)).collect();
-        let initial = balances.iter().map(|balance| i128::from(*balance)).sum();
-        let judged = load.audit && load.loses.is_none();
-        let shared = Arc::new(Shared {
-            holders: judged.then(|| Holders::new(bank.accounts())),
-            store: Store::new(balances, load.lost_node(), load.request),
-            books: Books::default(),
-            load: load.clone(),
-            bank,
-            spaces,
-        });
-        let (stop, stopped) = async_channel::bounded::<()>(1);
-        let server = serve(machines, &shared, progress, stopped)?;
-        let done = run.run(machines, &shared, load.lost_node());
-        drop(stop);
-        machines.join(server);
-        let lanes::Done { tally, used, utilisation, .. } = done?;
-        let (requests, unfinished) = (shared.store.lock().requests, shared.books.unfinished());
-        let mut findings = load.audit.then(|| shared.money(initial));
-        if let Some(findings) = findings.as_mut().filter(|_| judged) {
-            findings.extend(locks_are_free(machines, &run, &shared)?);
-        }
-        Ok(BankOutcome { tally, used, requests, unfinished, findings, utilisation })
+        let shared = Shared::new(load, spaces);
+        let done = with_server(machines, &shared, progress, || {
+            run.run(machines, &shared, load.lost_node())
+        })?;
+        let free = || locks_are_free(machines, &run, &shared);
+        shared.outcome(done, free)
     }
+}
+
+impl<M: Machines> ServiceVisitor for Visit<'_, M> {
+    type Output = Result<BankOutcome, DeployError>;
+
+    fn visit<S: Service>(self, service: S) -> Self::Output {
+        let Self { machines, load, progress } = self;
+        let shared = Shared::new(load, Arc::new([]));
+        let (service, course) =
+            (Arc::new(service), Course::new(machines, load.clients.clone(), progress));
+        let noted = Arc::clone(&shared);
+        let work = move |seat: Seat<KeptLane<S::Locker>>| {
+            let KeptLane(locks, rpc) = seat.client().clone();
+            Serving::new(seat, Arc::clone(&noted), locks, rpc)
+        };
+        let done = with_server(machines, &shared, progress, || {
+            kept::run_lanes(machines, &course, &service, work, load.lost_node())
+        })?;
+        shared.outcome(done, || Ok(kept::used(&*service).into_iter().collect()))
+    }
+}
+
+/// Runs the clients while the server serves them.
+fn with_server<M: Machines, R>(
+    machines: &M,
+    shared: &Arc<Shared>,
+    progress: &Arc<Progress>,
+    clients: impl FnOnce() -> Result<R, DeployError>,
+) -> Result<R, DeployError> {
+    let (stop, stopped) = async_channel::bounded::<()>(1);
+    let server = serve(machines, shared, progress, stopped)?;
+    let done = clients();
+    drop(stop);
+    machines.join(server);
+    done
 }
 
 /// Starts the server, which ends with the sender of `stopped`.
@@ -258,9 +297,7 @@ fn locks_are_free<M: Machines, S: LockSystem>(
 ) -> Result<Vec<String>, DeployError> {
     let spaces = Arc::clone(&shared.spaces);
     let look = async move |seat| audit::not_free(&seat, &spaces).await;
-    let mut found = run.audit(machines, look)?;
-    found.extend(shared.holders.as_ref().into_iter().flat_map(Holders::findings));
-    Ok(found)
+    run.audit(machines, look)
 }
 
 /// State shared by all lanes.
@@ -274,8 +311,40 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(load: &BankLoad, spaces: Arc<[LockSpace]>) -> Arc<Self> {
+        let bank = Bank::new(load.business, load.customers, load.seed);
+        let balances = (0..bank.accounts()).map(|account| bank.initial(account)).collect();
+        let judged = load.audit && load.loses.is_none();
+        Arc::new(Self {
+            holders: judged.then(|| Holders::new(bank.accounts())),
+            store: Store::new(balances, load.lost_node(), load.request),
+            books: Books::default(),
+            load: load.clone(),
+            bank,
+            spaces,
+        })
+    }
+
+    /// Results of a run, with those of its audit; `locks` looks at them when nothing runs.
+    fn outcome(
+        &self,
+        done: Done<BankTally>,
+        locks: impl FnOnce() -> Result<Vec<String>, DeployError>,
+    ) -> Result<BankOutcome, DeployError> {
+        let Done { tally, used, utilisation, .. } = done;
+        let (requests, unfinished) = (self.store.lock().requests, self.books.unfinished());
+        let mut findings = self.load.audit.then(|| self.money());
+        if let Some((findings, holders)) = findings.as_mut().zip(self.holders.as_ref()) {
+            findings.extend(locks()?);
+            findings.extend(holders.findings());
+        }
+        Ok(BankOutcome { tally, used, requests, unfinished, findings, utilisation })
+    }
+
     /// Findings about the sum of all balances.
-    fn money(&self, initial: i128) -> Vec<String> {
+    fn money(&self) -> Vec<String> {
+        let initial = (0..self.bank.accounts()).map(|account| self.bank.initial(account));
+        let initial = initial.map(i128::from).sum();
         let balances = self.store.lock();
         let (sum, expected) = (balances.sum(), self.books.sum(initial, &balances));
         let unfinished = self.books.unfinished();

@@ -120,11 +120,7 @@ impl Bank {
 
     /// Number of accounts, and of locks.
     pub(crate) const fn accounts(&self) -> u64 {
-        match self.business {
-            // Savings, then checking accounts.
-            Business::SmallBank => 2 * self.customers,
-            Business::Transfer => self.customers,
-        }
+        accounts(self.business, self.customers)
     }
 
     /// Balance of an account in the beginning.
@@ -165,6 +161,15 @@ impl Bank {
             SmallBankProfile::WriteCheck => (vec![savings], vec![checking], Rule::Check(amount)),
         };
         plan(kind as usize, &reads, &writes, rule)
+    }
+}
+
+/// Number of accounts of so many customers.
+pub(crate) const fn accounts(business: Business, customers: u64) -> u64 {
+    match business {
+        // Savings, then checking accounts.
+        Business::SmallBank => 2 * customers,
+        Business::Transfer => customers,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
+use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
 
 use super::*;
@@ -11,6 +12,7 @@ fn short(kind: Kind, business: Business) -> BankLoad {
     BankLoad {
         clients: Clients {
             choice: Choice::of(kind),
+            kept: None,
             policy: None,
             cns: 2,
             threads: 2,
@@ -23,6 +25,7 @@ fn short(kind: Kind, business: Business) -> BankLoad {
         request: Duration::from_micros(1),
         patience: Duration::from_millis(10),
         loses: None,
+        lock_request: Duration::ZERO,
         seed: 1,
         audit: true,
     }
@@ -37,9 +40,10 @@ fn simulated(load: &BankLoad, seed: u64) -> BankOutcome {
         when: When::At(START + after),
         fault: Fault::Crash { node, memory: MemoryFate::Lost },
     });
-    let profile = Profile::named("cx5-100g").expect("built in");
+    let profile = Profile::named("tofino-cx5").expect("built in");
     let config = Config::new(seed, load.nodes(), profile);
-    let config = Config { schedule: crash.into_iter().collect(), ..config };
+    let switches = load.clients.switch().into_iter().collect();
+    let config = Config { schedule: crash.into_iter().collect(), switches, ..config };
     let machines = SimMachines::new(World::new(config).expect("a valid world"));
     run(&machines, load, &progress()).expect("it runs")
 }
@@ -102,7 +106,6 @@ fn what_a_lost_node_leaves_is_explained() {
 fn money_that_vanishes_is_found() {
     let bank = Bank::new(Business::Transfer, 4, 1);
     let balances: Vec<i64> = (0..4).map(|account| bank.initial(account)).collect();
-    let initial: i128 = balances.iter().map(|balance| i128::from(*balance)).sum();
     let load = BankLoad { customers: 4, ..short(Kind::Cas, Business::Transfer) };
     let shared = |change: i64| {
         let mut balances = balances.clone();
@@ -111,12 +114,12 @@ fn money_that_vanishes_is_found() {
         let store = Store::new(balances, None, Duration::ZERO);
         Shared { load, bank, spaces: Arc::new([]), holders: None, store, books }
     };
-    assert_eq!(shared(0).money(initial), Vec::<String>::new());
-    let found = shared(-1).money(initial);
+    assert_eq!(shared(0).money(), Vec::<String>::new());
+    let found = shared(-1).money();
     assert!(found[0].contains("in all, and should have"), "{found:?}");
     let torn = shared(0);
     torn.books.begin(1, 1, &[plan::Change { account: 0, delta: -5, after: 5 }]);
-    assert_eq!(torn.money(initial), ["1 transactions have not ended"]);
+    assert_eq!(torn.money(), ["1 transactions have not ended"]);
 }
 
 #[test]
@@ -127,4 +130,27 @@ fn a_bank_runs_on_threads() {
     let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress()).expect("it runs");
     assert!(outcome.tally.transactions > 0);
     assert_eq!(outcome.findings, Some(Vec::new()));
+}
+
+#[test]
+fn no_money_comes_or_goes_under_locks_of_servers() {
+    for service in [Kept::SrvLock, Kept::ParLock, Kept::Rpc, Kept::FissLock] {
+        let load = short(Kind::Dslr, Business::SmallBank);
+        let clients = Clients { kept: Some(service), ..load.clients.clone() };
+        let load = BankLoad { clients, lock_request: Duration::from_micros(1), ..load };
+        assert_eq!(load.check(), Ok(()));
+        let outcome = simulated(&load, 1);
+        assert_eq!(outcome.findings, Some(Vec::new()), "{service}");
+        assert!(outcome.tally.transactions > 100, "{service}");
+    }
+    let load = short(Kind::Dslr, Business::SmallBank);
+    let clients = Clients { kept: Some(Kept::SrvLock), warmup: 0.03, ..load.clients.clone() };
+    let loses = Some(Duration::from_micros(2010));
+    let load = BankLoad { clients, loses, ..load };
+    assert_eq!(load.check(), Ok(()));
+    let outcome = simulated(&load, 1);
+    assert_eq!(outcome.findings, Some(Vec::new()));
+    assert!(outcome.tally.transactions > 100, "the others go on");
+    let own = Clients { kept: Some(Kept::ParLock), ..load.clients.clone() };
+    assert!(BankLoad { clients: own, ..load }.check().is_err());
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::rpc::Service;
+use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::local::{Access, Transfers};
 use lotus_locks::{Client, Counts, Identity, Locker, Member};
@@ -99,9 +99,9 @@ impl<A: Access> LaneLocks for A {
     }
 }
 
-/// A lane's use of locks that a service keeps.
+/// A lane's use of locks that a service keeps, and the lane's messages.
 #[derive(Clone)]
-pub(crate) struct KeptLane<L>(pub(crate) L);
+pub(crate) struct KeptLane<L>(pub(crate) L, pub(crate) Rpc);
 
 impl<L: Locker> LaneLocks for KeptLane<L> {
     fn counts(&self) -> Counts {

@@ -25,6 +25,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
+use lotus_locks::fisslock::capacity::{Fallback, Placement};
 use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
 use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
@@ -90,6 +91,15 @@ impl Clients {
             Some(kept) => kept.name(),
             None => self.choice.kind.name(),
         }
+    }
+
+    /// Refuses more locks than a switch has room for, if one grants them.
+    pub(crate) fn check_room(&self, locks: u64) -> Result<(), String> {
+        if self.switch().is_none() {
+            return Ok(());
+        }
+        let room = Placement::new(usize::from(self.cns), locks, Fallback::None);
+        room.map(drop).map_err(|error| error.to_string())
     }
 
     /// Number of clients.

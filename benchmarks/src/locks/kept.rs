@@ -4,8 +4,10 @@
 //! is held or waited for.
 
 use std::cell::RefCell;
+use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_channel::Receiver;
 use lotus_fabric::env::{Nanos, SmallRng};
@@ -20,15 +22,17 @@ use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};
+use super::switched::Switched;
 use super::{LockLoad, LockOutcome, LockTally, Shared, with_noted};
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;
 use crate::lanes::{
-    self, Course, KeptLane, Looking, MEMORY, Mark, OBJECT, REGION, Seat, Work, refused,
+    self, Clients, Course, Done, KeptLane, Looking, MEMORY, Mark, OBJECT, REGION, Seat, Work,
+    refused,
 };
 
 /// A lock service that can be run on machines.
-pub(super) trait Service: Send + Sync + 'static {
+pub(crate) trait Service: Send + Sync + 'static {
     /// A lane's use of its locks.
     type Locker: Locker;
 
@@ -40,28 +44,115 @@ pub(super) trait Service: Send + Sync + 'static {
         stopped: &Receiver<()>,
     ) -> Result<Vec<M::Core>, DeployError>;
 
-    /// The use of its locks by a lane of a member.
-    fn open(&self, lane: &Lane, member: Member, course: &Course) -> Self::Locker;
+    /// The use of its locks by the lane of `rpc`, of a member.
+    fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> Self::Locker;
 
     /// Number of locks that are held or waited for.
     fn used(&self) -> usize;
 }
 
-/// Runs the load on a service of servers.
+/// A use of a service, whichever it is.
+pub(crate) trait ServiceVisitor {
+    /// Result of the use.
+    type Output;
+
+    /// Uses the service.
+    fn visit<S: Service>(self, service: S) -> Self::Output;
+}
+
+/// Hands `visitor` the service of that name, for these clients and so many locks. A core of a
+/// server takes the time `request` for a request and its release.
+///
+/// # Errors
+/// [`DeployError`] if the service cannot be had, or that of the visitor.
+pub(crate) fn visit<M, V, T>(
+    machines: &M,
+    kept: Kept,
+    clients: &Clients,
+    locks: u64,
+    request: Duration,
+    visitor: V,
+) -> Result<T, DeployError>
+where
+    M: Machines,
+    V: ServiceVisitor<Output = Result<T, DeployError>>,
+{
+    if kept.has_switch() {
+        return visitor.visit(Switched::new(machines, clients, locks)?);
+    }
+    let nodes: Vec<_> = (1..=clients.cns).map(NodeId).collect();
+    let layout = Layout::new(kept, &nodes, clients.threads, clients.outsider());
+    visitor.visit(Served { layout, request })
+}
+
+/// Finding about the locks of a service when nothing runs, if they are not free.
+pub(crate) fn used<S: Service>(service: &S) -> Option<String> {
+    let used = service.used();
+    (used > 0).then(|| format!("{used} locks are held or waited for in the end"))
+}
+
+/// Runs lanes on the locks of a service, and ends its cores.
+pub(crate) fn run_lanes<M, S, W>(
+    machines: &M,
+    course: &Arc<Course>,
+    service: &Arc<S>,
+    work: impl Fn(Seat<KeptLane<S::Locker>>) -> W + Clone + Send + 'static,
+    lost: Option<NodeId>,
+) -> Result<Done<W::Tally>, DeployError>
+where
+    M: Machines,
+    S: Service,
+    W: Work<Access = KeptLane<S::Locker>>,
+    W::Tally: Default + AddAssign + Send + 'static,
+{
+    let (stop, stopped) = async_channel::bounded::<()>(1);
+    let cores = service.start(machines, course, &stopped)?;
+    drop(stopped);
+    let mut opened = Vec::new();
+    for member in course.members()? {
+        for lane in 0..course.clients().threads {
+            opened.push((member, lane, open(service, course, machines.fabric(), member, lane)));
+        }
+    }
+    let running = course.start(machines, opened, work)?;
+    let done = course.finish(machines, running, lost);
+    drop(stop);
+    let ended_well = cores.into_iter().fold(true, |all, core| machines.join(core) & all);
+    let done = done?;
+    match ended_well {
+        true => Ok(done),
+        false => Err(DeployError::Failed("a core that keeps locks broke".to_owned())),
+    }
+}
+
+/// Runs the load on a service.
 pub(super) fn run<M: Machines>(
     machines: &M,
     load: &LockLoad,
     progress: &Arc<Progress>,
     kept: Kept,
 ) -> Result<LockOutcome, DeployError> {
-    let clients = &load.clients;
-    let nodes: Vec<_> = (1..=clients.cns).map(NodeId).collect();
-    let layout = Layout::new(kept, &nodes, clients.threads, clients.outsider());
-    run_service(machines, load, progress, Served { layout, load: load.clone() })
+    let alone = Alone { machines, load, progress };
+    visit(machines, kept, &load.clients, load.count, load.request, alone)
+}
+
+/// The load on locks alone.
+struct Alone<'a, M> {
+    machines: &'a M,
+    load: &'a LockLoad,
+    progress: &'a Arc<Progress>,
+}
+
+impl<M: Machines> ServiceVisitor for Alone<'_, M> {
+    type Output = Result<LockOutcome, DeployError>;
+
+    fn visit<S: Service>(self, service: S) -> Self::Output {
+        run_service(self.machines, self.load, self.progress, service)
+    }
 }
 
 /// Runs the load on a service.
-pub(super) fn run_service<M: Machines, S: Service>(
+fn run_service<M: Machines, S: Service>(
     machines: &M,
     load: &LockLoad,
     progress: &Arc<Progress>,
@@ -73,27 +164,11 @@ pub(super) fn run_service<M: Machines, S: Service>(
     lanes::register(machines, space.bytes())?;
     let (service, shared) = (Arc::new(service), Arc::new(Shared::new(load, space)));
     let course = Course::new(machines, load.clients.clone(), progress);
-    let (stop, stopped) = async_channel::bounded::<()>(1);
-    let cores = service.start(machines, &course, &stopped)?;
-    drop(stopped);
-    let mut opened = Vec::new();
-    for member in course.members()? {
-        for lane in 0..load.clients.threads {
-            opened.push((member, lane, open(&service, &course, machines.fabric(), member, lane)));
-        }
-    }
     let noted = Arc::clone(&shared);
     let work = move |seat| KeptLocking { seat, shared: Arc::clone(&noted) };
-    let running = course.start(machines, opened, work)?;
-    let done = course.finish(machines, running, load.lost_node());
-    drop(stop);
-    let ended_well = cores.into_iter().fold(true, |all, core| machines.join(core) & all);
-    let done = done?;
-    if !ended_well {
-        return Err(DeployError::Failed("a core that keeps locks broke".to_owned()));
-    }
+    let done = run_lanes(machines, &course, &service, work, load.lost_node())?;
     let findings = match load.audit {
-        true => Some(judge(machines, &course, &shared, service.used())?),
+        true => Some(judge(machines, &course, &shared, used(&*service))?),
         false => None,
     };
     let lanes::Done { tally, used, utilisation, .. } = done;
@@ -113,8 +188,9 @@ fn open<S: Service>(
         let at = Endpoint { node: member.node, lane: LaneId(lane) };
         let lane = open_lane(executor, &*fabric, at, Epoch(member.life.incarnation()));
         let lane = lane.map_err(|error| course.progress().fail(error.to_string())).ok()?;
-        let locker = service.open(&lane, member, &course);
-        Some(Seat::new(&course, lane, KeptLane(locker)))
+        let rpc = Rpc::new(lane.clone());
+        let locker = service.open(&rpc, member, &course);
+        Some(Seat::new(&course, lane, KeptLane(locker, rpc)))
     }
 }
 
@@ -135,7 +211,7 @@ fn judge<M: Machines>(
     machines: &M,
     course: &Arc<Course>,
     shared: &Arc<Shared>,
-    used: usize,
+    used: Option<String>,
 ) -> Result<Vec<String>, DeployError> {
     // The lanes of servers are before it.
     let at = Endpoint { node: course.clients().outsider(), lane: LaneId(Kept::SERVER_CORES) };
@@ -146,9 +222,7 @@ fn judge<M: Machines>(
         let look = async move { audit(&lane, &noted, OBJECT, |words| words == [0, 0]).await };
         Some(Box::pin(look) as Looking<Vec<String>>)
     })?;
-    if used > 0 {
-        found.push(format!("{used} locks are held or waited for in the end"));
-    }
+    found.extend(used);
     Ok(with_noted(found, shared))
 }
 
@@ -250,7 +324,8 @@ impl<L: Locker> KeptLocking<L> {
 /// Servers that keep locks.
 struct Served {
     layout: Layout,
-    load: LockLoad,
+    /// Time of a request and its release.
+    request: Duration,
 }
 
 impl Service for Served {
@@ -263,7 +338,7 @@ impl Service for Served {
         stopped: &Receiver<()>,
     ) -> Result<Vec<M::Core>, DeployError> {
         // A request is two messages, the second of which releases the lock.
-        let cost = self.load.request / 2;
+        let cost = self.request / 2;
         let start = |(at, table): (Endpoint, _)| {
             let (fabric, course) = (machines.fabric(), Arc::clone(course));
             let (stopped, toll) = (stopped.clone(), machines.toll());
@@ -286,10 +361,10 @@ impl Service for Served {
         self.layout.cores().map(start).collect()
     }
 
-    fn open(&self, lane: &Lane, member: Member, course: &Course) -> ServerClient {
+    fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> ServerClient {
         let peers = Rc::new(course.roster().clone());
         let servers = self.layout.servers(member.node);
-        ServerClient::new(Rpc::new(lane.clone()), member, peers, servers)
+        ServerClient::new(rpc.clone(), member, peers, servers)
     }
 
     fn used(&self) -> usize {

@@ -12,7 +12,7 @@
 //! service of a switch; `operation`: what is tallied of all; `ledger`: what is noted in this
 //! process.
 
-mod kept;
+pub(crate) mod kept;
 mod lane;
 mod ledger;
 mod operation;
@@ -25,7 +25,6 @@ use std::time::Duration;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
-use lotus_locks::fisslock::capacity::{Fallback, Placement};
 use lotus_locks::servers::Kept;
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem, Recovery};
@@ -137,10 +136,7 @@ impl LockLoad {
         if self.habits.long_reads.terms > 1 {
             return Err(format!("{kept} has no leases, so requests ask for no terms"));
         }
-        if kept.has_switch() {
-            let room = Placement::new(usize::from(self.clients.cns), self.count, Fallback::None);
-            room.map_err(|error| error.to_string())?;
-        }
+        self.clients.check_room(self.count)?;
         if self.loses.is_some() && !kept.has_server() {
             return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
         }
@@ -310,7 +306,6 @@ pub fn run<M: Machines>(
     progress: &Arc<Progress>,
 ) -> Result<LockOutcome, DeployError> {
     match load.clients.kept {
-        Some(kept) if kept.has_switch() => switched::run(machines, load, progress),
         Some(kept) => kept::run(machines, load, progress, kept),
         None => load.clients.choice.visit(Visit { machines, load, progress }),
     }

@@ -9,19 +9,17 @@ use std::time::Duration;
 use async_channel::Receiver;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
 use lotus_locks::switched::{
     AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
 };
 
-use super::kept::{Service, run_service};
-use super::{LockLoad, LockOutcome};
+use super::kept::Service;
 use crate::contract::deployment::DeployError;
-use crate::drive::progress::Progress;
-use crate::lanes::{Course, refused};
+use crate::lanes::{Clients, Course, refused};
 
 /// Time without an acknowledgement after which packets are repeated, where time is virtual: some
 /// round trips.
@@ -29,32 +27,37 @@ const REPEAT_SIMULATED: Duration = Duration::from_micros(20);
 /// The same where it is real: threads may stand still for longer, and repeat in vain.
 const REPEAT: Duration = Duration::from_millis(2);
 
-/// Runs the load on a switch.
-pub(super) fn run<M: Machines>(
-    machines: &M,
-    load: &LockLoad,
-    progress: &Arc<Progress>,
-) -> Result<LockOutcome, DeployError> {
-    let clients = &load.clients;
-    let switch = clients.switch().ok_or_else(|| refused("the locks have no switch"))?;
-    let at = |node| Endpoint { node: NodeId(node), lane: LaneId(clients.threads) };
-    let switch = Endpoint { node: switch, lane: LaneId(0) };
-    let places = Places::new(switch, (1..=clients.cns).map(at).collect(), load.count);
-    let places = places.map_err(refused)?;
-    let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
-    let options = SwitchOptions::repeating_after(repeat);
-    // There are at most 255.
-    let numbers = 0..clients.cns as u8;
-    let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options))).collect();
-    run_service(machines, load, progress, Switched { places, options, pools })
-}
-
 /// A switch and its machines.
-struct Switched {
+pub(super) struct Switched {
     places: Places,
     options: SwitchOptions,
     /// What the lanes of each compute node share.
     pools: Vec<Arc<Machine>>,
+}
+
+impl Switched {
+    /// A switch for these clients and so many locks.
+    ///
+    /// # Errors
+    /// [`DeployError`] if it cannot have them.
+    pub(super) fn new<M: Machines>(
+        machines: &M,
+        clients: &Clients,
+        locks: u64,
+    ) -> Result<Self, DeployError> {
+        let switch = clients.switch().ok_or_else(|| refused("the locks have no switch"))?;
+        let at = |node| Endpoint { node: NodeId(node), lane: LaneId(clients.threads) };
+        let switch = Endpoint { node: switch, lane: LaneId(0) };
+        let places = Places::new(switch, (1..=clients.cns).map(at).collect(), locks);
+        let places = places.map_err(refused)?;
+        let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
+        let options = SwitchOptions::repeating_after(repeat);
+        // There are at most 255.
+        let numbers = 0..clients.cns as u8;
+        let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
+        let pools = pools.collect();
+        Ok(Self { places, options, pools })
+    }
 }
 
 impl Service for Switched {
@@ -87,9 +90,9 @@ impl Service for Switched {
         Ok(cores)
     }
 
-    fn open(&self, lane: &Lane, member: Member, _course: &Course) -> SwitchedLocker {
+    fn open(&self, rpc: &Rpc, member: Member, _course: &Course) -> SwitchedLocker {
         let pool = &self.pools[usize::from(member.node.0 - 1)];
-        SwitchedLocker::new(Arc::clone(pool), lane.executor().clone())
+        SwitchedLocker::new(Arc::clone(pool), rpc.lane().executor().clone())
     }
 
     fn used(&self) -> usize {

@@ -44,7 +44,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(grain: Grain) -> Self {
+    /// The locks of a warehouse; `one_for_customers` has one for all of its customers.
+    pub(super) fn new(grain: Grain, one_for_customers: bool) -> Self {
         let Scale { customers, items, .. } = grain.scale(1);
         let (customers, items) = (u64::from(DISTRICTS * customers), u64::from(items));
         let (parts, lines) = (10, MAX_LINES as u64);
@@ -56,6 +57,13 @@ impl Layout {
                 let new = customers * 3 / 10;
                 [customers, items, customers, new, customers, customers * lines, 0]
             }
+        };
+        let counts = match (one_for_customers, counts) {
+            (true, [_, others @ ..]) => {
+                let [stock, orders, new, histories, lines, items] = others;
+                [1, stock, orders, new, histories, lines, items]
+            }
+            (false, counts) => counts,
         };
         let mut end = 1;
         let mut next = |count: u64| {

@@ -12,13 +12,15 @@ mod layout;
 mod tatp;
 mod tpcc;
 
+use std::time::Duration;
+
 use lotus_locks::Mode;
 use rand::rngs::SmallRng;
 
 pub use file::{FileTrace, TraceError};
 pub use layout::Grain;
 pub use tatp::TatpTrace;
-pub use tpcc::TpccTrace;
+pub use tpcc::{Scans, TpccTrace};
 
 /// Most locks of a trace.
 pub const MAX_LOCKS: u64 = 1 << 27;
@@ -115,8 +117,16 @@ impl Trace {
     pub fn kinds(&self) -> Vec<&str> {
         match self {
             Self::Tatp(_) => TatpTrace::KINDS.to_vec(),
-            Self::Tpcc(_) => TpccTrace::KINDS.to_vec(),
+            Self::Tpcc(trace) => trace.kinds(),
             Self::File(trace) => trace.kinds().collect(),
+        }
+    }
+
+    /// Time for which transactions of a type execute, if it is not that of all others.
+    pub fn execution(&self, kind: usize) -> Option<Duration> {
+        match self {
+            Self::Tpcc(trace) => trace.execution(kind),
+            Self::Tatp(_) | Self::File(_) => None,
         }
     }
 

@@ -7,6 +7,8 @@
 //! district, and STOCK LEVEL looks at one part of the lines and of the stock. Items are read only,
 //! and not locked.
 
+use std::time::Duration;
+
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -17,10 +19,23 @@ use crate::workloads::tpcc::{
     DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish,
 };
 
+/// Number of the type of [`Scans`], behind the others.
+const SCAN: usize = TpccTrace::KINDS.len();
+
+/// Transactions that read all customers for long (DSLR §6.4).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scans {
+    /// Their share of all transactions.
+    pub share: f64,
+    /// Time for which each executes.
+    pub time: Duration,
+}
+
 /// TPC-C as locks.
 #[derive(Clone, Debug)]
 pub struct TpccTrace {
     scale: Scale,
+    scans: Option<Scans>,
     grain: Grain,
     layout: Layout,
     terminals: Terminals,
@@ -38,7 +53,25 @@ impl TpccTrace {
         assert!(warehouses > 0, "a company has a warehouse");
         let scale = grain.scale(warehouses);
         let terminals = Terminals::new(scale, seed);
-        Self { scale, grain, layout: Layout::new(grain), terminals }
+        Self { scale, scans: None, grain, layout: Layout::new(grain, false), terminals }
+    }
+
+    /// The same with scans of all customers. Then each warehouse has one lock for its customers,
+    /// which scans take, and all that read or write one of them.
+    #[must_use]
+    pub fn with_scans(self, scans: Scans) -> Self {
+        Self { scans: Some(scans), layout: Layout::new(self.grain, true), ..self }
+    }
+
+    /// Names of the types of transactions that there are.
+    pub(super) fn kinds(&self) -> Vec<&str> {
+        let scans = self.scans.map(|_| "CustomerScan");
+        Self::KINDS.iter().copied().chain(scans).collect()
+    }
+
+    /// Time for which transactions of a type execute, if it is not that of all others.
+    pub(super) fn execution(&self, kind: usize) -> Option<Duration> {
+        self.scans.filter(|_| kind == SCAN).map(|scans| scans.time)
     }
 
     /// See [`super::Trace::locks`].
@@ -48,6 +81,11 @@ impl TpccTrace {
 
     /// Draws a transaction at a warehouse of the client's node; the nodes share them evenly.
     pub(super) fn draw(&self, rng: &mut SmallRng, at: Origin) -> Transaction {
+        if self.scans.is_some_and(|scans| rng.random_bool(scans.share)) {
+            let customers = |warehouse| self.lock(warehouse, &self.layout.customers, 0);
+            let all = (0..self.scale.warehouses).map(customers);
+            return Transaction::new(SCAN, all.map(Want::read).collect());
+        }
         let share = |node| (node * u64::from(self.scale.warehouses) / at.nodes) as u32;
         let own = share(at.node)..share(at.node + 1);
         // Of more nodes than warehouses, some have none.

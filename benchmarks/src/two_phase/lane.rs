@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_locks::local::Access;
-use lotus_locks::{NotHeld, Words};
+use lotus_locks::{Locker, NotHeld, Words};
 use rand::Rng;
 
 use super::strict::{Failed, PAUSES, Phases};
 use super::{Shared, TraceTally};
-use crate::lanes::{Load, Mark, Seat, Work, nanos};
+use crate::lanes::{LaneLocks, Load, Mark, Seat, Work, nanos};
 use crate::traces::{Origin, Transaction};
 
 /// A lane.
-pub(super) struct Transacting<A: Access> {
+pub(super) struct Transacting<A, L> {
     seat: Seat<A>,
     shared: Arc<Shared>,
-    locks: Words<A>,
+    locks: L,
     /// Transactions of this lane so far.
     begun: Cell<u64>,
     /// Time at which the lane has executed all that it was given, if it executes one at a time.
@@ -28,14 +28,15 @@ pub(super) struct Transacting<A: Access> {
 
 impl Load for Arc<Shared> {
     type Tally = TraceTally;
-    type Work<A: Access> = Transacting<A>;
+    type Work<A: Access> = Transacting<A, Words<A>>;
 
-    fn work<A: Access>(&self, seat: Seat<A>) -> Transacting<A> {
-        Transacting::new(seat, Self::clone(self))
+    fn work<A: Access>(&self, seat: Seat<A>) -> Transacting<A, Words<A>> {
+        let locks = Words::over(seat.client().clone(), Arc::clone(&self.spaces));
+        Transacting::new(seat, Self::clone(self), locks)
     }
 }
 
-impl<A: Access> Work for Transacting<A> {
+impl<A: LaneLocks, L: Locker> Work for Transacting<A, L> {
     type Access = A;
     type Tally = TraceTally;
     type Failed = NotHeld;
@@ -71,9 +72,8 @@ impl<A: Access> Work for Transacting<A> {
     fn mark(self: &Rc<Self>, _: Mark, _: &mut TraceTally) {}
 }
 
-impl<A: Access> Transacting<A> {
-    fn new(seat: Seat<A>, shared: Arc<Shared>) -> Self {
-        let locks = Words::over(seat.client().clone(), Arc::clone(&shared.spaces));
+impl<A, L: Locker> Transacting<A, L> {
+    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>, locks: L) -> Self {
         Self { seat, shared, locks, begun: Cell::new(0), executed: Cell::new(Nanos(0)) }
     }
 
@@ -110,7 +110,7 @@ impl<A: Access> Transacting<A> {
         let held = phases.grow(&transaction.wants, took).await;
         let held = held.inspect_err(|_| tally.borrow_mut().aborts += u64::from(self.counts()))?;
         let grown = executor.now();
-        self.execute().await;
+        self.execute(transaction.kind).await;
         let is_valid = phases.is_valid(&held);
         let executed = executor.now();
         let released = phases.shrink(held).await;
@@ -136,15 +136,16 @@ impl<A: Access> Transacting<A> {
         times.counts_from <= now && now < times.ends
     }
 
-    /// Executes a transaction.
-    async fn execute(&self) {
+    /// Executes a transaction of this type.
+    async fn execute(&self, kind: usize) {
         let (load, executor) = (&self.shared.load, self.seat.executor());
-        if load.execution.is_zero() {
+        let execution = load.trace.execution(kind).unwrap_or(load.execution);
+        if execution.is_zero() {
             return;
         }
         let now = executor.now();
         let begins = if load.busy { self.executed.get().max(now) } else { now };
-        let ends = begins.after(load.execution);
+        let ends = begins.after(execution);
         self.executed.set(ends);
         executor.sleep_until(ends).await;
     }

@@ -31,10 +31,13 @@ use lotus_locks::{LockSpace, LockSystem};
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;
 use crate::lanes::{
-    self, Clients, Latencies, MEMORY, REGION, Run, Used, latencies, offset_of_data, refused,
+    self, Clients, Course, KeptLane, Latencies, MEMORY, REGION, Run, Seat, Used, latencies,
+    offset_of_data, refused,
 };
+use crate::locks::kept::{self, Service, ServiceVisitor};
 use crate::traces::{MAX_LOCKS, Trace};
 pub(crate) use holders::Holders;
+use lane::Transacting;
 pub(crate) use strict::{Failed, PAUSES, Phases};
 
 /// Options of a run.
@@ -54,6 +57,9 @@ pub struct TraceLoad {
     pub busy: bool,
     /// Time after which an acquisition is given up, and its transaction begun again.
     pub patience: Duration,
+    /// Core time that a server takes for a request and its release, where time is virtual and a
+    /// server keeps the locks.
+    pub request: Duration,
     /// Whether the run is judged.
     pub audit: bool,
 }
@@ -70,11 +76,13 @@ impl TraceLoad {
     /// A sentence that says which.
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)?;
+        self.clients.check_room(self.trace.locks())?;
         if self.trace.locks() > MAX_LOCKS {
             let locks = self.trace.locks();
             return Err(format!("{locks} locks are too many: at most {MAX_LOCKS}"));
         }
-        if self.audit && self.clients.choice.kind == Kind::Drtm {
+        let is_drtm = self.clients.kept.is_none() && self.clients.choice.kind == Kind::Drtm;
+        if self.audit && is_drtm {
             let why = "readers of drtm have leases, which end while transactions go on";
             return Err(format!("{why}: no audit can pass"));
         }
@@ -173,7 +181,13 @@ pub fn run<M: Machines>(
     load: &TraceLoad,
     progress: &Arc<Progress>,
 ) -> Result<TraceOutcome, DeployError> {
-    load.clients.choice.visit(Visit { machines, load, progress })
+    let visit = Visit { machines, load, progress };
+    match load.clients.kept {
+        Some(kept) => {
+            kept::visit(machines, kept, &load.clients, load.trace.locks(), load.request, visit)
+        }
+        None => load.clients.choice.visit(visit),
+    }
 }
 
 struct Visit<'a, M> {
@@ -203,6 +217,30 @@ impl<M: Machines> Visitor for Visit<'_, M> {
             false => None,
         };
         let lanes::Done { tally, used, utilisation, .. } = done;
+        Ok(TraceOutcome { tally, used, findings, utilisation })
+    }
+}
+
+impl<M: Machines> ServiceVisitor for Visit<'_, M> {
+    type Output = Result<TraceOutcome, DeployError>;
+
+    fn visit<S: Service>(self, service: S) -> Self::Output {
+        let Self { machines, load, progress } = self;
+        let holders = load.audit.then(|| Holders::new(load.trace.locks()));
+        let shared = Arc::new(Shared { load: load.clone(), spaces: Arc::new([]), holders });
+        let (service, course) =
+            (Arc::new(service), Course::new(machines, load.clients.clone(), progress));
+        let noted = Arc::clone(&shared);
+        let work = move |seat: Seat<KeptLane<S::Locker>>| {
+            let locks = seat.client().0.clone();
+            Transacting::new(seat, Arc::clone(&noted), locks)
+        };
+        let done = kept::run_lanes(machines, &course, &service, work, None)?;
+        let lanes::Done { tally, used, utilisation, .. } = done;
+        let findings = shared.holders.as_ref().map(|holders| {
+            let kept = kept::used(&*service);
+            kept.into_iter().chain(holders.findings()).collect()
+        });
         Ok(TraceOutcome { tally, used, findings, utilisation })
     }
 }

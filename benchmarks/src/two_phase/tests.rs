@@ -2,6 +2,7 @@
 
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};
+use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
 
 use super::*;
@@ -25,6 +26,7 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
         execution: Duration::from_micros(2),
         busy: false,
         patience: Duration::from_millis(10),
+        request: Duration::ZERO,
         audit: true,
     }
 }
@@ -38,8 +40,10 @@ fn progress() -> Arc<Progress> {
 }
 
 fn simulated(load: &TraceLoad) -> TraceOutcome {
-    let profile = Profile::named("cx5-100g").expect("built in");
-    let world = World::new(Config::new(1, load.nodes(), profile)).expect("a valid world");
+    let profile = Profile::named("tofino-cx5").expect("built in");
+    let switches = load.clients.switch().into_iter().collect();
+    let config = Config { switches, ..Config::new(1, load.nodes(), profile) };
+    let world = World::new(config).expect("a valid world");
     let outcome = run(&SimMachines::new(world), load, &progress()).expect("it runs");
     assert_eq!(outcome.findings, load.audit.then(Vec::new));
     outcome
@@ -133,4 +137,25 @@ fn what_cannot_be_judged_is_refused() {
     let load = TraceLoad { clients: Clients { choice, ..load.clients.clone() }, ..load };
     assert!(load.check().is_err_and(|why| why.contains("leases")));
     assert_eq!(TraceLoad { audit: false, ..load }.check(), Ok(()));
+}
+
+#[test]
+fn servers_that_keep_the_locks_run_the_same_transactions() {
+    for service in Kept::ALL.into_iter().chain([Kept::FissLock]) {
+        for trace in [
+            Trace::Tatp(TatpTrace::new(100, 5, 1)),
+            Trace::Tpcc(TpccTrace::new(2, Grain::Parts, 1)),
+        ] {
+            let load = short(Kind::Dslr, trace);
+            let clients = Clients { kept: Some(service), ..load.clients.clone() };
+            let load = TraceLoad { clients, ..load };
+            assert_eq!(load.check(), Ok(()));
+            let TraceOutcome { tally, used, .. } = simulated(&load);
+            assert!(tally.transactions > 50, "{service}: {}", tally.transactions);
+            assert_eq!(tally.aborts + tally.lost, 0, "{service}");
+            assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0, "{service}");
+            // Messages of a switch are those of its agents, not of the lanes.
+            assert_eq!(used.verbs.messages > 0, !service.has_switch(), "{service}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use lotus_benchmarks::traces::TatpTrace;
 
 use super::locks::{LockRunArgs, SystemArgs};
-use super::values::{count, micros};
+use super::values::{count, micros, ratio};
 
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
@@ -31,6 +31,14 @@ pub struct LockTraceArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub row_locks: Option<u32>,
+    /// tpcc: share of transactions that read all customers for long; each warehouse then has one
+    /// lock for its customers [default: no such transactions].
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub scans: Option<f64>,
+    /// Time for which those execute, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=60_000_000))]
+    pub scan_us: u64,
     /// Memory nodes, which share the locks.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(60))]
     pub mns: usize,

@@ -40,8 +40,9 @@ impl FromStr for LockName {
 #[derive(Clone, Debug, Args)]
 pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
-    /// shiftlock-wide, declock. For lotus bench locks also locks that servers keep: srvlock,
-    /// parlock, rpc, traditional, traditional-ro; and fisslock, which a switch grants.
+    /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks that servers
+    /// keep: srvlock, parlock, rpc, traditional, traditional-ro; and fisslock, which a switch
+    /// grants.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: LockName,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,

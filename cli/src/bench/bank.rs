@@ -15,8 +15,8 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, in_words, latency, nodes, on_machines,
-    quantiles, rate, verdict, who,
+    self, Load, Table, check_locks, clients, extend, latency, nodes, on_machines, quantiles, rate,
+    verdict, who,
 };
 use crate::args::BankArgs;
 use crate::show::outputs::Outputs;
@@ -57,7 +57,7 @@ impl Load for BankLoad {
 /// [`Failure`] if there is no result.
 pub fn run(args: &BankArgs) -> Result<Verdict, Failure> {
     check(args)?;
-    let (load, run) = (load(args), &args.run);
+    let (load, run) = (load(args).map_err(Failure::Arguments)?, &args.run);
     let outputs = Outputs::check(run.json.as_deref(), None)?;
     let outcome = on_machines(run, &load)?;
     if let Some(output) = &outputs.json {
@@ -72,8 +72,11 @@ pub fn run(args: &BankArgs) -> Result<Verdict, Failure> {
 /// # Errors
 /// [`Failure::Arguments`] with a sentence that says which.
 pub fn check(args: &BankArgs) -> Result<(), Failure> {
-    let fits = || check_fabric(&args.run, "banks", in_words(&args.system, "banks")?);
-    load(args).check().and_then(|()| fits()).map_err(Failure::Arguments)
+    let checked = load(args).and_then(|load| {
+        load.check()?;
+        check_locks(&args.system, &args.run, "banks")
+    });
+    checked.map_err(Failure::Arguments)
 }
 
 /// Runs the bank, with flags that [`check`] accepts.
@@ -81,12 +84,15 @@ pub fn check(args: &BankArgs) -> Result<(), Failure> {
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn measure(args: &BankArgs) -> Result<BankOutcome, Failure> {
-    Ok(on_machines(&args.run, &load(args))?)
+    Ok(on_machines(&args.run, &load(args).map_err(Failure::Arguments)?)?)
 }
 
-fn load(args: &BankArgs) -> BankLoad {
-    BankLoad {
-        clients: clients(&args.system, &args.run),
+fn load(args: &BankArgs) -> Result<BankLoad, String> {
+    let clients = clients(&args.system, &args.run);
+    let lock_request = clients::request(&args.run, clients.kept);
+    Ok(BankLoad {
+        lock_request: lock_request.map_err(|error| error.to_string())?,
+        clients,
         business: args.business,
         customers: args.accounts,
         request: Duration::from_secs_f64(args.request_us / 1e6),
@@ -94,7 +100,7 @@ fn load(args: &BankArgs) -> BankLoad {
         loses: args.run.lose_ms.map(Duration::from_millis),
         seed: args.run.seed,
         audit: !args.run.no_audit,
-    }
+    })
 }
 
 fn text(args: &BankArgs, load: &BankLoad, outcome: &BankOutcome) -> String {

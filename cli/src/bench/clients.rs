@@ -96,6 +96,21 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
     Ok(outcome?)
 }
 
+/// Refuses what the locks of these clients do not have, on memory nodes or at servers; `what` is to
+/// run on them.
+pub(super) fn check_locks(
+    system: &SystemArgs,
+    run: &LockRunArgs,
+    what: &str,
+) -> Result<(), String> {
+    match system.lock {
+        LockName::Words(kind) => check_fabric(run, what, kind),
+        LockName::Kept(kept) => {
+            refuse_options(system, kept).and_then(|()| check_machines(run, what))
+        }
+    }
+}
+
 /// Refuses a fabric that cannot be had, or not for as many lanes, or that lacks what a lock system
 /// needs; `what` is to run on it.
 pub(super) fn check_fabric(args: &LockRunArgs, what: &str, kind: Kind) -> Result<(), String> {

@@ -9,15 +9,15 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::lanes::Clients;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
-use lotus_benchmarks::traces::{FileTrace, Grain, TatpTrace, TpccTrace, Trace};
+use lotus_benchmarks::traces::{FileTrace, Grain, Scans, TatpTrace, TpccTrace, Trace};
 use lotus_benchmarks::two_phase::{self, TraceLoad, TraceOutcome};
 use lotus_fabric::machines::Machines;
 use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, in_words, latency, nodes, on_machines, per,
-    quantiles, rate, verdict, who,
+    self, Load, Table, check_locks, clients, extend, latency, nodes, on_machines, per, quantiles,
+    rate, verdict, who,
 };
 use crate::args::LockTraceArgs;
 use crate::show::outputs::Outputs;
@@ -83,7 +83,7 @@ pub fn measure(args: &LockTraceArgs) -> Result<(TraceLoad, TraceOutcome), Failur
 /// The load that the flags name.
 fn checked(args: &LockTraceArgs) -> Result<TraceLoad, Failure> {
     let checked = load(args).and_then(|load| {
-        check_fabric(&args.run, "traces", in_words(&args.system, "traces")?)?;
+        check_locks(&args.system, &args.run, "traces")?;
         load.check()?;
         match args.run.lose_ms {
             None => Ok(load),
@@ -104,12 +104,22 @@ fn load(args: &LockTraceArgs) -> Result<TraceLoad, String> {
             let rows = |divisor| Grain::Rows { divisor };
             let grain = args.row_locks.map_or(Grain::Parts, rows);
             let warehouses = args.warehouses * args.run.cns as u32;
-            (Trace::Tpcc(TpccTrace::new(warehouses, grain, args.run.seed)), 7.0)
+            let trace = TpccTrace::new(warehouses, grain, args.run.seed);
+            let time = Duration::from_micros(args.scan_us);
+            let scans = args.scans.map(|share| Scans { share, time });
+            let trace = match scans {
+                Some(scans) => trace.with_scans(scans),
+                None => trace,
+            };
+            (Trace::Tpcc(trace), 7.0)
         }
         path => (Trace::File(read(Path::new(path))?), 0.0),
     };
+    let clients = clients(&args.system, &args.run);
+    let request = clients::request(&args.run, clients.kept).map_err(|error| error.to_string())?;
     Ok(TraceLoad {
-        clients: clients(&args.system, &args.run),
+        clients,
+        request,
         mns: args.mns as u16,
         trace: Arc::new(trace),
         sorted: args.sorted,

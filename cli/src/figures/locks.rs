@@ -63,6 +63,7 @@ files! {
     "dslr-skew"
     "dslr-tpcc"
     "dslr-nodes"
+    "dslr-long-reads"
 }
 
 /// One experiment.

@@ -263,6 +263,7 @@ fn nonsense_about_traces_is_named_in_one_sentence() {
         (&[&none], "none: it has no transaction"),
         (&[&missing], "missing cannot be read"),
         (&["tatp", "--lock", "spin"], "there are cas, cas-rw, dslr"),
+        (&["tatp", "--lock", "srvlock", "--backoff"], "servers keep those of srvlock"),
         (&["tatp", "--subscribers", "0"], "--subscribers"),
         (&["tpcc", "--row-locks", "0"], "--row-locks"),
         (&["tpcc", "--exec-us", "-1"], "--exec-us"),
@@ -287,6 +288,10 @@ fn nonsense_about_banks_is_named_in_one_sentence() {
         (&["transfer", "--accounts", "1"], "--accounts"),
         (&["transfer", "--request-us", "-1"], "--request-us"),
         (&["transfer", "--lock", "spin"], "there are cas, cas-rw, dslr"),
+        (
+            &["transfer", "--lock", "parlock", "--fabric", "sim", "--lose-ms", "1"],
+            "a lost node takes its locks of parlock with it, and the run ends",
+        ),
         (&["transfer", "--fabric", "rdma"], "banks run on local, shm, tcp and sim, not on rdma"),
         (&["transfer", "--lose-ms", "1"], "only simulated nodes are lost"),
         (

@@ -341,6 +341,9 @@ fn traces_pass_their_audit() {
         &["tpcc", "--lock", "declock", "--policy", "ts-pf", "--threads", "2", "--sorted"],
         &["tpcc", "--lock", "mcs", "--row-locks", "100", "--fabric", "sim"],
         &["tatp", "--lock", "dslr", "--as-published", "--fabric", "sim", "--busy"],
+        &["tpcc", "--lock", "traditional-ro", "--sorted", "--fabric", "sim", "--scans", "0.01"],
+        &["tatp", "--lock", "parlock"],
+        &["tatp", "--lock", "fisslock", "--fabric", "sim"],
         #[cfg(feature = "tcp")]
         &["tatp", "--lock", "shiftlock", "--fabric", "tcp"],
     ];
@@ -376,6 +379,7 @@ fn banks_pass_their_audit() {
         &["transfer", "--lock", "declock", "--policy", "ts-pf", "--threads", "2"],
         &["transfer", "--lock", "dslr", "--fabric", "shm"],
         &["smallbank", "--lock", "cas", "--fabric", "sim", "--request-us", "2.5"],
+        &["transfer", "--lock", "srvlock", "--fabric", "sim"],
         &[&["smallbank", "--lock", "shiftlock", "--request-us", "20"], &lost[..]].concat(),
         #[cfg(feature = "tcp")]
         &["smallbank", "--lock", "declock", "--fabric", "tcp"],

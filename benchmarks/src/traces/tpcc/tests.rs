@@ -104,6 +104,30 @@ fn each_type_locks_the_tables_that_it_uses() {
     }
 }
 
+/// Scans read under the one lock that each warehouse has for its customers, and so do others.
+#[test]
+fn scans_lock_the_customers_of_all_warehouses() {
+    let time = Duration::from_millis(70);
+    for grain in [Grain::Parts, Grain::Rows { divisor: 10 }] {
+        let plain = TpccTrace::new(4, grain, 1);
+        let fewer = plain.layout.customers.end - plain.layout.customers.start - 1;
+        let trace = plain.clone().with_scans(Scans { share: 0.1, time });
+        assert_eq!(trace.locks(), plain.locks() - 4 * fewer);
+        assert_eq!(trace.kinds()[SCAN], "CustomerScan");
+        let all = draws(&trace, ALONE);
+        let scans = all.iter().filter(|one| one.kind == SCAN);
+        let share = scans.clone().count() as f64 / all.len() as f64;
+        assert!((share - 0.1).abs() < 0.01, "{share}");
+        for scan in scans {
+            assert!(by_table(&trace, scan)[2] == [4, 0] && scan.wants.len() == 4, "{scan:?}");
+            assert_eq!(trace.execution(scan.kind), Some(time));
+        }
+        assert_eq!(trace.execution(0), None);
+        let payment = all.iter().find(|one| one.kind == 1).expect("there are some");
+        assert_eq!(by_table(&trace, payment)[2], [0, 1]);
+    }
+}
+
 #[test]
 fn clients_use_the_warehouses_of_their_node_and_few_others() {
     let trace = TpccTrace::new(20, Grain::Parts, 1);
