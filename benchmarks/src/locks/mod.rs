@@ -9,7 +9,8 @@
 //! free.
 //!
 //! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `switched`: the
-//! service of a switch; `operation`: what is tallied of all; `ledger`: what is noted in this process.
+//! service of a switch; `operation`: what is tallied of all; `ledger`: what is noted in this
+//! process.
 
 mod kept;
 mod lane;

@@ -149,7 +149,7 @@ fn text(args: &LockTraceArgs, load: &TraceLoad, outcome: &TraceOutcome) -> Strin
     let kinds = load.trace.kinds();
     for (kind, latencies) in kinds.iter().zip(&tally.of_kind_ns) {
         if !latencies.is_empty() {
-            text.line(&format!("  {kind}"), quantiles(latencies));
+            text.line(kind, quantiles(latencies));
         }
     }
     text.used(&load.clients, &outcome.used, tally.transactions);

@@ -286,6 +286,30 @@ fn nonsense_about_traces_is_named_in_one_sentence() {
 }
 
 #[test]
+fn nonsense_about_banks_is_named_in_one_sentence() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["savings"], "smallbank, transfer"),
+        (&["transfer", "--accounts", "1"], "--accounts"),
+        (&["transfer", "--request-us", "-1"], "--request-us"),
+        (&["transfer", "--lock", "spin"], "there are cas, cas-rw, dslr"),
+        (&["transfer", "--fabric", "rdma"], "banks run on local, shm, tcp and sim, not on rdma"),
+        (&["transfer", "--lose-ms", "1"], "only simulated nodes are lost"),
+        (
+            &["transfer", "--fabric", "sim", "--cns", "1", "--lose-ms", "1"],
+            "without its only compute node nobody goes on",
+        ),
+        (
+            &["transfer", "--fabric", "sim", "--as-published", "--lose-ms", "1"],
+            "locks as published do not outlast every loss",
+        ),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("bank", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+}
+
+#[test]
 fn nonsense_about_trees_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (&["--lock", "spin"], "there are cas, cas-rw, dslr"),

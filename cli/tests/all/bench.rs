@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::Scratch;
 
@@ -160,6 +160,40 @@ fn lock_systems_pass_their_audit() {
             assert!(text.contains("served                memory node 0: "), "{text}");
         }
         assert!(report["acquire"]["p50_us"].as_f64() <= report["operation"]["p50_us"].as_f64());
+    }
+}
+
+/// Locks that servers keep, on each fabric that they run on.
+#[test]
+fn locks_of_servers_pass_their_audit() {
+    let scratch = Scratch::new("kept");
+    let json = scratch.path("report.json");
+    let few = ["--count", "50", "--coroutines", "4", "--json", &json];
+    let cases: &[&[&str]] = &[
+        &["--lock", "srvlock"],
+        &["--lock", "srvlock", "--fabric", "shm", "--patience-us", "200"],
+        &["--lock", "parlock", "--cns", "3", "--object-bytes", "64"],
+        &["--lock", "rpc", "--critical-section", "0"],
+        &["--lock", "traditional-ro", "--read-ratio", "0.9"],
+        &["--lock", "srvlock", "--fabric", "sim", "--zipf", "0"],
+        &["--lock", "parlock", "--fabric", "sim", "--profile", "cx5-100g"],
+        &["--lock", "traditional", "--fabric", "sim"],
+        #[cfg(feature = "tcp")]
+        &["--lock", "srvlock", "--fabric", "tcp"],
+    ];
+    for flags in cases {
+        let is_simulated = flags.contains(&"sim");
+        let secs = if is_simulated { "0.01" } else { "0.6" };
+        let text =
+            run(&[&["locks"], *flags, &few, &["--secs", secs, "--warmup", "0.005"]].concat());
+        assert!(text.contains("audit                 passed"), "{flags:?}: {text}");
+        let report: Value =
+            serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+        assert_eq!((&report["lock"], &report["audit"]), (&Value::from(flags[1]), &json!([])));
+        assert!(report["operations"].as_u64() > Some(0), "{report}");
+        let has_verbs = !flags.contains(&"--critical-section");
+        assert_eq!(report["writes"].as_u64() > Some(0), has_verbs, "{report}");
+        assert_eq!(report["compare_and_swaps"].as_u64(), Some(0), "{report}");
     }
 }
 
@@ -331,6 +365,37 @@ fn traces_pass_their_audit() {
     }
     let text = bench(&["lock-trace", "tatp", "--subscribers", "10", "--no-audit"]);
     assert!(text.contains("audit                 not made"), "{text}");
+}
+
+/// Money at a server under each kind of waiting, on each fabric, and without a node that is lost.
+#[test]
+fn banks_pass_their_audit() {
+    let scratch = Scratch::new("bank");
+    let json = scratch.path("report.json");
+    let few = ["--accounts", "500", "--coroutines", "4", "--json", &json];
+    let lost = ["--fabric", "sim", "--lose-ms", "5", "--timeout-us", "100000"];
+    let cases: &[&[&str]] = &[
+        &["smallbank", "--lock", "shiftlock"],
+        &["transfer", "--lock", "declock", "--policy", "ts-pf", "--threads", "2"],
+        &["transfer", "--lock", "dslr", "--fabric", "shm"],
+        &["smallbank", "--lock", "cas", "--fabric", "sim", "--request-us", "2.5"],
+        &[&["smallbank", "--lock", "shiftlock", "--request-us", "20"], &lost[..]].concat(),
+        #[cfg(feature = "tcp")]
+        &["smallbank", "--lock", "declock", "--fabric", "tcp"],
+    ];
+    for flags in cases {
+        let text = bench(&[&["bank"], *flags, &few].concat());
+        assert!(text.contains("audit                 passed: no money came or went"), "{text}");
+        let report = fs::read(&json).expect("it was written");
+        let report: Value = serde_json::from_slice(&report).expect("JSON");
+        assert!(report["operations"].as_u64() > Some(0), "{report}");
+        assert!(report["requests"].as_u64() > report["operations"].as_u64(), "{report}");
+        assert_eq!(report["audit"], Value::Array(Vec::new()));
+        let kinds = report["kinds"].as_array().expect("types");
+        let of_kinds = kinds.iter().filter_map(|kind| kind["transactions"].as_u64()).sum::<u64>();
+        assert_eq!(Some(of_kinds), report["operations"].as_u64(), "{report}");
+        assert!(text.contains("Balance") && text.contains("at the bank"), "{text}");
+    }
 }
 
 /// Whatever is no result goes to the standard error, one line for each phase where no terminal is.

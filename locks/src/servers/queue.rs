@@ -19,7 +19,7 @@ pub enum Order {
 
 /// A request that holds the lock, or waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Standing {
+pub(super) struct QueuePlace {
     pub(super) asker: Asker,
     pub(super) is_reader: bool,
     /// Number of readers that have passed it.
@@ -37,8 +37,8 @@ pub(super) enum Entry {
 /// Holders and waiters of one lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct LockQueue {
-    holders: Vec<Standing>,
-    waiting: VecDeque<Standing>,
+    holders: Vec<QueuePlace>,
+    waiting: VecDeque<QueuePlace>,
 }
 
 impl LockQueue {
@@ -57,7 +57,7 @@ impl LockQueue {
 
     /// Takes in a request that is not here yet.
     pub(super) fn enter(&mut self, asker: Asker, mode: Mode, waits: bool, order: Order) -> Entry {
-        self.waiting.push_back(Standing { asker, is_reader: mode == Mode::Shared, passed: 0 });
+        self.waiting.push_back(QueuePlace { asker, is_reader: mode == Mode::Shared, passed: 0 });
         let mut is_held = false;
         self.promote(order, |granted| is_held |= granted == asker);
         if is_held {
@@ -79,7 +79,7 @@ impl LockQueue {
     }
 
     /// Whether a request may hold the lock beside those that hold it.
-    fn fits(&self, place: &Standing) -> bool {
+    fn fits(&self, place: &QueuePlace) -> bool {
         match self.holders.first() {
             None => true,
             Some(holder) => holder.is_reader && place.is_reader,

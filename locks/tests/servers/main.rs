@@ -4,4 +4,5 @@
 mod families;
 mod grounds;
 mod model;
+mod single;
 mod table;
