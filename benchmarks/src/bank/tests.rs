@@ -11,6 +11,7 @@ fn short(kind: Kind, business: Business) -> BankLoad {
     BankLoad {
         clients: Clients {
             choice: Choice::of(kind),
+            kept: None,
             policy: None,
             cns: 2,
             threads: 2,
