@@ -236,6 +236,11 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
             &["--lock", "parlock", "--fabric", "sim", "--lose-ms", "1", "--no-audit"],
             "a lost node takes its locks of parlock with it",
         ),
+        (
+            &["--lock", "fisslock", "--count", "1680001"],
+            "a FissLock switch has room for 1680000 locks, not 1680001",
+        ),
+        (&["--lock", "fisslock", "--backoff"], "a switch grants those of fisslock"),
         (&["--lock", "srvlock", "--fabric", "rdma"], "locks alone run on local, shm, tcp and sim"),
     ];
     for (flags, named) in cases {

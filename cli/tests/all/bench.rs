@@ -135,8 +135,11 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "shiftlock", "--threshold", "2"],
         &["--lock", "shiftlock", "--cns", "2", "--fabric", "sim"],
         &["--lock", "shiftlock-wide", "--as-published", "--fabric", "sim", "--profile", "cx5-100g"],
+        &["--lock", "fisslock", "--cns", "2", "--threads", "2"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
+        #[cfg(feature = "tcp")]
+        &["--lock", "fisslock", "--fabric", "tcp"],
     ];
     for flags in cases {
         // Threads of a machine that does much else may not turn for a quarter of a second.
