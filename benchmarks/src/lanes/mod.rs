@@ -70,10 +70,18 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Number of nodes that the machines must have: the memory node, the compute nodes, and one
-    /// that loads and audits.
+    /// Number of nodes that the machines must have: the memory node, the compute nodes, one that
+    /// loads and audits, and keeps locks, and the switch, if there is one.
     pub const fn nodes(&self) -> u16 {
-        self.cns + 2
+        self.cns + 2 + self.switch().is_some() as u16
+    }
+
+    /// The node that is a switch, if there is one.
+    pub const fn switch(&self) -> Option<NodeId> {
+        match self.kept {
+            Some(kept) if kept.has_switch() => Some(NodeId(self.cns + 2)),
+            _ => None,
+        }
     }
 
     /// Name of the lock system, or of the lock service.

@@ -15,7 +15,9 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
-use lotus_locks::servers::{Kept, Layout, ServerClient, ServerCore};
+use lotus_locks::servers::{
+    Demand, Keeps, Kept, Layout, SWITCH_SLOTS, ServerClient, ServerCore, ServiceNodes, allot,
+};
 use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
@@ -26,6 +28,12 @@ use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Course, KeptLane, Looking, MEMORY, Mark, OBJECT, REGION, Seat, Work, refused,
 };
+use crate::workloads::zipf::KeyChooser;
+
+/// Requests of each client in the trace by which a switch learns of hot locks: so many that each of
+/// a million locks has ten contenders of 160 clients, and 1 % of the locks have queues, where all
+/// are as popular (FissLock §7.2).
+const TRACED: f64 = 62_500.0;
 
 /// A lock service that can be run on machines.
 trait Service: Send + Sync + 'static {
@@ -55,9 +63,30 @@ pub(super) fn run<M: Machines>(
     kept: Kept,
 ) -> Result<LockOutcome, DeployError> {
     let clients = &load.clients;
-    let nodes: Vec<_> = (1..=clients.cns).map(NodeId).collect();
-    let layout = Layout::new(kept, &nodes, clients.threads, clients.outsider());
+    let nodes = ServiceNodes {
+        clients: (1..=clients.cns).map(NodeId).collect(),
+        lanes: clients.threads,
+        server: clients.outsider(),
+        // It is used by services that have one.
+        switch: clients.switch().unwrap_or(clients.outsider()),
+    };
+    let hot = if kept.has_switch() { hot(load) } else { Vec::new() };
+    let layout = Layout::new(kept, &nodes, hot);
     run_service(machines, load, progress, Served { layout, load: load.clone() })
+}
+
+/// Locks that have queues in the switch, with their slots, from the popularity of the locks.
+fn hot(load: &LockLoad) -> Vec<(u64, u32)> {
+    let clients = f64::from(load.clients.count());
+    let chooser = KeyChooser::new(load.count, load.zipf);
+    // Each has a slot at least.
+    let popular = chooser.by_popularity(SWITCH_SLOTS as usize).into_iter();
+    let demand = |(lock, frequency): (u64, f64)| {
+        let asks = 1.0 - (1.0 - frequency).powf(TRACED);
+        let contenders = (clients * asks).ceil().clamp(1.0, clients) as u32;
+        Demand { lock, frequency, contenders }
+    };
+    allot(popular.map(demand).collect(), SWITCH_SLOTS)
 }
 
 fn run_service<M: Machines, S: Service>(
@@ -263,13 +292,14 @@ impl Service for Served {
     ) -> Result<Vec<M::Core>, DeployError> {
         // A request is two messages, the second of which releases the lock.
         let cost = self.load.request / 2;
-        let start = |(at, table): (Endpoint, _)| {
+        let start = |(at, keeps): (Endpoint, Keeps)| {
             let (fabric, course) = (machines.fabric(), Arc::clone(course));
-            let (stopped, toll) = (stopped.clone(), machines.toll());
+            let toll = machines.toll().filter(|_| !keeps.is_switch());
+            let stopped = stopped.clone();
             let program: Program = Box::new(move |executor| {
                 let peers = Rc::new(course.roster().clone());
                 let toll = toll.map(|charge| -> Box<dyn Fn()> { Box::new(move || charge(cost)) });
-                let core = ServerCore::open(executor, &*fabric, at, table, peers, toll);
+                let core = ServerCore::open(executor, &*fabric, at, keeps, peers, toll);
                 if let Err(error) = &core {
                     course.progress().fail(error.to_string());
                 }

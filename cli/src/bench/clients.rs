@@ -86,9 +86,7 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
                 Ok(load.run(&machines, progress)?)
             });
         }
-        Fabric::Sim => {
-            load.run(&simulated(args, load.clients().kept, nodes, load.schedule())?, progress)
-        }
+        Fabric::Sim => load.run(&simulated(args, load.clients(), load.schedule())?, progress),
         #[cfg(feature = "tcp")]
         Fabric::Tcp => load.run(&deploy::tcp_machines(nodes, args.seed)?, progress),
         other => Err(DeployError::Refused(crate::args::common::lacks(other))),
@@ -151,16 +149,17 @@ pub(super) fn request(args: &LockRunArgs, kept: Option<Kept>) -> Result<Duration
 /// Simulated machines, which meet these faults.
 fn simulated(
     args: &LockRunArgs,
-    kept: Option<Kept>,
-    nodes: u16,
+    clients: &Clients,
     schedule: Vec<Scheduled>,
 ) -> Result<SimMachines, DeployError> {
-    let mut profile = profile(args, kept)?;
+    let mut profile = profile(args, clients.kept)?;
     if let Some(ns) = args.cn_cn_ns {
         profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
     }
     let interleaving = Interleaving::PerBatch;
-    let config = Config { interleaving, schedule, ..Config::new(args.seed, nodes, profile) };
+    let switches = clients.switch().into_iter().collect();
+    let config = Config::new(args.seed, clients.nodes(), profile);
+    let config = Config { interleaving, schedule, switches, ..config };
     let world = World::new(config).map_err(|error| deploy::refused(&error))?;
     Ok(SimMachines::new(world))
 }
