@@ -24,8 +24,8 @@ pub enum Kept {
     Traditional,
     /// The same; readers pass a waiting writer ten times at most (DSLR §6.4).
     TraditionalRo,
-    /// A switch that has queues of hot locks, in front of [`Kept::SrvLock`] for all others (FissLock
-    /// §2.2, NetLock).
+    /// A switch that has queues of hot locks, in front of [`Kept::SrvLock`] for all others
+    /// (FissLock §2.2, NetLock).
     NetLock,
 }
 
