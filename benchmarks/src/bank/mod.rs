@@ -26,6 +26,7 @@ use std::time::Duration;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::sim::Report;
+use lotus_locks::servers::SWITCH_SLOTS;
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem, Recovery};
 
@@ -36,6 +37,7 @@ use crate::lanes::{
 };
 use crate::locks::kept::{self, Service, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
+use crate::workloads::zipf::KeyChooser;
 use books::Books;
 use lane::Serving;
 use plan::Bank;
@@ -202,7 +204,10 @@ pub fn run<M: Machines>(
     match load.clients.kept {
         Some(kept) => {
             let (clients, request) = (&load.clients, load.lock_request);
-            kept::visit(machines, kept, clients, load.accounts(), request, visit)
+            // No account is more popular than others.
+            let accounts = load.accounts();
+            let popular = || KeyChooser::new(accounts, 0.0).by_popularity(SWITCH_SLOTS as usize);
+            kept::visit(machines, kept, clients, accounts, request, popular, visit)
         }
         None => load.clients.choice.visit(visit),
     }

@@ -72,7 +72,7 @@ pub struct Clients {
 
 impl Clients {
     /// Number of nodes that the machines must have: the memory node, the compute nodes, one that
-    /// loads and audits, and the switch, if there is one.
+    /// loads and audits, and keeps locks, and the switch, if there is one.
     pub const fn nodes(&self) -> u16 {
         self.cns + 2 + self.switch().is_some() as u16
     }

@@ -17,7 +17,9 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
-use lotus_locks::servers::{Kept, Layout, ServerClient, ServerCore};
+use lotus_locks::servers::{
+    Demand, Keeps, Kept, Layout, SWITCH_SLOTS, ServerClient, ServerCore, ServiceNodes, allot,
+};
 use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
@@ -30,6 +32,12 @@ use crate::lanes::{
     self, Clients, Course, Done, KeptLane, Looking, MEMORY, Mark, OBJECT, REGION, Seat, Work,
     refused,
 };
+use crate::workloads::zipf::KeyChooser;
+
+/// Requests of each client in the trace by which a switch learns of hot locks: so many that each of
+/// a million locks has ten contenders of 160 clients, and 1 % of the locks have queues, where all
+/// are as popular (FissLock §7.2).
+const TRACED: f64 = 62_500.0;
 
 /// A lock service that can be run on machines.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -61,7 +69,8 @@ pub(crate) trait ServiceVisitor {
 }
 
 /// Hands `visitor` the service of that name, for these clients and so many locks. A core of a
-/// server takes the time `request` for a request and its release.
+/// server takes the time `request` for a request and its release. `popular` tells which locks are
+/// wanted most, with the share of each among all requests, where a switch has to know.
 ///
 /// # Errors
 /// [`DeployError`] if the service cannot be had, or that of the visitor.
@@ -71,17 +80,25 @@ pub(crate) fn visit<M, V, T>(
     clients: &Clients,
     locks: u64,
     request: Duration,
+    popular: impl FnOnce() -> Vec<(u64, f64)>,
     visitor: V,
 ) -> Result<T, DeployError>
 where
     M: Machines,
     V: ServiceVisitor<Output = Result<T, DeployError>>,
 {
-    if kept.has_switch() {
+    if kept == Kept::FissLock {
         return visitor.visit(Switched::new(machines, clients, locks)?);
     }
-    let nodes: Vec<_> = (1..=clients.cns).map(NodeId).collect();
-    let layout = Layout::new(kept, &nodes, clients.threads, clients.outsider());
+    let nodes = ServiceNodes {
+        clients: (1..=clients.cns).map(NodeId).collect(),
+        lanes: clients.threads,
+        server: clients.outsider(),
+        // It is used by services that have one.
+        switch: clients.switch().unwrap_or(clients.outsider()),
+    };
+    let hot = if kept.has_hot_locks() { hot(popular(), clients.count()) } else { Vec::new() };
+    let layout = Layout::new(kept, &nodes, hot);
     visitor.visit(Served { layout, request })
 }
 
@@ -133,7 +150,8 @@ pub(super) fn run<M: Machines>(
     kept: Kept,
 ) -> Result<LockOutcome, DeployError> {
     let alone = Alone { machines, load, progress };
-    visit(machines, kept, &load.clients, load.count, load.request, alone)
+    let popular = || KeyChooser::new(load.count, load.zipf).by_popularity(SWITCH_SLOTS as usize);
+    visit(machines, kept, &load.clients, load.count, load.request, popular, alone)
 }
 
 /// The load on locks alone.
@@ -149,6 +167,18 @@ impl<M: Machines> ServiceVisitor for Alone<'_, M> {
     fn visit<S: Service>(self, service: S) -> Self::Output {
         run_service(self.machines, self.load, self.progress, service)
     }
+}
+
+/// Locks that have queues in the switch, with their slots, from the most popular ones and their
+/// shares of the requests of so many clients.
+fn hot(popular: Vec<(u64, f64)>, clients: u32) -> Vec<(u64, u32)> {
+    let clients = f64::from(clients);
+    let demand = |(lock, frequency): (u64, f64)| {
+        let asks = 1.0 - (1.0 - frequency).powf(TRACED);
+        let contenders = (clients * asks).ceil().clamp(1.0, clients) as u32;
+        Demand { lock, frequency, contenders }
+    };
+    allot(popular.into_iter().map(demand).collect(), SWITCH_SLOTS)
 }
 
 /// Runs the load on a service.
@@ -339,13 +369,14 @@ impl Service for Served {
     ) -> Result<Vec<M::Core>, DeployError> {
         // A request is two messages, the second of which releases the lock.
         let cost = self.request / 2;
-        let start = |(at, table): (Endpoint, _)| {
+        let start = |(at, keeps): (Endpoint, Keeps)| {
             let (fabric, course) = (machines.fabric(), Arc::clone(course));
-            let (stopped, toll) = (stopped.clone(), machines.toll());
+            let toll = machines.toll().filter(|_| !keeps.is_switch());
+            let stopped = stopped.clone();
             let program: Program = Box::new(move |executor| {
                 let peers = Rc::new(course.roster().clone());
                 let toll = toll.map(|charge| -> Box<dyn Fn()> { Box::new(move || charge(cost)) });
-                let core = ServerCore::open(executor, &*fabric, at, table, peers, toll);
+                let core = ServerCore::open(executor, &*fabric, at, keeps, peers, toll);
                 if let Err(error) = &core {
                     course.progress().fail(error.to_string());
                 }

@@ -275,3 +275,16 @@ fn a_lost_node_keeps_no_lock_of_a_server() {
     let own = Clients { kept: Some(Kept::ParLock), ..load.clients.clone() };
     assert!(by(own, load).check().is_err());
 }
+
+/// Hot locks are granted by the switch, so the server has less to do.
+#[test]
+fn a_switch_takes_the_hot_locks_off_the_server() {
+    let clients = Clients { cns: 4, coroutines: 16, ..within(0.001, 0.004) };
+    let load = LockLoad { count: 1000, zipf: 0.9, read_ratio: 0.9, section: 0, ..short() };
+    let load = by(clients, load);
+    let request = Duration::from_micros(10);
+    let [server, switch] = [Kept::SrvLock, Kept::NetLock].map(|of| kept(of, request, load.clone()));
+    assert_eq!(switch.findings, Some(vec![]));
+    let [server, switch] = [server, switch].map(|outcome| outcome.tally.operations);
+    assert!(switch > 2 * server, "{switch} against {server}");
+}

@@ -17,16 +17,21 @@ mod holders;
 mod lane;
 mod strict;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_fabric::env::SmallRng;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
+use lotus_locks::servers::SWITCH_SLOTS;
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem};
+use rand::SeedableRng;
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;
@@ -35,10 +40,14 @@ use crate::lanes::{
     offset_of_data, refused,
 };
 use crate::locks::kept::{self, Service, ServiceVisitor};
-use crate::traces::{MAX_LOCKS, Trace};
+use crate::traces::{MAX_LOCKS, Origin, Trace};
 pub(crate) use holders::Holders;
 use lane::Transacting;
 pub(crate) use strict::{Failed, PAUSES, Phases};
+
+/// Transactions by which a switch learns which locks are hot, and the seed that they are drawn with.
+const SAMPLED: u64 = 200_000;
+const SAMPLE_SEED: u64 = 1;
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -87,6 +96,24 @@ impl TraceLoad {
             return Err(format!("{why}: no audit can pass"));
         }
         Ok(())
+    }
+
+    /// The locks that transactions want most, by a sample: each with its share of all requests.
+    fn popular(&self) -> Vec<(u64, f64)> {
+        let mut rng = SmallRng::seed_from_u64(SAMPLE_SEED);
+        let nodes = u64::from(self.clients.cns);
+        let mut wanted: BTreeMap<u64, u64> = BTreeMap::new();
+        for turn in 0..SAMPLED {
+            let origin = Origin { node: turn % nodes, nodes };
+            for want in self.trace.draw(&mut rng, origin, turn).wants {
+                *wanted.entry(want.lock).or_default() += 1;
+            }
+        }
+        let all = wanted.values().sum::<u64>() as f64;
+        let mut popular: Vec<_> = wanted.into_iter().collect();
+        popular.sort_unstable_by_key(|(lock, times)| (Reverse(*times), *lock));
+        popular.truncate(SWITCH_SLOTS as usize);
+        popular.into_iter().map(|(lock, times)| (lock, times as f64 / all)).collect()
     }
 
     /// The memory nodes: the first, and those behind all others.
@@ -184,7 +211,9 @@ pub fn run<M: Machines>(
     let visit = Visit { machines, load, progress };
     match load.clients.kept {
         Some(kept) => {
-            kept::visit(machines, kept, &load.clients, load.trace.locks(), load.request, visit)
+            let (clients, locks, request) = (&load.clients, load.trace.locks(), load.request);
+            let popular = || load.popular();
+            kept::visit(machines, kept, clients, locks, request, popular, visit)
         }
         None => load.clients.choice.visit(visit),
     }

@@ -38,6 +38,7 @@ impl Scatter {
 #[derive(Clone, Debug)]
 pub struct KeyChooser {
     scatter: Scatter,
+    theta: f64,
     popularity: Popularity,
 }
 
@@ -67,7 +68,7 @@ impl KeyChooser {
             let zipf = rand_distr::Zipf::new(keys as f64, theta);
             Popularity::Steep(zipf.expect("keys and theta were checked"))
         };
-        Self { scatter, popularity }
+        Self { scatter, theta, popularity }
     }
 
     /// The most popular key; `None` if all are as popular.
@@ -76,6 +77,19 @@ impl KeyChooser {
             Popularity::Uniform => None,
             Popularity::Gray(_) | Popularity::Steep(_) => Some(self.scatter.apply(0)),
         }
+    }
+
+    /// The most popular keys first: up to so many, each with the share of draws that are of it.
+    pub fn by_popularity(&self, most: usize) -> Vec<(u64, f64)> {
+        let n = self.scatter.n;
+        let (theta, sum) = match &self.popularity {
+            Popularity::Uniform => (0.0, n as f64),
+            Popularity::Gray(gray) => (self.theta, gray.zeta),
+            Popularity::Steep(_) => (self.theta, harmonic(n, self.theta)),
+        };
+        let ranks = 0..n.min(most as u64);
+        let share = |rank: u64| (rank as f64 + 1.0).powf(-theta) / sum;
+        ranks.map(|rank| (self.scatter.apply(rank), share(rank))).collect()
     }
 
     /// The next key.
@@ -240,6 +254,23 @@ mod tests {
                 let key = scatter.apply(rank) as usize;
                 prop_assert!(!std::mem::replace(&mut seen[key], true));
             }
+        }
+    }
+
+    #[test]
+    fn the_most_popular_keys_are_drawn_as_often_as_their_shares_say() {
+        for theta in [0.0, 0.9, 1.5] {
+            let chooser = KeyChooser::new(50, theta);
+            let popular = chooser.by_popularity(100);
+            let sum: f64 = popular.iter().map(|(_, share)| share).sum();
+            assert!(popular.len() == 50 && (sum - 1.0).abs() < 1e-9, "{theta}: {sum}");
+            assert_eq!(chooser.by_popularity(3), popular[..3]);
+            let (first, share) = popular[0];
+            assert!(theta == 0.0 || chooser.most_popular() == Some(first));
+            let mut rng = SmallRng::seed_from_u64(1);
+            let draws = (0..100_000).filter(|_| chooser.draw(&mut rng) == first).count();
+            let drawn = draws as f64 / 100_000.0;
+            assert!((drawn / share - 1.0).abs() < 0.1, "{theta}: {drawn} instead of {share}");
         }
     }
 }

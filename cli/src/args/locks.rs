@@ -41,8 +41,8 @@ impl FromStr for LockName {
 pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
     /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks that servers
-    /// keep: srvlock, parlock, rpc, traditional, traditional-ro; and fisslock, which a switch
-    /// grants.
+    /// keep: srvlock, parlock, rpc, traditional, traditional-ro, netlock; and fisslock, which a
+    /// switch grants.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: LockName,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,

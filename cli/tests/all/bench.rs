@@ -178,6 +178,8 @@ fn locks_of_servers_pass_their_audit() {
         &["--lock", "srvlock", "--fabric", "sim", "--zipf", "0"],
         &["--lock", "parlock", "--fabric", "sim", "--profile", "cx5-100g"],
         &["--lock", "traditional", "--fabric", "sim"],
+        &["--lock", "netlock", "--patience-us", "200"],
+        &["--lock", "netlock", "--fabric", "sim"],
         #[cfg(feature = "tcp")]
         &["--lock", "srvlock", "--fabric", "tcp"],
     ];

@@ -5,7 +5,8 @@ use std::fmt;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 
 use super::client::Servers;
-use super::placement::{Placement, SharedTable};
+use super::hot::HotQueues;
+use super::placement::{Keeps, Placement, SharedQueues, SharedTable};
 use super::queue::Order;
 use super::table::LockTable;
 
@@ -23,6 +24,9 @@ pub enum Kept {
     Traditional,
     /// The same; readers pass a waiting writer ten times at most (DSLR §6.4).
     TraditionalRo,
+    /// A switch that has queues of hot locks, in front of [`Kept::SrvLock`] for all others
+    /// (FissLock §2.2, NetLock).
+    NetLock,
     /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
     /// [`Layout`] ([`crate::switched`]).
     FissLock,
@@ -30,8 +34,14 @@ pub enum Kept {
 
 impl Kept {
     /// All services of servers.
-    pub const ALL: [Self; 5] =
-        [Self::SrvLock, Self::ParLock, Self::Rpc, Self::Traditional, Self::TraditionalRo];
+    pub const ALL: [Self; 6] = [
+        Self::SrvLock,
+        Self::ParLock,
+        Self::Rpc,
+        Self::Traditional,
+        Self::TraditionalRo,
+        Self::NetLock,
+    ];
     /// Cores of a node that does nothing but keep locks (FissLock §7.1).
     pub const SERVER_CORES: u16 = 8;
     /// Number of readers that pass a writer (DSLR §6.4).
@@ -45,6 +55,7 @@ impl Kept {
             Self::Rpc => "rpc",
             Self::Traditional => "traditional",
             Self::TraditionalRo => "traditional-ro",
+            Self::NetLock => "netlock",
             Self::FissLock => "fisslock",
         }
     }
@@ -56,17 +67,24 @@ impl Kept {
 
     /// Whether a node of its own keeps the locks.
     pub const fn has_server(self) -> bool {
-        matches!(self, Self::SrvLock | Self::Rpc)
+        matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock)
     }
 
-    /// Whether a switch grants the locks.
+    /// Whether a switch grants locks: all, or hot ones.
     pub const fn has_switch(self) -> bool {
-        matches!(self, Self::FissLock)
+        matches!(self, Self::NetLock | Self::FissLock)
+    }
+
+    /// Whether the switch is told beforehand which locks are hot.
+    pub const fn has_hot_locks(self) -> bool {
+        matches!(self, Self::NetLock)
     }
 
     const fn order(self) -> Order {
         match self {
-            Self::SrvLock | Self::ParLock | Self::Traditional | Self::FissLock => Order::Arrival,
+            Self::SrvLock | Self::ParLock | Self::Traditional | Self::NetLock | Self::FissLock => {
+                Order::Arrival
+            }
             Self::Rpc => Order::NoQueue,
             Self::TraditionalRo => Order::ReadersPass(Self::PASSES),
         }
@@ -79,49 +97,70 @@ impl fmt::Display for Kept {
     }
 }
 
+/// Nodes that use locks, and those that may keep them.
+#[derive(Clone, Debug)]
+pub struct ServiceNodes {
+    /// Nodes of clients.
+    pub clients: Vec<NodeId>,
+    /// Lanes of clients of each of them.
+    pub lanes: u16,
+    /// The node for [`Kept::has_server`].
+    pub server: NodeId,
+    /// The node for [`Kept::has_switch`].
+    pub switch: NodeId,
+}
+
 /// The cores that keep the locks of a service, and what they have.
 #[derive(Clone, Debug)]
 pub struct Layout {
     kept: Kept,
-    placement: Placement,
-    /// One for each core, in their order.
-    tables: Vec<SharedTable>,
+    /// The cores that clients ask.
+    asked: Placement,
+    cores: Vec<(Endpoint, Keeps)>,
 }
 
 impl Layout {
-    /// The cores for clients on these nodes, of which each has so many lanes: the lane behind them
-    /// keeps locks, or those of `server` do.
+    /// The cores for clients on these nodes: the lane behind theirs keeps locks, or those of the
+    /// server do. `hot` locks have so many slots of the switch, if there is one.
     ///
     /// # Panics
     /// If there is no client, or no server keeps the locks.
-    pub fn new(kept: Kept, clients: &[NodeId], lanes: u16, server: NodeId) -> Self {
-        assert!(!kept.has_switch(), "no server keeps the locks of {}", kept.name());
+    pub fn new(kept: Kept, nodes: &ServiceNodes, hot: Vec<(u64, u32)>) -> Self {
+        assert!(kept != Kept::FissLock, "no server keeps the locks of {kept}");
         let placement = match kept.has_server() {
-            true => Placement::on_one(server, Kept::SERVER_CORES),
-            false => Placement::on_all(clients.iter().copied(), LaneId(lanes)),
+            true => Placement::on_one(nodes.server, Kept::SERVER_CORES),
+            false => Placement::on_all(nodes.clients.iter().copied(), LaneId(nodes.lanes)),
         };
-        let table = |_: &Endpoint| SharedTable::new(LockTable::new(kept.order()));
-        let tables = placement.cores().iter().map(table).collect();
-        Self { kept, placement, tables }
+        let switch = Endpoint { node: nodes.switch, lane: LaneId(0) };
+        let switch = kept.has_switch().then_some(switch);
+        let keeps = |at: &Endpoint| {
+            let table = SharedTable::new(LockTable::new(kept.order()));
+            (*at, Keeps::Table(table, switch))
+        };
+        let mut cores: Vec<_> = placement.cores().iter().map(keeps).collect();
+        let Some(switch) = switch else { return Self { kept, asked: placement, cores } };
+        let queues = SharedQueues::new(HotQueues::new(hot));
+        cores.push((switch, Keeps::Queues(queues, placement)));
+        Self { kept, asked: Placement::on_one(switch.node, 1), cores }
     }
 
-    /// The cores, and the locks of each.
-    pub fn cores(&self) -> impl Iterator<Item = (Endpoint, SharedTable)> {
-        self.placement.cores().iter().copied().zip(self.tables.iter().cloned())
+    /// The cores, and what each keeps.
+    pub fn cores(&self) -> impl Iterator<Item = (Endpoint, Keeps)> {
+        self.cores.iter().cloned()
     }
 
     /// What a lane of a node knows of the cores.
     pub fn servers(&self, node: NodeId) -> Servers {
-        let own = self.cores().find(|(at, _)| at.node == node && self.kept == Kept::ParLock);
-        Servers {
-            placement: self.placement.clone(),
-            own: own.map(|(_, table)| table),
-            retries: self.kept == Kept::Rpc,
-        }
+        let own = self.cores.iter().find(|(at, _)| at.node == node && self.kept == Kept::ParLock);
+        let own = own.and_then(|(_, keeps)| match keeps {
+            Keeps::Table(table, _) => Some(table.clone()),
+            Keeps::Queues(..) => None,
+        });
+        Servers { placement: self.asked.clone(), own, retries: self.kept == Kept::Rpc }
     }
 
     /// Number of locks that are held or waited for.
     pub fn used(&self) -> usize {
-        self.tables.iter().map(SharedTable::used).sum()
+        self.cores.iter().map(|(_, keeps)| keeps.used()).sum()
     }
 }

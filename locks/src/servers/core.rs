@@ -10,8 +10,9 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
+use super::hot::{Buffers, FromBuffer, FromSwitch};
 use super::name::{Answer, Asker, RequestName};
-use super::placement::SharedTable;
+use super::placement::Keeps;
 use super::wire;
 use crate::contract::Peers;
 use crate::word::Claimant;
@@ -21,31 +22,41 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// Service by which servers are asked.
 pub(super) const TO_SERVER: Service = Service(1);
+/// Service by which a switch and its servers tell one another of hot locks.
+const HOT: Service = Service(3);
 /// Service by which clients are answered.
 pub(super) const TO_CLIENT: Service = Service(2);
 
 /// Charges the core of a server for one message of a client, where time is virtual.
 pub type Toll = Box<dyn Fn()>;
 
-/// A core of a server. It serves until it is dropped.
+/// What a core sends.
+enum Sent {
+    Switch(FromSwitch),
+    Buffer(FromBuffer),
+}
+
+/// A core of a server, or a switch. It serves until it is dropped.
 pub struct ServerCore {
     core: Rc<Core>,
 }
 
 struct Core {
     rpc: Rpc,
-    table: SharedTable,
+    keeps: Keeps,
+    /// Requests that a switch has no room for.
+    buffers: RefCell<Buffers>,
     peers: Rc<dyn Peers>,
     toll: Option<Toll>,
     /// Lives that the table may know requests of, and that were not settled at the last look.
     lives: RefCell<Vec<Claimant>>,
-    /// Answers of one call, kept for their memory.
-    said: RefCell<Vec<(RequestName, Answer)>>,
+    /// What one call sends, kept for its memory.
+    sent: RefCell<Vec<Sent>>,
     is_over: Cell<bool>,
 }
 
 impl ServerCore {
-    /// Opens a lane of a server, and serves the locks of `table` there.
+    /// Opens a lane of a server or a switch, and serves there what it keeps.
     ///
     /// # Errors
     /// [`FabricError`] if the fabric refuses the lane.
@@ -53,7 +64,7 @@ impl ServerCore {
         executor: &mut Executor,
         fabric: &dyn Fabric,
         at: Endpoint,
-        table: SharedTable,
+        keeps: Keeps,
         peers: Rc<dyn Peers>,
         toll: Option<Toll>,
     ) -> Result<Self, FabricError> {
@@ -62,11 +73,12 @@ impl ServerCore {
         executor.add_driver(lane.driver());
         let core = Rc::new(Core {
             rpc: Rpc::new(lane),
-            table,
+            keeps,
+            buffers: RefCell::default(),
             peers,
             toll,
             lives: RefCell::default(),
-            said: RefCell::default(),
+            sent: RefCell::default(),
             is_over: Cell::new(false),
         });
         let listener = Rc::downgrade(&core);
@@ -75,6 +87,15 @@ impl ServerCore {
             Box::new(move |_, bytes| {
                 if let Some(core) = listener.upgrade() {
                     core.receive(bytes);
+                }
+            }),
+        );
+        let listener = Rc::downgrade(&core);
+        core.rpc.hear(
+            HOT,
+            Box::new(move |_, bytes| {
+                if let Some(core) = listener.upgrade() {
+                    core.hear(bytes);
                 }
             }),
         );
@@ -98,12 +119,47 @@ impl Core {
         if let Some(toll) = &self.toll {
             toll();
         }
-        let Some((attempt, ask)) = wire::decode_ask(bytes) else { return };
-        self.meet(attempt.asker.life());
-        let mut said = self.said.take();
-        self.table.lock().ask(attempt, ask, |to, answer| said.push((to, answer)));
-        self.answer(&mut said);
-        self.said.replace(said);
+        let Some((name, ask)) = wire::decode_ask(bytes) else { return };
+        self.meet(name.asker.life());
+        let mut sent = self.sent.take();
+        match &self.keeps {
+            Keeps::Table(table, _) => {
+                table.lock().ask(name, ask, |to, answer| sent.push(answered(to, answer)));
+            }
+            Keeps::Queues(queues, _) => {
+                queues.lock().ask(name, ask, |said| sent.push(Sent::Switch(said)));
+            }
+        }
+        self.send(&mut sent);
+        self.sent.replace(sent);
+    }
+
+    /// Takes in what the switch or a server says of a hot lock.
+    fn hear(&self, bytes: &[u8]) {
+        let mut sent = Vec::new();
+        match &self.keeps {
+            Keeps::Table(..) => {
+                if let Some(toll) = &self.toll {
+                    toll();
+                }
+                let send = |said| sent.push(Sent::Buffer(said));
+                match wire::decode_from_switch(bytes) {
+                    Some(FromSwitch::Buffer(name, ask, room)) => {
+                        self.buffers.borrow_mut().buffer(name, ask, room, send);
+                    }
+                    Some(FromSwitch::Room(lock, room)) => {
+                        self.buffers.borrow_mut().push(lock, room, send);
+                    }
+                    Some(FromSwitch::Answer(..) | FromSwitch::Forward(..)) | None => {}
+                }
+            }
+            Keeps::Queues(queues, _) => {
+                if let Some(said) = wire::decode_from_buffer(bytes) {
+                    queues.lock().hear(said, |said| sent.push(Sent::Switch(said)));
+                }
+            }
+        }
+        self.send(&mut sent);
     }
 
     /// Notes a life of a node. What comes late of one that is settled counts as of an expelled one.
@@ -118,16 +174,55 @@ impl Core {
     }
 
     fn expel(&self, life: Claimant) {
-        let mut said = Vec::new();
-        self.table.lock().expel(life, |to, answer| said.push((to, answer)));
-        self.answer(&mut said);
+        let mut sent = Vec::new();
+        match &self.keeps {
+            Keeps::Table(table, _) => {
+                table.lock().expel(life, |to, answer| sent.push(answered(to, answer)));
+            }
+            Keeps::Queues(queues, _) => {
+                queues.lock().expel(life, |said| sent.push(Sent::Switch(said)));
+            }
+        }
+        self.send(&mut sent);
     }
 
-    fn answer(&self, said: &mut Vec<(RequestName, Answer)>) {
-        for (to, answer) in said.drain(..) {
-            tell(&self.rpc, &*self.peers, to, answer);
+    fn send(&self, sent: &mut Vec<Sent>) {
+        for sent in sent.drain(..) {
+            match sent {
+                Sent::Switch(FromSwitch::Answer(to, answer)) => {
+                    tell(&self.rpc, &*self.peers, to, answer);
+                }
+                Sent::Switch(said) => self.send_to_server(said),
+                Sent::Buffer(said) => {
+                    if let Keeps::Table(_, Some(switch)) = &self.keeps {
+                        // All messages are short enough, here and below.
+                        let _ = self.rpc.tell(*switch, HOT, &wire::encode_from_buffer(said));
+                    }
+                }
+            }
         }
     }
+
+    /// Sends what a switch has for the server of a lock.
+    fn send_to_server(&self, said: FromSwitch) {
+        let Keeps::Queues(_, servers) = &self.keeps else { return };
+        let lock = match said {
+            FromSwitch::Answer(name, _)
+            | FromSwitch::Forward(name, _)
+            | FromSwitch::Buffer(name, ..) => name.lock,
+            FromSwitch::Room(lock, _) => lock,
+        };
+        let server = servers.core_of(lock);
+        if let FromSwitch::Forward(name, ask) = said {
+            let _ = self.rpc.tell(server, TO_SERVER, &wire::encode_ask(name, ask));
+        } else if let Some(bytes) = wire::encode_from_switch(said) {
+            let _ = self.rpc.tell(server, HOT, &bytes);
+        }
+    }
+}
+
+const fn answered(to: RequestName, answer: Answer) -> Sent {
+    Sent::Switch(FromSwitch::Answer(to, answer))
 }
 
 /// Sends an answer to the lane that it is for.

@@ -19,16 +19,18 @@
 mod choice;
 mod client;
 mod core;
+mod hot;
 mod name;
 mod placement;
 mod queue;
 mod table;
 mod wire;
 
-pub use choice::{Kept, Layout};
+pub use choice::{Kept, Layout, ServiceNodes};
 pub use client::{ServerClient, ServerHeld, Servers};
 pub use core::{ServerCore, Toll};
+pub use hot::{Buffers, Demand, FromBuffer, FromSwitch, HotQueues, SWITCH_SLOTS, allot};
 pub use name::{Answer, Ask, Asker, RequestName};
-pub use placement::{Placement, SharedTable};
+pub use placement::{Keeps, Placement, SharedQueues, SharedTable};
 pub use queue::Order;
 pub use table::LockTable;

@@ -120,6 +120,11 @@ impl LockTable {
         }
     }
 
+    /// Notes that a new request was refused.
+    pub(super) fn refuse(&mut self, name: RequestName) {
+        self.note(name, LastState::Refused);
+    }
+
     /// Frees what a node holds and ends what it waits for, in this life and earlier ones. The node
     /// can reach the memory no more, and what it has left behind was dealt with.
     pub fn expel(&mut self, life: Claimant, mut answer: impl FnMut(RequestName, Answer)) {

@@ -1,6 +1,7 @@
 //! Messages between clients and servers: what is said (a byte), asker, number and lock (8 bytes
 //! each, little-endian).
 
+use super::hot::{FromBuffer, FromSwitch};
 use super::name::{Answer, Ask, Asker, RequestName};
 use crate::word::Mode;
 
@@ -45,6 +46,51 @@ pub(super) fn decode_answer(bytes: &[u8]) -> Option<(RequestName, Answer)> {
     Some((attempt, *ANSWERS.get(usize::from(code))?))
 }
 
+/// What a switch sends to a server about a hot lock; nothing of what it sends to clients, or
+/// forwards as it is.
+pub(super) fn encode_from_switch(said: FromSwitch) -> Option<Vec<u8>> {
+    match said {
+        FromSwitch::Answer(..) | FromSwitch::Forward(..) => None,
+        FromSwitch::Buffer(name, ask, room) => {
+            Some([&encode_ask(name, ask)[..], &room.to_le_bytes()].concat())
+        }
+        FromSwitch::Room(lock, room) => {
+            Some([&lock.to_le_bytes()[..], &room.to_le_bytes()].concat())
+        }
+    }
+}
+
+/// The same as it was received; `None` for other bytes.
+pub(super) fn decode_from_switch(bytes: &[u8]) -> Option<FromSwitch> {
+    let (first, room) = bytes.split_last_chunk::<4>()?;
+    let room = u32::from_le_bytes(*room);
+    if let Ok(lock) = first.try_into() {
+        return Some(FromSwitch::Room(u64::from_le_bytes(lock), room));
+    }
+    let (name, ask) = decode_ask(first)?;
+    Some(FromSwitch::Buffer(name, ask, room))
+}
+
+/// What a server sends to a switch.
+pub(super) fn encode_from_buffer(said: FromBuffer) -> Vec<u8> {
+    match said {
+        FromBuffer::Push(name, ask) => encode_ask(name, ask).to_vec(),
+        FromBuffer::End(lock, is_empty) => {
+            [&lock.to_le_bytes()[..], &[u8::from(is_empty)]].concat()
+        }
+    }
+}
+
+/// The same as it was received; `None` for other bytes.
+pub(super) fn decode_from_buffer(bytes: &[u8]) -> Option<FromBuffer> {
+    if let Some((name, ask)) = decode_ask(bytes) {
+        return Some(FromBuffer::Push(name, ask));
+    }
+    let (lock, is_empty) = bytes.split_first_chunk::<8>()?;
+    let &[is_empty @ (0 | 1)] = is_empty else { return None };
+    Some(FromBuffer::End(u64::from_le_bytes(*lock), is_empty == 1))
+}
+
 fn code<T: PartialEq>(all: &[T], one: &T) -> u8 {
     let index = all.iter().position(|other| other == one);
     index.expect("all are in the table") as u8
@@ -84,6 +130,26 @@ mod tests {
         for answer in ANSWERS {
             assert_eq!(decode_answer(&encode_answer(attempt, answer)), Some((attempt, answer)));
         }
+    }
+
+    #[test]
+    fn switch_and_server_understand_each_other() {
+        let asker = Asker::new(Claimant::new(9, 2), 1, 3);
+        let name = RequestName { asker, number: 5, lock: 77 };
+        for said in [FromSwitch::Buffer(name, ASKS[2], 4), FromSwitch::Room(77, 1 << 20)] {
+            let bytes = encode_from_switch(said).expect("it is for the server");
+            assert_eq!(decode_from_switch(&bytes), Some(said));
+            assert_eq!(decode_from_switch(&bytes[1..]), None);
+            assert_eq!(decode_from_buffer(&bytes), None);
+        }
+        let ends = [true, false].map(|is_empty| FromBuffer::End(77, is_empty));
+        for said in [FromBuffer::Push(name, ASKS[6]), ends[0], ends[1]] {
+            let bytes = encode_from_buffer(said);
+            assert_eq!(decode_from_buffer(&bytes), Some(said));
+            assert_eq!(decode_from_buffer(&bytes[1..]), None);
+            assert_eq!(decode_from_switch(&bytes), None);
+        }
+        assert_eq!(encode_from_switch(FromSwitch::Answer(name, Answer::Left)), None);
     }
 
     #[test]

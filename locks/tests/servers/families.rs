@@ -56,7 +56,11 @@ fn readers_share() {
         let hold = Duration::from_micros(50);
         let load = Load { locks: 1, shared: 1.0, hold, rounds: 10, ..LOAD };
         let outcome = passes(kept, Ground::Sim(1), load);
-        assert!(outcome.together > 3, "{kept}: {} together", outcome.together);
+        match kept {
+            // As many as the lock has slots in the switch.
+            Kept::NetLock => assert_eq!(outcome.together, 3),
+            _ => assert!(outcome.together > 3, "{kept}: {} together", outcome.together),
+        }
     }
 }
 

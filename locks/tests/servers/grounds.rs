@@ -19,7 +19,7 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
 use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_fabric::transport::Fabric;
-use lotus_locks::servers::{Kept, Layout, ServerClient, ServerCore};
+use lotus_locks::servers::{Kept, Layout, ServerClient, ServerCore, ServiceNodes};
 use lotus_locks::trial::Referee;
 use lotus_locks::{Counts, Locker, Member, Mode, NotHeld, Roster, Wait};
 use rand::Rng;
@@ -27,7 +27,10 @@ use rand::Rng;
 const MEMORY: NodeId = NodeId(0);
 const SERVER: NodeId = NodeId(1);
 const CLIENTS: [NodeId; 3] = [NodeId(2), NodeId(3), NodeId(4)];
-const NODES: u16 = 5;
+const SWITCH: NodeId = NodeId(5);
+const NODES: u16 = 6;
+/// Hot locks, and their slots in a switch: fewer than clients.
+const HOT: [(u64, u32); 2] = [(0, 3), (2, 4)];
 const LANES: u16 = 2;
 const REGION: RegionId = RegionId(0);
 
@@ -106,7 +109,8 @@ fn lossy() -> Rates {
 
 pub fn simulated(seed: u64, rates: Rates) -> SimMachines {
     let profile = Profile::named("tofino-cx5").expect("built in");
-    let config = Config { rates, ..Config::new(seed, NODES, profile) };
+    let switches = vec![SWITCH];
+    let config = Config { rates, switches, ..Config::new(seed, NODES, profile) };
     SimMachines::new(World::new(config).expect("a valid world"))
 }
 
@@ -122,7 +126,9 @@ impl Service {
     pub fn new<M: Machines>(machines: &M, kept: Kept, load: Load) -> Arc<Self> {
         let bytes = (load.locks * 16).next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).expect("there is memory");
-        let layout = Layout::new(kept, &CLIENTS, LANES, SERVER);
+        let (clients, lanes) = (CLIENTS.to_vec(), LANES);
+        let nodes = ServiceNodes { clients, lanes, server: SERVER, switch: SWITCH };
+        let layout = Layout::new(kept, &nodes, HOT.to_vec());
         let referee = Arc::new(Referee::new(load.locks));
         Arc::new(Self { layout, roster: Roster::default(), referee, load })
     }

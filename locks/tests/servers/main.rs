@@ -3,6 +3,7 @@
 
 mod families;
 mod grounds;
+mod hot;
 mod model;
 mod single;
 mod table;
