@@ -16,16 +16,18 @@
 //! value. Shared state is read-only during a run except for queues and a stop flag ([`harness`]).
 //!
 //! # Rooms
-//! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `locks`, load
-//! on a lock system alone; `two_phase`, transactions of a trace under one; `lanes`, the clients of
-//! all three; `drive`; `traces`, transactions as the locks that they take; `engines` and
-//! `workloads`, side by side; `judge`; `contract`. Each imports only from those below it.
+//! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `bank`, a bank
+//! under one; `locks`, load on a lock system alone; `two_phase`, transactions of a trace under one;
+//! `lanes`, the clients of all four; `drive`; `traces`, transactions as the locks that they take;
+//! `engines` and `workloads`, side by side; `judge`; `contract`. Each imports only from those below
+//! it.
 
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 mod end_to_end;
 
+pub mod bank;
 mod contract;
 mod drive;
 mod engines;

@@ -68,6 +68,7 @@ pub fn main() -> ExitCode {
             BenchTask::Objects(args) => bench::objects::run(args),
             BenchTask::Tree(args) => bench::tree::run(args),
             BenchTask::LockTrace(args) => bench::lock_trace::run(args),
+            BenchTask::Bank(args) => bench::bank::run(args),
         }
         .map_err(|error| error.to_string()),
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),

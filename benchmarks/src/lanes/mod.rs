@@ -76,7 +76,7 @@ impl Clients {
         self.cns + 2 + self.switch().is_some() as u16
     }
 
-    /// The node that is a switch, if there is one.
+    /// The switch, if the locks have one; on simulated fabrics it has to be declared as such.
     pub const fn switch(&self) -> Option<NodeId> {
         match self.kept {
             Some(kept) if kept.has_switch() => Some(NodeId(self.cns + 2)),

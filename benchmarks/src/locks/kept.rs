@@ -36,7 +36,7 @@ use crate::workloads::zipf::KeyChooser;
 const TRACED: f64 = 62_500.0;
 
 /// A lock service that can be run on machines.
-trait Service: Send + Sync + 'static {
+pub(super) trait Service: Send + Sync + 'static {
     /// A lane's use of its locks.
     type Locker: Locker;
 
@@ -55,7 +55,7 @@ trait Service: Send + Sync + 'static {
     fn used(&self) -> usize;
 }
 
-/// Runs the load on a service.
+/// Runs the load on a service of servers.
 pub(super) fn run<M: Machines>(
     machines: &M,
     load: &LockLoad,
@@ -89,7 +89,8 @@ fn hot(load: &LockLoad) -> Vec<(u64, u32)> {
     allot(popular.map(demand).collect(), SWITCH_SLOTS)
 }
 
-fn run_service<M: Machines, S: Service>(
+/// Runs the load on a service.
+pub(super) fn run_service<M: Machines, S: Service>(
     machines: &M,
     load: &LockLoad,
     progress: &Arc<Progress>,

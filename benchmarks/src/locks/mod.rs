@@ -8,13 +8,15 @@
 //! A reader finds that number, and nothing else, in all of what it reads. In the end every lock is
 //! free.
 //!
-//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `operation`: what
-//! is tallied of both; `ledger`: what is noted in this process.
+//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `switched`: the
+//! service of a switch; `operation`: what is tallied of all; `ledger`: what is noted in this
+//! process.
 
 mod kept;
 mod lane;
 mod ledger;
 mod operation;
+mod switched;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
+use lotus_locks::fisslock::capacity::{Fallback, Placement};
 use lotus_locks::servers::Kept;
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem, Recovery};
@@ -133,6 +136,10 @@ impl LockLoad {
         }
         if self.habits.long_reads.terms > 1 {
             return Err(format!("{kept} has no leases, so requests ask for no terms"));
+        }
+        if kept == Kept::FissLock {
+            let room = Placement::new(usize::from(self.clients.cns), self.count, Fallback::None);
+            room.map_err(|error| error.to_string())?;
         }
         if self.loses.is_some() && !kept.has_server() {
             return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
@@ -303,6 +310,7 @@ pub fn run<M: Machines>(
     progress: &Arc<Progress>,
 ) -> Result<LockOutcome, DeployError> {
     match load.clients.kept {
+        Some(Kept::FissLock) => switched::run(machines, load, progress),
         Some(kept) => kept::run(machines, load, progress, kept),
         None => load.clients.choice.visit(Visit { machines, load, progress }),
     }

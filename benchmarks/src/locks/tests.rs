@@ -227,6 +227,22 @@ fn locks_that_servers_keep_pass_the_same_audit() {
     }
 }
 
+#[test]
+fn locks_that_a_switch_grants_pass_the_same_audit() {
+    for section in [0, 2] {
+        let load = LockLoad { section, ..by(within(0.0, 0.002), short()) };
+        let LockOutcome { tally, used, findings, .. } = kept(Kept::FissLock, Duration::ZERO, load);
+        assert_eq!(findings, Some(vec![]));
+        assert!(tally.operations > 100, "{tally:?}");
+        assert_eq!(used.verbs.reads + used.verbs.writes > 0, section > 0);
+        assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0);
+        assert_eq!(used.counts.retries, 0, "no request is refused");
+    }
+    let many = Clients { kept: Some(Kept::FissLock), cns: 256, ..short().clients };
+    let refused = by(many, short()).check().expect_err("too many machines");
+    assert_eq!(refused, "a FissLock switch serves 1 to 255 machines, not 256");
+}
+
 /// A server that needs longer for a request grants fewer: at most one in that time on each core.
 #[test]
 fn a_request_takes_the_time_of_a_servers_core() {

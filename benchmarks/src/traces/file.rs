@@ -28,7 +28,7 @@ pub enum TraceError {
     Line {
         /// Its number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// There is nothing to run.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::workloads::tpcc::{DISTRICTS, MAX_LINES, Scale};
 
-/// What a lock of a TPC-C trace protects.
+/// Data that a lock of a TPC-C trace protects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grain {
     /// Parts of tables: 121 locks for each warehouse (FissLock §7.1, its public code).

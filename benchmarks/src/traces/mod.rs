@@ -28,7 +28,7 @@ pub const MAX_LOCKS: u64 = 1 << 27;
 pub struct Want {
     /// Its number.
     pub lock: u64,
-    /// What it is wanted for.
+    /// Its mode.
     pub mode: Mode,
 }
 
@@ -81,7 +81,7 @@ impl Transaction {
     }
 }
 
-/// The node whose client wants a transaction.
+/// The node of a client that wants a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// Its number, from 0.

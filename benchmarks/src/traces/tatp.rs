@@ -33,7 +33,7 @@ impl TatpTrace {
     /// The published number of forwardings that share a lock, on average (public code of FissLock).
     pub const FORWARDINGS_A_LOCK: u64 = 5;
 
-    /// A registry of so many subscribers, whose forwardings have four locks for each `factor` of
+    /// A registry of so many subscribers; forwardings have four locks for each `factor` of
     /// them.
     ///
     /// # Panics

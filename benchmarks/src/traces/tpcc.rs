@@ -17,9 +17,6 @@ use crate::workloads::tpcc::{
     DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish,
 };
 
-/// Latest orders of a district whose lines STOCK LEVEL reads (clause 2.8.1).
-const LATEST: u64 = 20;
-
 /// TPC-C as locks.
 #[derive(Clone, Debug)]
 pub struct TpccTrace {
@@ -135,22 +132,17 @@ impl TpccTrace {
         wants
     }
 
+    /// Reads a district; with parts, one of the lines and one of the stock as well. Lines and stock
+    /// may be read without locks that last (clause 3.4), and are by rows.
     fn stock_level(&self, district: u32, rng: &mut SmallRng) -> Vec<Want> {
         let (warehouse, layout) = (Scale::warehouse_of(district), &self.layout);
-        let first = self.random_order(rng, Some(district));
-        let latest = match self.grain {
-            Grain::Parts => 1,
-            Grain::Rows { .. } => LATEST.min(self.scale.customers.into()),
-        };
-        let mut wants = vec![Want::read(self.lock(warehouse, &layout.districts, district.into()))];
-        for order in 0..latest {
-            for line in self.lines(warehouse, first + order, rng) {
-                let item = rng.random_range(0..self.scale.items);
-                wants.push(Want::read(line));
-                wants.push(Want::read(self.lock(warehouse, &layout.stock, item.into())));
-            }
+        let mut wants = vec![self.lock(warehouse, &layout.districts, district.into())];
+        if self.grain == Grain::Parts {
+            wants.extend(self.lines(warehouse, 0, rng));
+            let item = rng.random_range(0..self.scale.items);
+            wants.push(self.lock(warehouse, &layout.stock, item.into()));
         }
-        wants
+        wants.into_iter().map(Want::read).collect()
     }
 
     fn warehouse(&self, warehouse: u32) -> u64 {

@@ -1,10 +1,10 @@
-//! Who holds which lock, noted in words of this process.
+//! Holders of locks, noted in words of this process.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use lotus_locks::Mode;
 
-/// What a writer counts; readers count one each.
+/// Weight of a writer; that of a reader is one.
 const WRITER: u32 = 1 << 16;
 
 /// Holders of all locks.
@@ -45,7 +45,7 @@ impl Holders {
         self.held[lock as usize].fetch_sub(Self::weight(mode), Ordering::AcqRel);
     }
 
-    /// What is wrong when nothing runs, in sentences.
+    /// Findings when nothing runs, in sentences.
     pub(crate) fn findings(&self) -> Vec<String> {
         let clashes = self.clashes.load(Ordering::Relaxed);
         let kept = self.held.iter().filter(|held| held.load(Ordering::Acquire) != 0).count();

@@ -1,4 +1,4 @@
-//! What each lane of a trace does: its clients, and the audit.
+//! Clients that run a trace, on each lane.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,20 +7,13 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_locks::local::Access;
-use lotus_locks::{LockSystem as _, NotHeld, Words};
+use lotus_locks::{NotHeld, Words};
 use rand::Rng;
 
-use super::strict::{Failed, Phases};
+use super::strict::{Failed, PAUSES, Phases};
 use super::{Shared, TraceTally};
-use crate::lanes::{Findings, Load, Mark, Seat, Work, nanos};
+use crate::lanes::{Load, Mark, Seat, Work, nanos};
 use crate::traces::{Origin, Transaction};
-
-/// Locks that the audit reads in one batch.
-const AUDITED: u64 = 256;
-
-/// An attempt that has failed is followed by a pause of up to this part of the patience: those who
-/// have waited for one another, and given up together, do not do so again.
-const PAUSES: u64 = 10;
 
 /// A lane.
 pub(super) struct Transacting<A: Access> {
@@ -79,7 +72,7 @@ impl<A: Access> Work for Transacting<A> {
 }
 
 impl<A: Access> Transacting<A> {
-    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>) -> Self {
+    fn new(seat: Seat<A>, shared: Arc<Shared>) -> Self {
         let locks = Words::over(seat.client().clone(), Arc::clone(&shared.spaces));
         Self { seat, shared, locks, begun: Cell::new(0), executed: Cell::new(Nanos(0)) }
     }
@@ -154,29 +147,5 @@ impl<A: Access> Transacting<A> {
         let ends = begins.after(load.execution);
         self.executed.set(ends);
         executor.sleep_until(ends).await;
-    }
-
-    /// Looks at every lock; returns what is wrong, or a sentence if they cannot be read.
-    pub(super) async fn audit(self) -> Result<Vec<String>, String> {
-        let (system, mut findings) = (self.seat.client().client().system(), Findings::default());
-        for space in &*self.shared.spaces {
-            for first in (0..space.count()).step_by(AUDITED as usize) {
-                let mut batch = self.seat.lane().batch();
-                let locks = first..space.count().min(first + AUDITED);
-                let read = |lock| (lock, batch.read(space.object(lock), 16));
-                let buffers: Vec<_> = locks.map(read).collect();
-                let done = batch.post().await;
-                let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
-                for (lock, words) in buffers {
-                    let [head, claim] = *done.words(words) else { unreachable!("two words") };
-                    if !system.is_unused([head, claim]) {
-                        let node = space.object(lock).node();
-                        let place = format!("lock {lock} of node {}", node.0);
-                        findings.add(|| format!("{place} is not free: {head:#x}, {claim:#x}"));
-                    }
-                }
-            }
-        }
-        Ok(findings.told())
     }
 }

@@ -6,11 +6,13 @@
 //! §4.4). The locks are any [`Locker`](lotus_locks::Locker)'s.
 //!
 //! # The audit
-//! Every client notes in a word of this process that it holds a lock, so that two holders who must
-//! not meet there. In the end nobody is noted, and every lock is free.
+//! Every client notes in a word of this process that it holds a lock, so that two holders
+//! that exclude each other meet there. In the end no holder is noted, and every lock is free.
 //!
-//! `strict`: the two phases, of any locks; `holders`: what is noted; `lane`: what each lane does.
+//! `strict`: the two phases, of any locks; `holders`: what is noted; `lane`: what each lane does;
+//! `audit`: the locks in the end. `bank` has the same phases for another purpose.
 
+pub(crate) mod audit;
 mod holders;
 mod lane;
 mod strict;
@@ -32,8 +34,8 @@ use crate::lanes::{
     self, Clients, Latencies, MEMORY, REGION, Run, Used, latencies, offset_of_data, refused,
 };
 use crate::traces::{MAX_LOCKS, Trace};
-use holders::Holders;
-use lane::Transacting;
+pub(crate) use holders::Holders;
+pub(crate) use strict::{Failed, PAUSES, Phases};
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -86,7 +88,7 @@ impl TraceLoad {
     }
 }
 
-/// What one lane, or all of them, have done in the time that counts.
+/// Counts of one lane, or of all, in the time that counts.
 #[derive(Clone, Debug)]
 pub struct TraceTally {
     /// Transactions that have ended.
@@ -151,11 +153,11 @@ impl AddAssign for TraceTally {
 /// Results of a run.
 #[derive(Debug, Default)]
 pub struct TraceOutcome {
-    /// What all lanes have done.
+    /// Counts of all lanes.
     pub tally: TraceTally,
-    /// What they have used in the time that counts.
+    /// Verbs, messages and locks used in the time that counts.
     pub used: Used,
-    /// What the audit has found, if there was one; empty if all is well.
+    /// Findings of the audit, if there was one; empty if all is well.
     pub findings: Option<Vec<String>>,
     /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
     pub utilisation: Option<Report>,
@@ -185,10 +187,10 @@ impl<M: Machines> Visitor for Visit<'_, M> {
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
         let Self { machines, load, progress } = self;
-        let object = offset_of_data(&make());
-        let spaces = spaces(load, object, object.next_multiple_of(S::ALIGNMENT))?;
+        let memory_nodes: Vec<_> = load.memory_nodes().collect();
+        let spaces = spaces_of(&make(), load.trace.locks(), &memory_nodes)?;
         let clocks = lanes::register(machines, spaces[0].bytes())?;
-        for (node, space) in load.memory_nodes().zip(&*spaces).skip(1) {
+        for (node, space) in memory_nodes.into_iter().zip(&*spaces).skip(1) {
             let bytes = space.bytes().next_multiple_of(4096);
             machines.fabric().register(node, REGION, bytes, Rights::ALL).map_err(refused)?;
         }
@@ -197,7 +199,7 @@ impl<M: Machines> Visitor for Visit<'_, M> {
         let shared = Arc::new(Shared { load: load.clone(), spaces, holders });
         let done = run.run(machines, &shared, None)?;
         let findings = match load.audit {
-            true => Some(audit(machines, &run, &shared)?),
+            true => Some(judge(machines, &run, &shared)?),
             false => None,
         };
         let lanes::Done { tally, used, utilisation, .. } = done;
@@ -205,27 +207,33 @@ impl<M: Machines> Visitor for Visit<'_, M> {
     }
 }
 
-/// Parts of the locks' numbers, one for each memory node.
-fn spaces(load: &TraceLoad, object: u64, stride: u64) -> Result<Arc<[LockSpace]>, DeployError> {
-    let each = load.trace.locks().div_ceil(load.mns.into());
+/// Parts of the numbers of so many locks, one for each memory node.
+pub(crate) fn spaces_of<S: LockSystem>(
+    system: &S,
+    locks: u64,
+    memory_nodes: &[NodeId],
+) -> Result<Arc<[LockSpace]>, DeployError> {
+    let object = offset_of_data(system);
+    let stride = object.next_multiple_of(S::ALIGNMENT);
+    let each = locks.div_ceil(memory_nodes.len() as u64);
     let space = |node| LockSpace::new(RemoteAddr::new(node, REGION, 0), object, stride, each);
-    load.memory_nodes().map(|node| space(node).map_err(refused)).collect()
+    memory_nodes.iter().map(|node| space(*node).map_err(refused)).collect()
 }
 
 /// Looks at every lock when nothing runs.
-fn audit<M: Machines, S: LockSystem>(
+fn judge<M: Machines, S: LockSystem>(
     machines: &M,
     run: &Arc<Run<S>>,
     shared: &Arc<Shared>,
 ) -> Result<Vec<String>, DeployError> {
-    let noted = Arc::clone(shared);
-    let look = async move |seat| Transacting::new(seat, noted).audit().await;
+    let spaces = Arc::clone(&shared.spaces);
+    let look = async move |seat| audit::not_free(&seat, &spaces).await;
     let mut found = run.audit(machines, look)?;
     found.extend(shared.holders.as_ref().into_iter().flat_map(Holders::findings));
     Ok(found)
 }
 
-/// What all lanes share.
+/// State shared by all lanes.
 struct Shared {
     load: TraceLoad,
     spaces: Arc<[LockSpace]>,

@@ -9,7 +9,11 @@ use super::holders::Holders;
 use crate::lanes::nanos;
 use crate::traces::Want;
 
-/// Why a transaction does not have its locks. It holds none.
+/// An attempt that has failed is followed by a pause of up to this part of the patience: clients
+/// that have waited for one another, and given up together, do not do so again.
+pub(crate) const PAUSES: u64 = 10;
+
+/// Reason for which a transaction does not have its locks. It holds none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
     /// An acquisition was given up, or met a reset. The transaction may begin again.
@@ -36,7 +40,7 @@ pub(crate) struct Held<L: Locker> {
 pub(crate) struct Phases<'a, L> {
     pub(crate) locker: &'a L,
     pub(crate) executor: &'a Handle,
-    /// Where holders are noted, if they are.
+    /// Place to note holders, if they are noted.
     pub(crate) holders: Option<&'a Holders>,
     /// Time after which an acquisition is given up.
     pub(crate) patience: Duration,

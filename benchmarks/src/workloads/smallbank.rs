@@ -50,7 +50,7 @@ const TABLES: [&str; 2] = ["savings", "checking"];
 
 /// The transaction types, in the order of [`MIX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum SmallBankProfile {
+pub(crate) enum SmallBankProfile {
     Amalgamate,
     Balance,
     DepositChecking,
@@ -100,11 +100,11 @@ pub struct SmallBank {
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SmallBankRequest {
-    kind: SmallBankProfile,
-    customer: u64,
+    pub(crate) kind: SmallBankProfile,
+    pub(crate) customer: u64,
     /// Another customer; used by Amalgamate and SendPayment only.
-    other: u64,
-    amount: i64,
+    pub(crate) other: u64,
+    pub(crate) amount: i64,
 }
 
 impl SmallBank {

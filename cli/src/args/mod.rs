@@ -3,6 +3,7 @@
 //! A flag that is wrong by itself is refused by clap through the parsers below; flags that are
 //! wrong only together are refused by [`CommonArgs::check`].
 
+mod bank;
 #[cfg(feature = "tcp")]
 mod cluster;
 pub mod common;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use bank::BankArgs;
 #[cfg(all(feature = "tcp", feature = "fault-points"))]
 pub use cluster::ClusterMatrixArgs;
 #[cfg(feature = "tcp")]
@@ -368,6 +370,8 @@ pub enum BenchTask {
     Tree(TreeArgs),
     /// Transactions of TATP, TPC-C or a file, as the locks that they take, under two-phase locking.
     LockTrace(LockTraceArgs),
+    /// A bank whose balances are at a server, under the locks of its accounts.
+    Bank(BankArgs),
 }
 
 /// A benchmark of transactions.

@@ -86,7 +86,9 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
                 Ok(load.run(&machines, progress)?)
             });
         }
-        Fabric::Sim => load.run(&simulated(args, load.clients(), load.schedule())?, progress),
+        Fabric::Sim => {
+            load.run(&simulated(args, load.clients(), nodes, load.schedule())?, progress)
+        }
         #[cfg(feature = "tcp")]
         Fabric::Tcp => load.run(&deploy::tcp_machines(nodes, args.seed)?, progress),
         other => Err(DeployError::Refused(crate::args::common::lacks(other))),
@@ -150,6 +152,7 @@ pub(super) fn request(args: &LockRunArgs, kept: Option<Kept>) -> Result<Duration
 fn simulated(
     args: &LockRunArgs,
     clients: &Clients,
+    nodes: u16,
     schedule: Vec<Scheduled>,
 ) -> Result<SimMachines, DeployError> {
     let mut profile = profile(args, clients.kept)?;
@@ -158,7 +161,7 @@ fn simulated(
     }
     let interleaving = Interleaving::PerBatch;
     let switches = clients.switch().into_iter().collect();
-    let config = Config::new(args.seed, clients.nodes(), profile);
+    let config = Config::new(args.seed, nodes, profile);
     let config = Config { interleaving, schedule, switches, ..config };
     let world = World::new(config).map_err(|error| deploy::refused(&error))?;
     Ok(SimMachines::new(world))
@@ -232,7 +235,8 @@ pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), Stri
     ];
     match changed.iter().find(|(_, is_changed)| *is_changed) {
         Some((flag, _)) => {
-            Err(format!("{flag} is of locks of memory nodes; servers keep those of {kept}"))
+            let keep = if kept == Kept::FissLock { "a switch grants" } else { "servers keep" };
+            Err(format!("{flag} is of locks of memory nodes; {keep} those of {kept}"))
         }
         None => Ok(()),
     }

@@ -83,8 +83,7 @@ pub fn measure(args: &LockTraceArgs) -> Result<(TraceLoad, TraceOutcome), Failur
 /// The load that the flags name.
 fn checked(args: &LockTraceArgs) -> Result<TraceLoad, Failure> {
     let checked = load(args).and_then(|load| {
-        let kind = in_words(&args.system, "traces")?;
-        check_fabric(&args.run, "traces", kind)?;
+        check_fabric(&args.run, "traces", in_words(&args.system, "traces")?)?;
         load.check()?;
         match args.run.lose_ms {
             None => Ok(load),
@@ -150,7 +149,7 @@ fn text(args: &LockTraceArgs, load: &TraceLoad, outcome: &TraceOutcome) -> Strin
     let kinds = load.trace.kinds();
     for (kind, latencies) in kinds.iter().zip(&tally.of_kind_ns) {
         if !latencies.is_empty() {
-            text.line(&format!("  {kind}"), quantiles(latencies));
+            text.line(kind, quantiles(latencies));
         }
     }
     text.used(&load.clients, &outcome.used, tally.transactions);

@@ -1,17 +1,17 @@
 //! Experiments with lock systems, without transactions, each a file in `cli/figures/locks`.
 //!
-//! An experiment sweeps one flag of `lotus bench locks`, `tree` or `lock-trace`, for some series,
-//! on the simulated testbed of its paper. What is published is values of its measures, multiples of
-//! one point over another, or only an order, which the file's remarks tell. They also say what
-//! bounds the points that differ: each names its busiest resource.
+//! An experiment sweeps one flag of `lotus bench locks`, `tree`, `lock-trace` or `bank`, for some
+//! series, on the simulated testbed of its paper. What is published is values of its measures,
+//! multiples of one point over another, or only an order, which the file's remarks tell. They also
+//! say what bounds the points that differ: each names its busiest resource.
 //!
-//! `measures`: the quantities.
+//! `measures`: the quantities; `lines`: command lines of points.
 
+mod lines;
 mod measures;
 
 use std::collections::BTreeMap;
 
-use clap::Parser;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,9 +21,9 @@ use super::grid::Grid;
 use super::judge::{Band, Judged, WITHIN, off, yes_no};
 use super::plot::{Line, Plot};
 use super::transactions::of_toml;
-use crate::args::{LockRunArgs, LockTraceArgs, LocksArgs, TreeArgs};
-use crate::bench::{self, lock_trace, locks, tree};
-use measures::{Measure, Seen};
+use crate::bench;
+use lines::{Bench, BenchLine};
+use measures::Measure;
 
 macro_rules! files {
     ($($name:literal)*) => {
@@ -43,6 +43,7 @@ files! {
     "shiftlock-failures"
     "shiftlock-2pl"
     "shiftlock-2pl-tatp"
+    "shiftlock-bank"
     "declock-clients"
     "declock-length"
     "declock-reads"
@@ -63,11 +64,6 @@ files! {
     "dslr-tpcc"
     "dslr-nodes"
 }
-
-/// Words in front of the command line of a point.
-const LOCKS: &str = "lotus bench locks";
-const TREE: &str = "lotus bench tree";
-const TRACE: &str = "lotus bench lock-trace";
 
 /// One experiment.
 #[derive(Debug, Deserialize)]
@@ -99,16 +95,6 @@ struct LockFigure {
     /// What is published of two points, one as a multiple of the other.
     #[serde(default)]
     ratios: Vec<Ratio>,
-}
-
-/// A benchmark without transactions.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Bench {
-    #[default]
-    Locks,
-    Tree,
-    LockTrace,
 }
 
 fn usual() -> Vec<Measure> {
@@ -171,99 +157,6 @@ struct Row<'a> {
     point: &'a LockPoint,
     ours: LockMeasured,
     published: BTreeMap<Measure, f64>,
-}
-
-/// Parses what stands in a file as if it had been typed after `lotus bench locks`.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, args_override_self = true)]
-struct LockLine {
-    #[command(flatten)]
-    args: LocksArgs,
-}
-
-/// The same of `lotus bench tree`.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, args_override_self = true)]
-struct TreeLine {
-    #[command(flatten)]
-    args: TreeArgs,
-}
-
-/// The same of `lotus bench lock-trace`.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, args_override_self = true)]
-struct TraceLine {
-    #[command(flatten)]
-    args: LockTraceArgs,
-}
-
-/// A point, as its benchmark takes it.
-#[derive(Debug)]
-enum BenchLine {
-    Locks(LocksArgs),
-    Tree(TreeArgs),
-    Trace(LockTraceArgs),
-}
-
-impl BenchLine {
-    /// Parses and checks the command line of a point.
-    ///
-    /// # Errors
-    /// The first line of the parser's message, or the sentence of [`locks::check`],
-    /// [`tree::check`] or [`lock_trace::check`].
-    fn parse(command: &str) -> Result<Self, String> {
-        let refused = |error: clap::Error| {
-            let message = error.to_string();
-            let first = message.lines().next().unwrap_or_default();
-            first.trim_start_matches("error: ").to_owned()
-        };
-        let words = |bench| command.strip_prefix(bench).map(str::split_whitespace);
-        if let Some(words) = words(TREE) {
-            let args = TreeLine::try_parse_from(words).map_err(refused)?.args;
-            tree::check(&args).map_err(|error| error.to_string())?;
-            return Ok(Self::Tree(args));
-        }
-        if let Some(words) = words(TRACE) {
-            let args = TraceLine::try_parse_from(words).map_err(refused)?.args;
-            lock_trace::check(&args).map_err(|error| error.to_string())?;
-            return Ok(Self::Trace(args));
-        }
-        let args =
-            LockLine::try_parse_from(words(LOCKS).unwrap_or_else(|| command.split_whitespace()));
-        let args = args.map_err(refused)?.args;
-        locks::check(&args).map_err(|error| error.to_string())?;
-        Ok(Self::Locks(args))
-    }
-
-    /// # Errors
-    /// See [`locks::measure`], [`tree::measure`] and [`lock_trace::measure`].
-    fn measure(&self) -> Result<Seen, bench::Failure> {
-        match self {
-            Self::Locks(args) => locks::measure(args).map(Seen::from),
-            Self::Tree(args) => tree::measure(args).map(Seen::from),
-            Self::Trace(args) => {
-                let (load, outcome) = lock_trace::measure(args)?;
-                Ok(Seen::of_trace(&load, outcome))
-            }
-        }
-    }
-
-    const fn run_mut(&mut self) -> &mut LockRunArgs {
-        match self {
-            Self::Locks(args) => &mut args.run,
-            Self::Tree(args) => &mut args.run,
-            Self::Trace(args) => &mut args.run,
-        }
-    }
-
-    /// Time in which requests count, in seconds.
-    const fn secs(&self) -> f64 {
-        match self {
-            Self::Locks(args) => args.run.secs,
-            Self::Tree(args) => args.run.secs,
-            Self::Trace(args) => args.run.secs,
-        }
-    }
 }
 
 impl LockSeries {
@@ -330,13 +223,8 @@ impl LockFigure {
 
     /// The command that measures a point alone.
     fn command(&self, series: &LockSeries, point: &LockPoint) -> String {
-        let bench = match self.bench {
-            Bench::Locks => LOCKS,
-            Bench::Tree => TREE,
-            Bench::LockTrace => TRACE,
-        };
         let words = ["--fabric sim", &self.testbed, &series.flags, &point.flags];
-        format!("{bench} {}", CommandLine::of(words).typed())
+        format!("{} {}", self.bench.command(), CommandLine::of(words).typed())
     }
 
     fn published_of(&self, series: &LockSeries, point: &LockPoint) -> BTreeMap<Measure, f64> {
@@ -593,6 +481,7 @@ mod tests {
             figure.points[0].flags += match figure.bench {
                 Bench::Locks => " --count 1000",
                 Bench::Tree => " --keys 1000",
+                Bench::Bank => " --accounts 1000",
                 Bench::LockTrace => " --subscribers 100 --warehouses 1 --exec-us 1",
             };
             let [first, again] = [(); 2].map(|()| measured(&experiment));

@@ -236,6 +236,11 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
             &["--lock", "parlock", "--fabric", "sim", "--lose-ms", "1", "--no-audit"],
             "a lost node takes its locks of parlock with it",
         ),
+        (
+            &["--lock", "fisslock", "--count", "1680001"],
+            "a FissLock switch has room for 1680000 locks, not 1680001",
+        ),
+        (&["--lock", "fisslock", "--backoff"], "a switch grants those of fisslock"),
         (&["--lock", "srvlock", "--fabric", "rdma"], "locks alone run on local, shm, tcp and sim"),
     ];
     for (flags, named) in cases {
@@ -276,6 +281,30 @@ fn nonsense_about_traces_is_named_in_one_sentence() {
     ];
     for (flags, named) in cases {
         let sentence = refusal(&bench("lock-trace", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+}
+
+#[test]
+fn nonsense_about_banks_is_named_in_one_sentence() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["savings"], "smallbank, transfer"),
+        (&["transfer", "--accounts", "1"], "--accounts"),
+        (&["transfer", "--request-us", "-1"], "--request-us"),
+        (&["transfer", "--lock", "spin"], "there are cas, cas-rw, dslr"),
+        (&["transfer", "--fabric", "rdma"], "banks run on local, shm, tcp and sim, not on rdma"),
+        (&["transfer", "--lose-ms", "1"], "only simulated nodes are lost"),
+        (
+            &["transfer", "--fabric", "sim", "--cns", "1", "--lose-ms", "1"],
+            "without its only compute node nobody goes on",
+        ),
+        (
+            &["transfer", "--fabric", "sim", "--as-published", "--lose-ms", "1"],
+            "locks as published do not outlast every loss",
+        ),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("bank", flags));
         assert!(sentence.contains(named), "{flags:?}: {sentence}");
     }
 }

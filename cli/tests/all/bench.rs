@@ -135,8 +135,11 @@ fn lock_systems_pass_their_audit() {
         &["--lock", "shiftlock", "--threshold", "2"],
         &["--lock", "shiftlock", "--cns", "2", "--fabric", "sim"],
         &["--lock", "shiftlock-wide", "--as-published", "--fabric", "sim", "--profile", "cx5-100g"],
+        &["--lock", "fisslock", "--cns", "2", "--threads", "2"],
         #[cfg(feature = "tcp")]
         &["--lock", "dslr", "--fabric", "tcp", "--object-bytes", "64"],
+        #[cfg(feature = "tcp")]
+        &["--lock", "fisslock", "--fabric", "tcp"],
     ];
     for flags in cases {
         // Threads of a machine that does much else may not turn for a quarter of a second.
@@ -364,6 +367,37 @@ fn traces_pass_their_audit() {
     }
     let text = bench(&["lock-trace", "tatp", "--subscribers", "10", "--no-audit"]);
     assert!(text.contains("audit                 not made"), "{text}");
+}
+
+/// Money at a server under each kind of waiting, on each fabric, and without a node that is lost.
+#[test]
+fn banks_pass_their_audit() {
+    let scratch = Scratch::new("bank");
+    let json = scratch.path("report.json");
+    let few = ["--accounts", "500", "--coroutines", "4", "--json", &json];
+    let lost = ["--fabric", "sim", "--lose-ms", "5", "--timeout-us", "100000"];
+    let cases: &[&[&str]] = &[
+        &["smallbank", "--lock", "shiftlock"],
+        &["transfer", "--lock", "declock", "--policy", "ts-pf", "--threads", "2"],
+        &["transfer", "--lock", "dslr", "--fabric", "shm"],
+        &["smallbank", "--lock", "cas", "--fabric", "sim", "--request-us", "2.5"],
+        &[&["smallbank", "--lock", "shiftlock", "--request-us", "20"], &lost[..]].concat(),
+        #[cfg(feature = "tcp")]
+        &["smallbank", "--lock", "declock", "--fabric", "tcp"],
+    ];
+    for flags in cases {
+        let text = bench(&[&["bank"], *flags, &few].concat());
+        assert!(text.contains("audit                 passed: no money came or went"), "{text}");
+        let report = fs::read(&json).expect("it was written");
+        let report: Value = serde_json::from_slice(&report).expect("JSON");
+        assert!(report["operations"].as_u64() > Some(0), "{report}");
+        assert!(report["requests"].as_u64() > report["operations"].as_u64(), "{report}");
+        assert_eq!(report["audit"], Value::Array(Vec::new()));
+        let kinds = report["kinds"].as_array().expect("types");
+        let of_kinds = kinds.iter().filter_map(|kind| kind["transactions"].as_u64()).sum::<u64>();
+        assert_eq!(Some(of_kinds), report["operations"].as_u64(), "{report}");
+        assert!(text.contains("Balance") && text.contains("at the bank"), "{text}");
+    }
 }
 
 /// Whatever is no result goes to the standard error, one line for each phase where no terminal is.

@@ -45,6 +45,7 @@ const FLOORS: [(&str, &[&str]); 8] = [
             "end_to_end",
             "reports",
             "index",
+            "bank",
             "locks",
             "two_phase",
             "lanes",

@@ -309,6 +309,11 @@ impl<S: LockSystem> Client<S> {
         Ok((Self::new(system, Rpc::new(lane.clone()), identity), lane))
     }
 
+    /// The lane's messages; the client has a service of them, its owner may have others.
+    pub fn rpc(&self) -> &Rpc {
+        &self.core.rpc
+    }
+
     /// The uses of `system`'s locks by the lane of `rpc`.
     ///
     /// # Panics

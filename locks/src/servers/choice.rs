@@ -27,10 +27,13 @@ pub enum Kept {
     /// A switch that has queues of hot locks, in front of [`Kept::SrvLock`] for all others
     /// (FissLock §2.2, NetLock).
     NetLock,
+    /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
+    /// [`Layout`] ([`crate::switched`]).
+    FissLock,
 }
 
 impl Kept {
-    /// All services.
+    /// All services of servers.
     pub const ALL: [Self; 6] = [
         Self::SrvLock,
         Self::ParLock,
@@ -53,12 +56,13 @@ impl Kept {
             Self::Traditional => "traditional",
             Self::TraditionalRo => "traditional-ro",
             Self::NetLock => "netlock",
+            Self::FissLock => "fisslock",
         }
     }
 
     /// The service of a name.
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kept| kept.name() == name)
+        Self::ALL.into_iter().chain([Self::FissLock]).find(|kept| kept.name() == name)
     }
 
     /// Whether a node of its own keeps the locks.
@@ -66,14 +70,16 @@ impl Kept {
         matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock)
     }
 
-    /// Whether a switch is in front of it.
+    /// Whether a switch grants the locks, or some of them.
     pub const fn has_switch(self) -> bool {
-        matches!(self, Self::NetLock)
+        matches!(self, Self::NetLock | Self::FissLock)
     }
 
     const fn order(self) -> Order {
         match self {
-            Self::SrvLock | Self::ParLock | Self::Traditional | Self::NetLock => Order::Arrival,
+            Self::SrvLock | Self::ParLock | Self::Traditional | Self::NetLock | Self::FissLock => {
+                Order::Arrival
+            }
             Self::Rpc => Order::NoQueue,
             Self::TraditionalRo => Order::ReadersPass(Self::PASSES),
         }
@@ -113,8 +119,9 @@ impl Layout {
     /// server do. `hot` locks have so many slots of the switch, if there is one.
     ///
     /// # Panics
-    /// If there is no client.
+    /// If there is no client, or no server keeps the locks.
     pub fn new(kept: Kept, nodes: &ServiceNodes, hot: Vec<(u64, u32)>) -> Self {
+        assert!(kept != Kept::FissLock, "no server keeps the locks of {}", kept.name());
         let placement = match kept.has_server() {
             true => Placement::on_one(nodes.server, Kept::SERVER_CORES),
             false => Placement::on_all(nodes.clients.iter().copied(), LaneId(nodes.lanes)),

@@ -175,6 +175,12 @@ impl Machine {
         state.stopped.is_none() && state.pending.is_empty() && state.pool.is_idle()
     }
 
+    /// Agents of the machine, and requests that hold locks or wait for them; 0 when no lock is used
+    /// here.
+    pub fn in_use(&self) -> usize {
+        self.state().pool.in_use()
+    }
+
     /// Takes in packets of the switch, and lets time pass. Returns the packets for the switch; if
     /// there are none, `waker` is woken when there are. Also whether it is to be called again after
     /// the time of a repetition.

@@ -64,6 +64,11 @@ impl Places {
         Ok(Self { switch, machines, locks: placement.on_switch() })
     }
 
+    /// Packet lane of the switch.
+    pub const fn switch(&self) -> Endpoint {
+        self.switch
+    }
+
     /// Number of machines.
     pub const fn machines(&self) -> usize {
         self.machines.len()

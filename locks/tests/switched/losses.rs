@@ -30,14 +30,29 @@ use super::load::{MEMORY, Plan};
 enum Loss {
     /// A machine crashes.
     Machine(u8),
-    /// A machine is cut off from all others, and is expelled.
+    /// A machine is cut off from all others, and is expelled. It is back when that is over.
     CutOff(u8),
+    /// The cores of a machine stand still for longer than it takes to expel it.
+    Paused(u8),
     /// The switch crashes, and returns without its state.
     Switch,
     /// The switch crashes, and a machine beside it.
     Both(u8),
     /// No loss, but a recovery begins, and another one before it is over.
     Nobody,
+}
+
+impl Loss {
+    /// The machine that is lost, if one is.
+    const fn machine(self) -> Option<u8> {
+        match self {
+            Self::Machine(machine)
+            | Self::CutOff(machine)
+            | Self::Paused(machine)
+            | Self::Both(machine) => Some(machine),
+            Self::Switch | Self::Nobody => None,
+        }
+    }
 }
 
 /// The membership.
@@ -85,6 +100,10 @@ impl Coordinator {
             match loss {
                 Loss::Machine(machine) => self.crash(node_of(machine)),
                 Loss::CutOff(machine) => self.inject(Fault::Isolate { node: node_of(machine) }),
+                Loss::Paused(machine) => {
+                    let lasting = Duration::from_micros(self.rng.random_range(200..600));
+                    self.inject(Fault::Pause { node: node_of(machine), lasting });
+                }
                 Loss::Switch => self.crash(SWITCH),
                 Loss::Both(machine) => {
                     self.crash(SWITCH);
@@ -95,7 +114,7 @@ impl Coordinator {
             }
             // Until the loss is found.
             self.sleep(10..100).await;
-            if let Loss::Machine(machine) | Loss::CutOff(machine) | Loss::Both(machine) = loss {
+            if let Some(machine) = loss.machine() {
                 self.expel(machine);
             }
             if let Loss::Switch | Loss::Both(_) = loss {
@@ -105,6 +124,9 @@ impl Coordinator {
                 self.begin_in_vain().await;
             }
             self.recover().await;
+            if let Loss::CutOff(machine) = loss {
+                self.inject(Fault::Rejoin { node: node_of(machine) });
+            }
         }
     }
 
@@ -197,11 +219,7 @@ pub fn start_recovering<M: Machines>(
 
 /// Lanes of machines that are lost report nothing.
 fn lost(losses: &[Loss]) -> Vec<u8> {
-    let machine = |loss: &Loss| match loss {
-        Loss::Machine(machine) | Loss::CutOff(machine) | Loss::Both(machine) => Some(*machine),
-        Loss::Switch | Loss::Nobody => None,
-    };
-    losses.iter().filter_map(machine).collect()
+    losses.iter().filter_map(|loss| loss.machine()).collect()
 }
 
 #[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
@@ -259,10 +277,14 @@ fn trials(losses: &[Loss]) {
         message_delay_max: Duration::from_micros(60),
         ..Rates::default()
     };
+    // A machine that stands still misses deadlines.
+    let pauses = losses.iter().any(|loss| matches!(loss, Loss::Paused(_)));
+    let late = if pauses { Duration::from_millis(1) } else { PLAN.late };
+    let plan = Plan { late, ..PLAN };
     for seed in 0..seeds() {
         for rates in [&Rates::default(), &lossy] {
-            trial(losses, PLAN, rates, seed);
-            trial(losses, Plan { locks: 1, machines: 5, ..PLAN }, rates, seed);
+            trial(losses, plan, rates, seed);
+            trial(losses, Plan { locks: 1, machines: 5, ..plan }, rates, seed);
         }
     }
 }
@@ -279,7 +301,12 @@ fn machines_are_lost_one_after_another() {
 
 #[test]
 fn a_machine_is_cut_off_and_goes_on_alone() {
-    trials(&[Loss::CutOff(3)]);
+    trials(&[Loss::CutOff(3), Loss::Nobody]);
+}
+
+#[test]
+fn a_machine_stands_still_and_goes_on_when_it_is_expelled() {
+    trials(&[Loss::Paused(1), Loss::Nobody]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What an experiment with locks measures of each point: its columns, and what they show.
 
+use lotus_benchmarks::bank::BankOutcome;
 use lotus_benchmarks::index::TreeOutcome;
 use lotus_benchmarks::lanes::{Latencies, Used};
 use lotus_benchmarks::locks::{LockOutcome, LockTally};
@@ -22,16 +23,17 @@ pub(super) struct Seen {
     findings: Option<Vec<String>>,
     /// What loads on locks alone have noted.
     locks: Option<LockTally>,
-    /// What transactions of a trace have noted.
+    /// Notes of transactions under two-phase locking.
     trace: Option<Traced>,
 }
 
-/// What transactions of a trace have noted.
+/// Notes of transactions under two-phase locking.
 struct Traced {
     /// Attempts that were begun again.
     aborts: u64,
     acquire_ns: Latencies,
-    growing_ns: Latencies,
+    /// Time of all acquisitions of a transaction, if it is measured.
+    growing_ns: Option<Latencies>,
     /// Latencies of transactions by the names of their types.
     kinds: Vec<(String, Latencies)>,
 }
@@ -66,8 +68,28 @@ impl From<TreeOutcome> for Seen {
     }
 }
 
+impl From<BankOutcome> for Seen {
+    fn from(outcome: BankOutcome) -> Self {
+        let BankOutcome { tally, used, findings, utilisation, .. } = outcome;
+        Self {
+            operations: tally.transactions,
+            operation_ns: tally.transaction_ns,
+            used,
+            utilisation,
+            findings,
+            locks: None,
+            trace: Some(Traced {
+                aborts: tally.aborts,
+                acquire_ns: tally.acquire_ns,
+                growing_ns: None,
+                kinds: Vec::new(),
+            }),
+        }
+    }
+}
+
 impl Seen {
-    /// What transactions of the trace of a load have come to.
+    /// Results of the transactions of a load's trace.
     pub(super) fn of_trace(load: &TraceLoad, outcome: TraceOutcome) -> Self {
         let TraceOutcome { tally, used, findings, utilisation } = outcome;
         let names = load.trace.kinds().into_iter().map(str::to_owned);
@@ -81,7 +103,7 @@ impl Seen {
             trace: Some(Traced {
                 aborts: tally.aborts + tally.lost,
                 acquire_ns: tally.acquire_ns,
-                growing_ns: tally.growing_ns,
+                growing_ns: Some(tally.growing_ns),
                 kinds: names.zip(tally.of_kind_ns).collect(),
             }),
         }
@@ -284,7 +306,7 @@ impl Measure {
             Self::OperationP99 => quantile(&seen.operation_ns, 0.99),
             Self::OperationMean => seen.operation_ns.mean() / 1000.0,
             Self::OperationP999 => quantile(&seen.operation_ns, 0.999),
-            Self::AllLocks => seen.trace.as_ref()?.growing_ns.mean() / 1000.0,
+            Self::AllLocks => seen.trace.as_ref()?.growing_ns.as_ref()?.mean() / 1000.0,
             Self::GetSubscriberData => of_kind("GetSubscriberData")?,
             Self::UpdateLocation => of_kind("UpdateLocation")?,
             Self::NewOrder => of_kind("NewOrder")?,

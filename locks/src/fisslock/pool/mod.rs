@@ -220,6 +220,11 @@ impl AgentPool {
             && self.outboxes.iter().all(Outbox::is_empty)
     }
 
+    /// Agents that are here or leave, and requests that hold locks or wait for them.
+    pub fn in_use(&self) -> usize {
+        self.hosted.len() + self.wanted.len()
+    }
+
     /// The agent of a lock, if it is here and not about to leave.
     pub fn agent(&self, lock: u32) -> Option<&Agent> {
         match self.hosted.get(&lock) {

@@ -1,0 +1,153 @@
+//! Clients of a bank, on each lane.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::env::{Nanos, SmallRng};
+use lotus_locks::Words;
+use lotus_locks::local::Access;
+use rand::Rng;
+
+use super::plan::Plan;
+use super::server::{Ask, Customer, Teller};
+use super::{BankTally, Shared};
+use crate::lanes::{Load, Mark, Seat, Work, nanos};
+use crate::two_phase::{Failed, PAUSES, Phases};
+
+/// A lane.
+pub(super) struct Serving<A: Access> {
+    seat: Seat<A>,
+    shared: Arc<Shared>,
+    locks: Words<A>,
+    teller: Rc<Teller>,
+}
+
+/// Reason for which a client ends before its time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error("{0}")]
+    Locks(lotus_locks::NotHeld),
+    #[error("{0}")]
+    Bank(String),
+}
+
+impl Load for Arc<Shared> {
+    type Tally = BankTally;
+    type Work<A: Access> = Serving<A>;
+
+    fn work<A: Access>(&self, seat: Seat<A>) -> Serving<A> {
+        let locks = Words::over(seat.client().clone(), Arc::clone(&self.spaces));
+        let teller = Teller::new(seat.client().client().rpc().clone(), self.load.server());
+        Serving { seat, shared: Self::clone(self), locks, teller }
+    }
+}
+
+impl<A: Access> Work for Serving<A> {
+    type Access = A;
+    type Tally = BankTally;
+    type Failed = Ended;
+
+    fn seat(&self) -> &Seat<A> {
+        &self.seat
+    }
+
+    /// Runs one transaction until it has ended, or the time is over.
+    async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<BankTally>) -> Result<(), Ended> {
+        let mut plan = self.shared.bank.draw(rng);
+        let began = self.seat.executor().now();
+        let mut order = plan.accounts.clone();
+        order.sort_unstable_by_key(|want| want.lock);
+        let phases = Phases {
+            locker: &self.locks,
+            executor: self.seat.executor(),
+            holders: self.shared.holders.as_ref(),
+            patience: self.shared.load.patience,
+        };
+        loop {
+            let took = |ns| {
+                if self.counts() {
+                    tally.borrow_mut().acquire_ns.saturating_record(ns);
+                }
+            };
+            match phases.grow(&order, took).await {
+                Ok(held) => {
+                    self.transact(&mut plan).await.map_err(Ended::Bank)?;
+                    let lost = match phases.shrink(held).await {
+                        Ok(()) => false,
+                        Err(Failed::Aborted) => true,
+                        Err(Failed::Ended(why)) => return Err(Ended::Locks(why)),
+                    };
+                    self.tally(&plan, began, lost, tally);
+                    return Ok(());
+                }
+                Err(Failed::Ended(why)) => return Err(Ended::Locks(why)),
+                Err(Failed::Aborted) => {
+                    tally.borrow_mut().aborts += u64::from(self.counts());
+                }
+            }
+            if self.seat.executor().now() >= self.seat.times().ends {
+                return Ok(());
+            }
+            let most = self.shared.load.patience.as_nanos() as u64 / PAUSES;
+            let pause = Duration::from_nanos(rng.random_range(0..=most));
+            self.seat.executor().sleep(pause).await;
+        }
+    }
+
+    fn mark(self: &Rc<Self>, mark: Mark, _: &mut BankTally) {
+        let load = &self.shared.load;
+        let lost = load.lost_node().zip(load.loses);
+        let expelled = lost.filter(|_| mark == Mark::Begin && self.seat.is_first());
+        if let Some((lost, after)) = expelled {
+            let (lane, time) = (Rc::clone(self), self.seat.times().begins.after(after));
+            self.seat.executor().spawn(async move {
+                lane.seat.executor().sleep_until(time).await;
+                // Nobody has its locks before the server is deaf to it.
+                lane.shared.store.fence();
+                lane.seat.course().roster().settle(lost);
+            });
+        }
+    }
+}
+
+impl<A: Access> Serving<A> {
+    /// Whether what ends now counts.
+    fn counts(&self) -> bool {
+        let (now, times) = (self.seat.executor().now(), self.seat.times());
+        times.counts_from <= now && now < times.ends
+    }
+
+    fn tally(&self, plan: &Plan, began: Nanos, lost: bool, tally: &RefCell<BankTally>) {
+        let ended = self.seat.executor().now();
+        self.seat.tick(began, ended);
+        if self.counts() {
+            let (tally, ns) = (&mut *tally.borrow_mut(), nanos(began, ended));
+            tally.transactions += 1;
+            tally.lost += u64::from(lost);
+            tally.transaction_ns.saturating_record(ns);
+            tally.of_kind(plan.kind).saturating_record(ns);
+        }
+    }
+
+    /// Has the balances of all accounts, and puts those that change.
+    async fn transact(&self, plan: &mut Plan) -> Result<(), String> {
+        let mut customer: Customer = self.teller.customer();
+        let mut balances = Vec::with_capacity(plan.accounts.len());
+        for want in &plan.accounts {
+            balances.push(customer.ask(want.lock, Ask::Get).await?);
+        }
+        let changes = plan.changes(&balances);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let (client, first) = customer.next();
+        self.shared.books.begin(client, first, &changes);
+        for change in &changes {
+            customer.ask(change.account, Ask::Put(change.after)).await?;
+        }
+        self.shared.books.end(client);
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! Banks under two-phase locking: balances at a server, that clients have and put by messages while
+//! they hold the locks of the accounts (ShiftLock §4.5, FissLock §7.9).
+//!
+//! The server knows nothing of locks. Locks are any lock system's, one for each account, and a
+//! transaction takes its own in ascending order.
+//!
+//! # The audit
+//! The sum of all balances is that of the beginning and of what transactions have changed. If a
+//! compute node is lost, some of its transactions have made a part of their changes; then the sum
+//! has also what the server has carried out of these, and nothing else: locks of the lost node
+//! become free only once the server carries out no more of it. Without a loss no lock had
+//! two holders that exclude each other, and all are free in the end.
+//!
+//! `plan`: transactions; `server`: the balances; `books`: what clients note; `lane`: what each lane
+//! does.
+
+mod books;
+mod lane;
+mod plan;
+mod server;
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::sim::Report;
+use lotus_locks::systems::{Kind, Visitor};
+use lotus_locks::{LockSpace, LockSystem, Recovery};
+
+use crate::contract::deployment::DeployError;
+use crate::drive::progress::Progress;
+use crate::lanes::{self, Clients, Latencies, Run, Used, latencies, refused};
+use crate::two_phase::{Holders, audit, spaces_of};
+use books::Books;
+use plan::Bank;
+pub use plan::Business;
+use server::Store;
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct BankLoad {
+    /// The clients, and the lock system.
+    pub clients: Clients,
+    /// Their transactions.
+    pub business: Business,
+    /// Customers of the bank.
+    pub customers: u64,
+    /// Time that the server's core takes for a request.
+    pub request: Duration,
+    /// Time after which an acquisition is given up, and its transaction begun again.
+    pub patience: Duration,
+    /// Time after [`lanes::START`] at which the last compute node is lost, and taken off the
+    /// membership; the machines have to end it then.
+    pub loses: Option<Duration>,
+    /// Seed of the balances.
+    pub seed: u64,
+    /// Whether the run is judged.
+    pub audit: bool,
+}
+
+impl BankLoad {
+    /// Most customers.
+    pub const MAX_CUSTOMERS: u64 = 1 << 24;
+
+    /// Number of nodes that the machines must have: the last is the server.
+    pub const fn nodes(&self) -> u16 {
+        self.clients.nodes() + 1
+    }
+
+    /// The compute node that is lost, if one is.
+    pub const fn lost_node(&self) -> Option<NodeId> {
+        match self.loses {
+            Some(_) => Some(NodeId(self.clients.cns)),
+            None => None,
+        }
+    }
+
+    const fn server(&self) -> NodeId {
+        NodeId(self.clients.nodes())
+    }
+
+    /// Refuses options that make no sense together.
+    ///
+    /// # Errors
+    /// A sentence that says which.
+    pub fn check(&self) -> Result<(), String> {
+        self.clients.check(1)?;
+        let Clients { choice, cns, .. } = self.clients;
+        if self.loses.is_some() && cns < 2 {
+            return Err("without its only compute node nobody goes on".to_owned());
+        }
+        if self.loses.is_some() && choice.recovery == Recovery::Paper {
+            let why = "locks as published do not outlast every loss";
+            return Err(format!("{why}: leave out --as-published"));
+        }
+        if self.audit && choice.kind == Kind::Drtm {
+            let why = "readers of drtm have leases, which end while transactions go on";
+            return Err(format!("{why}: no audit can pass"));
+        }
+        Ok(())
+    }
+}
+
+/// Counts of one lane, or of all, in the time that counts.
+#[derive(Clone, Debug)]
+pub struct BankTally {
+    /// Transactions that have ended, those that were refused for want of money included.
+    pub transactions: u64,
+    /// Attempts that gave an acquisition up.
+    pub aborts: u64,
+    /// Transactions that lost a lock before they were done with it.
+    pub lost: u64,
+    /// Time of each acquisition, in nanoseconds.
+    pub acquire_ns: Latencies,
+    /// Time of a transaction to the end of its releases, in nanoseconds.
+    pub transaction_ns: Latencies,
+    /// The same by type.
+    pub of_kind_ns: Vec<Latencies>,
+}
+
+impl Default for BankTally {
+    fn default() -> Self {
+        Self {
+            transactions: 0,
+            aborts: 0,
+            lost: 0,
+            acquire_ns: latencies(),
+            transaction_ns: latencies(),
+            of_kind_ns: Vec::new(),
+        }
+    }
+}
+
+impl BankTally {
+    /// Latencies of a type of transactions.
+    fn of_kind(&mut self, kind: usize) -> &mut Latencies {
+        let count = self.of_kind_ns.len().max(kind + 1);
+        self.of_kind_ns.resize_with(count, latencies);
+        &mut self.of_kind_ns[kind]
+    }
+}
+
+impl AddAssign for BankTally {
+    fn add_assign(&mut self, other: Self) {
+        self.transactions += other.transactions;
+        self.aborts += other.aborts;
+        self.lost += other.lost;
+        lanes::add(&mut self.acquire_ns, &other.acquire_ns);
+        lanes::add(&mut self.transaction_ns, &other.transaction_ns);
+        for (kind, ns) in other.of_kind_ns.iter().enumerate() {
+            lanes::add(self.of_kind(kind), ns);
+        }
+    }
+}
+
+/// Results of a run.
+#[derive(Debug, Default)]
+pub struct BankOutcome {
+    /// Counts of all lanes.
+    pub tally: BankTally,
+    /// Verbs, messages and locks used in the time that counts.
+    pub used: Used,
+    /// Requests that the server has carried out, from the beginning to the end.
+    pub requests: u64,
+    /// Transactions of the lost node that have made a part of their changes, or none.
+    pub unfinished: u64,
+    /// Findings of the audit, if there was one; empty if all is well.
+    pub findings: Option<Vec<String>>,
+    /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
+    pub utilisation: Option<Report>,
+}
+
+/// Runs the load. `progress` counts transactions, with one coordinator for each lane; its failure
+/// ends the run.
+///
+/// # Errors
+/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+pub fn run<M: Machines>(
+    machines: &M,
+    load: &BankLoad,
+    progress: &Arc<Progress>,
+) -> Result<BankOutcome, DeployError> {
+    load.clients.choice.visit(Visit { machines, load, progress })
+}
+
+struct Visit<'a, M> {
+    machines: &'a M,
+    load: &'a BankLoad,
+    progress: &'a Arc<Progress>,
+}
+
+impl<M: Machines> Visitor for Visit<'_, M> {
+    type Output = Result<BankOutcome, DeployError>;
+
+    fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
+        let Self { machines, load, progress } = self;
+        let bank = Bank::new(load.business, load.customers, load.seed);
+        let spaces = spaces_of(&make(), bank.accounts(), &[lanes::MEMORY])?;
+        let clocks = lanes::register(machines, spaces[0].bytes())?;
+        let run = Run::new(machines, load.clients.clone(), progress, clocks, Arc::new(make));
+        let balances: Vec<i64> =
+            (0..bank.accounts()).map(|account| bank.initial(account)).collect();
+        let initial = balances.iter().map(|balance| i128::from(*balance)).sum();
+        let judged = load.audit && load.loses.is_none();
+        let shared = Arc::new(Shared {
+            holders: judged.then(|| Holders::new(bank.accounts())),
+            store: Store::new(balances, load.lost_node(), load.request),
+            books: Books::default(),
+            load: load.clone(),
+            bank,
+            spaces,
+        });
+        let (stop, stopped) = async_channel::bounded::<()>(1);
+        let server = serve(machines, &shared, progress, stopped)?;
+        let done = run.run(machines, &shared, load.lost_node());
+        drop(stop);
+        machines.join(server);
+        let lanes::Done { tally, used, utilisation, .. } = done?;
+        let (requests, unfinished) = (shared.store.lock().requests, shared.books.unfinished());
+        let mut findings = load.audit.then(|| shared.money(initial));
+        if let Some(findings) = findings.as_mut().filter(|_| judged) {
+            findings.extend(locks_are_free(machines, &run, &shared)?);
+        }
+        Ok(BankOutcome { tally, used, requests, unfinished, findings, utilisation })
+    }
+}
+
+/// Starts the server, which ends with the sender of `stopped`.
+fn serve<M: Machines>(
+    machines: &M,
+    shared: &Arc<Shared>,
+    progress: &Arc<Progress>,
+    stopped: async_channel::Receiver<()>,
+) -> Result<M::Core, DeployError> {
+    let (fabric, node) = (machines.fabric(), shared.load.server());
+    let (store, progress) = (Arc::clone(&shared.store), Arc::clone(progress));
+    let program: Program = Box::new(move |executor| {
+        let opened = server::open(executor, &*fabric, node, store);
+        Box::pin(async move {
+            match opened {
+                Ok(_serves) => {
+                    let _ = stopped.recv().await;
+                }
+                Err(error) => progress.fail(error.to_string()),
+            }
+        })
+    });
+    machines.start(node, "bank", program).map_err(refused)
+}
+
+/// Looks at every lock when nothing runs.
+fn locks_are_free<M: Machines, S: LockSystem>(
+    machines: &M,
+    run: &Arc<Run<S>>,
+    shared: &Arc<Shared>,
+) -> Result<Vec<String>, DeployError> {
+    let spaces = Arc::clone(&shared.spaces);
+    let look = async move |seat| audit::not_free(&seat, &spaces).await;
+    let mut found = run.audit(machines, look)?;
+    found.extend(shared.holders.as_ref().into_iter().flat_map(Holders::findings));
+    Ok(found)
+}
+
+/// State shared by all lanes.
+struct Shared {
+    load: BankLoad,
+    bank: Bank,
+    spaces: Arc<[LockSpace]>,
+    holders: Option<Holders>,
+    store: Arc<Store>,
+    books: Books,
+}
+
+impl Shared {
+    /// Findings about the sum of all balances.
+    fn money(&self, initial: i128) -> Vec<String> {
+        let balances = self.store.lock();
+        let (sum, expected) = (balances.sum(), self.books.sum(initial, &balances));
+        let unfinished = self.books.unfinished();
+        let wrong = (sum != expected)
+            .then(|| format!("the accounts have {sum} in all, and should have {expected}"));
+        let unfinished = (unfinished > 0 && self.load.loses.is_none())
+            .then(|| format!("{unfinished} transactions have not ended"));
+        wrong.into_iter().chain(unfinished).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Banks on threads and in simulation, with and without a node that is lost.
+
+use lotus_fabric::machines::Threads;
+use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
+use lotus_locks::systems::Choice;
+
+use super::*;
+use crate::lanes::START;
+
+fn short(kind: Kind, business: Business) -> BankLoad {
+    BankLoad {
+        clients: Clients {
+            choice: Choice::of(kind),
+            kept: None,
+            policy: None,
+            cns: 2,
+            threads: 2,
+            coroutines: 2,
+            warmup: 0.002,
+            secs: 0.02,
+        },
+        business,
+        customers: 20,
+        request: Duration::from_micros(1),
+        patience: Duration::from_millis(10),
+        loses: None,
+        seed: 1,
+        audit: true,
+    }
+}
+
+fn progress() -> Arc<Progress> {
+    Arc::new(Progress::new(4, |_| ()))
+}
+
+fn simulated(load: &BankLoad, seed: u64) -> BankOutcome {
+    let crash = load.lost_node().zip(load.loses).map(|(node, after)| Scheduled {
+        when: When::At(START + after),
+        fault: Fault::Crash { node, memory: MemoryFate::Lost },
+    });
+    let profile = Profile::named("cx5-100g").expect("built in");
+    let config = Config::new(seed, load.nodes(), profile);
+    let config = Config { schedule: crash.into_iter().collect(), ..config };
+    let machines = SimMachines::new(World::new(config).expect("a valid world"));
+    run(&machines, load, &progress()).expect("it runs")
+}
+
+#[test]
+fn no_money_comes_or_goes() {
+    for kind in [Kind::ShiftLock, Kind::Declock, Kind::Dslr, Kind::Cas] {
+        for business in [Business::SmallBank, Business::Transfer] {
+            let outcome = simulated(&short(kind, business), 1);
+            assert_eq!(outcome.findings, Some(Vec::new()), "{kind}, {business:?}");
+            let BankTally { transactions, of_kind_ns, lost, .. } = outcome.tally;
+            assert!(transactions > 100 && lost == 0, "{kind}: {transactions}");
+            assert_eq!(of_kind_ns.iter().filter(|ns| !ns.is_empty()).count(), of_kind_ns.len());
+            assert_eq!(of_kind_ns.len(), business.kinds().len());
+            assert!(outcome.requests > transactions && outcome.unfinished == 0);
+        }
+    }
+}
+
+/// A server that is slow bounds the rate: two requests of a transaction at the most common.
+#[test]
+fn the_server_takes_one_request_after_another() {
+    let load = short(Kind::ShiftLock, Business::Transfer);
+    let request = Duration::from_micros(20);
+    let load = BankLoad { request, customers: 1000, ..load };
+    let BankOutcome { tally, requests, .. } = simulated(&load, 1);
+    let most = (0.022 + 0.001) / request.as_secs_f64();
+    assert!((0.9 * most..most).contains(&(requests as f64)), "{requests} of {most}");
+    // A balance takes one request, a transfer four.
+    let each = requests as f64 / tally.transactions as f64;
+    assert!((1.1..1.7).contains(&each), "{each}");
+}
+
+/// Some seeds end the node between the two changes of a transfer.
+#[test]
+fn what_a_lost_node_leaves_is_explained() {
+    let mut unfinished = 0;
+    for kind in [Kind::ShiftLock, Kind::Declock, Kind::Dslr, Kind::Cas] {
+        for seed in 1..=3 {
+            let load = short(kind, Business::SmallBank);
+            let clients = Clients { warmup: 0.4, secs: 0.02, ..load.clients.clone() };
+            let loses = Some(Duration::from_micros(2000 + 7 * seed));
+            let request = Duration::from_micros(20);
+            // Locks that wait for a reset do so for 50 ms.
+            let patience = Duration::from_millis(100);
+            let load = BankLoad { loses, clients, request, patience, ..load };
+            assert_eq!(load.check(), Ok(()));
+            let outcome = simulated(&load, seed);
+            assert_eq!(outcome.findings, Some(Vec::new()), "{kind}, seed {seed}");
+            let ended = outcome.tally.transactions;
+            assert!(ended > 100, "{kind}: the others go on, {ended}");
+            unfinished += outcome.unfinished;
+        }
+    }
+    assert!(unfinished > 0, "no transaction was struck within its changes");
+}
+
+/// The audit finds money that no transaction has moved.
+#[test]
+fn money_that_vanishes_is_found() {
+    let bank = Bank::new(Business::Transfer, 4, 1);
+    let balances: Vec<i64> = (0..4).map(|account| bank.initial(account)).collect();
+    let initial: i128 = balances.iter().map(|balance| i128::from(*balance)).sum();
+    let load = BankLoad { customers: 4, ..short(Kind::Cas, Business::Transfer) };
+    let shared = |change: i64| {
+        let mut balances = balances.clone();
+        balances[2] += change;
+        let (load, bank, books) = (load.clone(), bank.clone(), Books::default());
+        let store = Store::new(balances, None, Duration::ZERO);
+        Shared { load, bank, spaces: Arc::new([]), holders: None, store, books }
+    };
+    assert_eq!(shared(0).money(initial), Vec::<String>::new());
+    let found = shared(-1).money(initial);
+    assert!(found[0].contains("in all, and should have"), "{found:?}");
+    let torn = shared(0);
+    torn.books.begin(1, 1, &[plan::Change { account: 0, delta: -5, after: 5 }]);
+    assert_eq!(torn.money(initial), ["1 transactions have not ended"]);
+}
+
+#[test]
+fn a_bank_runs_on_threads() {
+    let load = short(Kind::Declock, Business::SmallBank);
+    let clients = Clients { warmup: 0.0, secs: 0.3, ..load.clients.clone() };
+    let load = BankLoad { clients, request: Duration::ZERO, ..load };
+    let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress()).expect("it runs");
+    assert!(outcome.tally.transactions > 0);
+    assert_eq!(outcome.findings, Some(Vec::new()));
+}

@@ -1,0 +1,117 @@
+//! Load on FissLock: the switch's core and the agents' cores, each on a node of the machines.
+//!
+//! The switch is the node behind the one that audits. The agent of a compute node has the two lanes
+//! behind those of its clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_channel::Receiver;
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_locks::Member;
+use lotus_locks::switched::{
+    AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
+};
+
+use super::kept::{Service, run_service};
+use super::{LockLoad, LockOutcome};
+use crate::contract::deployment::DeployError;
+use crate::drive::progress::Progress;
+use crate::lanes::{Course, refused};
+
+/// Time without an acknowledgement after which packets are repeated, where time is virtual: some
+/// round trips.
+const REPEAT_SIMULATED: Duration = Duration::from_micros(20);
+/// The same where it is real: threads may stand still for longer, and repeat in vain.
+const REPEAT: Duration = Duration::from_millis(2);
+
+/// Runs the load on a switch.
+pub(super) fn run<M: Machines>(
+    machines: &M,
+    load: &LockLoad,
+    progress: &Arc<Progress>,
+) -> Result<LockOutcome, DeployError> {
+    let clients = &load.clients;
+    let switch = clients.switch().ok_or_else(|| refused("the locks have no switch"))?;
+    let at = |node| Endpoint { node: NodeId(node), lane: LaneId(clients.threads) };
+    let switch = Endpoint { node: switch, lane: LaneId(0) };
+    let places = Places::new(switch, (1..=clients.cns).map(at).collect(), load.count);
+    let places = places.map_err(refused)?;
+    let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
+    let options = SwitchOptions::repeating_after(repeat);
+    // There are at most 255.
+    let numbers = 0..clients.cns as u8;
+    let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options))).collect();
+    run_service(machines, load, progress, Switched { places, options, pools })
+}
+
+/// A switch and its machines.
+struct Switched {
+    places: Places,
+    options: SwitchOptions,
+    /// What the lanes of each compute node share.
+    pools: Vec<Arc<Machine>>,
+}
+
+impl Service for Switched {
+    type Locker = SwitchedLocker;
+
+    fn start<M: Machines>(
+        &self,
+        machines: &M,
+        course: &Arc<Course>,
+        stopped: &Receiver<()>,
+    ) -> Result<Vec<M::Core>, DeployError> {
+        let (places, options) = (self.places.clone(), self.options);
+        let switch = serve(course, machines.fabric(), stopped, move |executor, fabric| {
+            let program = SwitchProgram::open(Start::First, &places, options, executor, fabric)?;
+            executor.handle().spawn(program.run());
+            Ok(())
+        });
+        let node = self.places.switch().node;
+        let mut cores = vec![machines.start(node, "switch", switch).map_err(refused)?];
+        for (pool, node) in self.pools.iter().zip(1..) {
+            let (pool, places) = (Arc::clone(pool), self.places.clone());
+            let agent = serve(course, machines.fabric(), stopped, move |executor, fabric| {
+                let program = AgentProgram::open(pool, &places, executor, fabric)?;
+                executor.handle().spawn(program.run());
+                Ok(())
+            });
+            let name = format!("agent-{node}");
+            cores.push(machines.start(NodeId(node), &name, agent).map_err(refused)?);
+        }
+        Ok(cores)
+    }
+
+    fn open(&self, lane: &Lane, member: Member, _course: &Course) -> SwitchedLocker {
+        let pool = &self.pools[usize::from(member.node.0 - 1)];
+        SwitchedLocker::new(Arc::clone(pool), lane.executor().clone())
+    }
+
+    fn used(&self) -> usize {
+        self.pools.iter().map(|pool| pool.in_use()).sum()
+    }
+}
+
+/// The program of a core that serves until the end; what it cannot open fails the run.
+fn serve(
+    course: &Arc<Course>,
+    fabric: Arc<dyn Fabric>,
+    stopped: &Receiver<()>,
+    open: impl FnOnce(&mut Executor, &dyn Fabric) -> Result<(), FabricError> + Send + 'static,
+) -> Program {
+    let (course, stopped) = (Arc::clone(course), stopped.clone());
+    Box::new(move |executor| {
+        if let Err(error) = open(executor, &*fabric) {
+            course.progress().fail(error.to_string());
+        }
+        Box::pin(async move {
+            // It serves until the end.
+            let _ = stopped.recv().await;
+        })
+    })
+}

@@ -1,0 +1,35 @@
+//! Locks when nothing runs.
+
+use lotus_locks::local::Access;
+use lotus_locks::{LockSpace, LockSystem as _};
+
+use crate::lanes::{Findings, Seat};
+
+/// Locks that are read in one batch.
+const AUDITED: u64 = 256;
+
+/// Looks at every lock; tells which are not free, or a sentence if they cannot be read.
+pub(crate) async fn not_free<A: Access>(
+    seat: &Seat<A>,
+    spaces: &[LockSpace],
+) -> Result<Vec<String>, String> {
+    let (system, mut findings) = (seat.client().client().system(), Findings::default());
+    for space in spaces {
+        for first in (0..space.count()).step_by(AUDITED as usize) {
+            let mut batch = seat.lane().batch();
+            let locks = first..space.count().min(first + AUDITED);
+            let read = |lock| (lock, batch.read(space.object(lock), 16));
+            let buffers: Vec<_> = locks.map(read).collect();
+            let done = batch.post().await;
+            let done = done.map_err(|error| format!("the locks cannot be read: {error}"))?;
+            for (lock, words) in buffers {
+                let [head, claim] = *done.words(words) else { unreachable!("two words") };
+                if !system.is_unused([head, claim]) {
+                    let place = format!("lock {lock} of node {}", space.object(lock).node().0);
+                    findings.add(|| format!("{place} is not free: {head:#x}, {claim:#x}"));
+                }
+            }
+        }
+    }
+    Ok(findings.told())
+}
