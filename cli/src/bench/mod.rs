@@ -6,8 +6,8 @@
 //! * `repeat`: one benchmark several times;
 //! * `drive`: load on a cluster that runs already;
 //! * `locks`: load on a lock system alone; `objects`: an object store on one; `tree`: a tree under
-//!   one; `lock_trace`: transactions of a trace under one; `bank`: a bank under one; `clients`: what
-//!   these share.
+//!   one; `lock_trace`: transactions of a trace under one; `bank`: a bank under one; `clients`:
+//!   what these share.
 //!
 //! Everything that can be refused is refused before the run, output paths included, so that a
 //! typing error does not cost a run.
