@@ -45,7 +45,7 @@ pub(crate) use holders::Holders;
 use lane::Transacting;
 pub(crate) use strict::{Failed, PAUSES, Phases};
 
-/// Transactions by which a switch learns which locks are hot, and the seed that they are drawn with.
+/// Transactions by which a switch learns which locks are hot, and the seed of their draw.
 const SAMPLED: u64 = 200_000;
 const SAMPLE_SEED: u64 = 1;
 

@@ -41,6 +41,11 @@ files! {
     "shiftlock-breakdown"
     "shiftlock-threshold"
     "shiftlock-failures"
+    "fisslock-grant"
+    "fisslock-throughput"
+    "fisslock-tatp"
+    "fisslock-tpcc"
+    "fisslock-granularity"
     "shiftlock-2pl"
     "shiftlock-2pl-tatp"
     "shiftlock-bank"
@@ -544,7 +549,7 @@ mod tests {
                 Bench::Locks => " --count 1000",
                 Bench::Tree => " --keys 1000",
                 Bench::Bank => " --accounts 1000",
-                Bench::LockTrace => " --subscribers 100 --warehouses 1 --exec-us 1",
+                Bench::LockTrace => " --subscribers 100 --warehouses 1 --exec-us 1 --sorted",
             };
             let [first, again] = [(); 2].map(|()| measured(&experiment));
             for (one, other) in first.iter().zip(&again) {
