@@ -1,14 +1,15 @@
-//! Lock systems whose state is in words of memory nodes.
+//! The lock systems of DSLR, DecLock, ShiftLock and FissLock, and their baselines.
 //!
 //! # What it is
-//! Locks that compute nodes operate by verbs alone, without a server: those of DSLR and of the
-//! systems that it is compared with. Each is a state machine ([`LockSystem`]) over the words that
-//! its verbs find, and in some over what uses of a lock tell one another; a [`Client`] drives the
-//! machines of one lane over the fabric.
+//! Most are locks in words of memory nodes, which compute nodes operate by verbs alone, without a
+//! server. Each is a state machine ([`LockSystem`]) over the words that its verbs find, and in some
+//! over what uses of a lock tell one another; a [`Client`] drives the machines of one lane over the
+//! fabric. The others are asked by messages: FissLock's are granted by a switch ([`fisslock`] is
+//! the protocol, [`switched`] puts it on a fabric), those of [`servers`] by tables of a node. Loads
+//! use all of them as a [`Locker`].
 //!
 //! # What it is not
 //! The locks of LOTUS, which are tables of compute nodes: they are in `lotus-locktable`.
-//! FissLock's locks are the state of a switch ([`fisslock`], and [`switched`] over a fabric).
 //!
 //! # Fencing
 //! The published systems take a lock from a holder that is late, and do not keep that holder from

@@ -1,8 +1,8 @@
 //! Traces of locks: transactions as the locks that they take, for lock systems without the data.
 //!
-//! A [`Trace`] is a generator, or what a file says. Those of [`tatp`] and [`tpcc`] draw requests
-//! as the workloads of that name do, and map the rows that each one uses to locks, as FissLock
-//! (§7.1) and ShiftLock (§4.4) do, or DSLR (§6.1). Everything here is pure.
+//! A [`Trace`] is a generator, or what a file says. Those of [`TatpTrace`] and [`TpccTrace`] draw
+//! requests as the workloads of that name do, and map the rows that each one uses to locks, as
+//! FissLock (§7.1) and ShiftLock (§4.4) do, or DSLR (§6.1). Everything here is pure.
 //!
 //! `tatp`, `tpcc`: generators; `layout`: numbers of the locks of a warehouse; `file`: traces from
 //! text.
