@@ -61,6 +61,6 @@ pub use contract::{
     Peers, PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
     WideVerb,
 };
-pub use locker::{Locker, Words};
+pub use locker::{Locker, Split, SplitHeld, Words};
 pub use service::{MemoryLocks, ObjectOf};
 pub use word::Mode;

@@ -47,6 +47,60 @@ pub trait Locker: Clone + 'static {
     fn quiet(&self) -> impl Future<Output = ()>;
 }
 
+/// Locks of which those below a number are one locker's, and the others another's.
+#[derive(Clone)]
+pub struct Split<A, B> {
+    first: A,
+    rest: B,
+    /// Number of locks that are the first one's.
+    below: u64,
+}
+
+impl<A: Locker, B: Locker> Split<A, B> {
+    /// Locks below `below` by `first`, those from there on by `rest`, under the same numbers.
+    pub const fn new(first: A, rest: B, below: u64) -> Self {
+        Self { first, rest, below }
+    }
+}
+
+/// A lock of a [`Split`] that is held.
+pub enum SplitHeld<A, B> {
+    /// By the first locker.
+    First(A),
+    /// By the other one.
+    Rest(B),
+}
+
+impl<A: Locker, B: Locker> Locker for Split<A, B> {
+    type Held = SplitHeld<A::Held, B::Held>;
+
+    async fn acquire(&self, lock: u64, mode: Mode, wait: Wait) -> Result<Self::Held, NotHeld> {
+        if lock < self.below {
+            self.first.acquire(lock, mode, wait).await.map(SplitHeld::First)
+        } else {
+            self.rest.acquire(lock, mode, wait).await.map(SplitHeld::Rest)
+        }
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), NotHeld> {
+        match held {
+            SplitHeld::First(held) => self.first.release(held).await,
+            SplitHeld::Rest(held) => self.rest.release(held).await,
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let mut counts = self.first.counts();
+        counts += self.rest.counts();
+        counts
+    }
+
+    async fn quiet(&self) {
+        self.first.quiet().await;
+        self.rest.quiet().await;
+    }
+}
+
 /// Locks in words of memory nodes, by the numbers of their objects.
 #[derive(Clone)]
 pub struct Words<A> {

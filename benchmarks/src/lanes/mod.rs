@@ -95,10 +95,12 @@ impl Clients {
 
     /// Refuses more locks than a switch has room for, if one grants them.
     pub(crate) fn check_room(&self, locks: u64) -> Result<(), String> {
-        if self.switch().is_none() {
-            return Ok(());
-        }
-        let room = Placement::new(usize::from(self.cns), locks, Fallback::None);
+        let fallback = match self.kept {
+            Some(Kept::FissLock) => Fallback::None,
+            Some(Kept::FissParLock) => Fallback::ParLock,
+            _ => return Ok(()),
+        };
+        let room = Placement::new(usize::from(self.cns), locks, fallback);
         room.map(drop).map_err(|error| error.to_string())
     }
 

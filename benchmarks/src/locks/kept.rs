@@ -17,10 +17,11 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_locks::fisslock::capacity::{Fallback, Placement};
 use lotus_locks::servers::{
     Demand, Keeps, Kept, Layout, SWITCH_SLOTS, ServerClient, ServerCore, ServiceNodes, allot,
 };
-use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Wait};
+use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Split, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};
@@ -87,19 +88,52 @@ where
     M: Machines,
     V: ServiceVisitor<Output = Result<T, DeployError>>,
 {
-    if kept == Kept::FissLock {
-        return visitor.visit(Switched::new(machines, clients, locks)?);
+    match kept {
+        Kept::FissLock => visitor.visit(Switched::new(machines, clients, locks)?),
+        Kept::FissParLock => {
+            let room = Placement::new(usize::from(clients.cns), locks, Fallback::ParLock);
+            let below = u64::from(room.map_err(refused)?.on_switch());
+            let first = Switched::new(machines, clients, below)?;
+            let lanes = clients.threads + Switched::LANES;
+            let rest = Served::new(Kept::ParLock, clients, lanes, request, Vec::new());
+            visitor.visit(Both { first, rest, below })
+        }
+        _ => {
+            let hot = if kept.has_hot_locks() { hot(popular(), clients.count()) } else { vec![] };
+            visitor.visit(Served::new(kept, clients, clients.threads, request, hot))
+        }
     }
-    let nodes = ServiceNodes {
-        clients: (1..=clients.cns).map(NodeId).collect(),
-        lanes: clients.threads,
-        server: clients.outsider(),
-        // It is used by services that have one.
-        switch: clients.switch().unwrap_or(clients.outsider()),
-    };
-    let hot = if kept.has_hot_locks() { hot(popular(), clients.count()) } else { Vec::new() };
-    let layout = Layout::new(kept, &nodes, hot);
-    visitor.visit(Served { layout, request })
+}
+
+/// A service for the locks below a number, and another one for the others.
+struct Both<A, B> {
+    first: A,
+    rest: B,
+    below: u64,
+}
+
+impl<A: Service, B: Service> Service for Both<A, B> {
+    type Locker = Split<A::Locker, B::Locker>;
+
+    fn start<M: Machines>(
+        &self,
+        machines: &M,
+        course: &Arc<Course>,
+        stopped: &Receiver<()>,
+    ) -> Result<Vec<M::Core>, DeployError> {
+        let mut cores = self.first.start(machines, course, stopped)?;
+        cores.extend(self.rest.start(machines, course, stopped)?);
+        Ok(cores)
+    }
+
+    fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> Self::Locker {
+        let (first, rest) = (&self.first, &self.rest);
+        Split::new(first.open(rpc, member, course), rest.open(rpc, member, course), self.below)
+    }
+
+    fn used(&self) -> usize {
+        self.first.used() + self.rest.used()
+    }
 }
 
 /// Finding about the locks of a service when nothing runs, if they are not free.
@@ -356,6 +390,27 @@ struct Served {
     layout: Layout,
     /// Time of a request and its release.
     request: Duration,
+}
+
+impl Served {
+    /// A service for these clients. If compute nodes keep the locks, they do so on the lane behind
+    /// so many others.
+    fn new(
+        kept: Kept,
+        clients: &Clients,
+        lanes: u16,
+        request: Duration,
+        hot: Vec<(u64, u32)>,
+    ) -> Self {
+        let nodes = ServiceNodes {
+            clients: (1..=clients.cns).map(NodeId).collect(),
+            lanes,
+            server: clients.outsider(),
+            // It is used by services that have one.
+            switch: clients.switch().unwrap_or(clients.outsider()),
+        };
+        Self { layout: Layout::new(kept, &nodes, hot), request }
+    }
 }
 
 impl Service for Served {

@@ -36,6 +36,9 @@ pub(super) struct Switched {
 }
 
 impl Switched {
+    /// Lanes of an agent.
+    pub(super) const LANES: u16 = 2;
+
     /// A switch for these clients and so many locks.
     ///
     /// # Errors

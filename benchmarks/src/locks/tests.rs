@@ -6,6 +6,7 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
+use lotus_locks::fisslock::capacity::MAX_LOCKS;
 use lotus_locks::systems::Choice;
 
 use super::*;
@@ -241,6 +242,25 @@ fn locks_that_a_switch_grants_pass_the_same_audit() {
     let many = Clients { kept: Some(Kept::FissLock), cns: 256, ..short().clients };
     let refused = by(many, short()).check().expect_err("too many machines");
     assert_eq!(refused, "a FissLock switch serves 1 to 255 machines, not 256");
+}
+
+/// The first locks are the switch's, the others are kept by the compute nodes.
+#[test]
+fn locks_beyond_a_switch_are_kept_by_compute_nodes() {
+    let uniform = LockLoad { zipf: 0.0, ..by(within(0.0, 0.002), short()) };
+    let beyond = LockLoad { count: MAX_LOCKS + MAX_LOCKS / 4, ..uniform.clone() };
+    for (load, is_beyond) in [(uniform, false), (beyond.clone(), true)] {
+        let LockOutcome { tally, used, findings, .. } =
+            kept(Kept::FissParLock, Duration::ZERO, load);
+        assert_eq!(findings, Some(vec![]));
+        assert!(tally.operations > 100, "{tally:?}");
+        // Messages of a switch are those of its agents, not of the lanes.
+        assert_eq!(used.verbs.messages > 0, is_beyond);
+    }
+    let alone = Clients { kept: Some(Kept::FissLock), ..beyond.clients.clone() };
+    let refused = by(alone, beyond).check().expect_err("too many locks");
+    let sentence = "a FissLock switch has room for 1680000 locks, not 2100000, without";
+    assert!(refused.starts_with(sentence), "{refused}");
 }
 
 /// A server that needs longer for a request grants fewer: at most one in that time on each core.

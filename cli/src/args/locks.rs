@@ -29,7 +29,7 @@ impl FromStr for LockName {
             Some(kept) => Ok(Self::Kept(kept)),
             None => name.parse().map(Self::Words).map_err(|error: UnknownKind| {
                 let services = Kept::ALL.map(Kept::name).join(", ");
-                let switched = Kept::FissLock;
+                let switched = Kept::SWITCHED.map(Kept::name).join(" and ");
                 format!("{error}; and, kept by servers, {services}, or by a switch, {switched}")
             }),
         }
@@ -42,7 +42,7 @@ pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
     /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks that servers
     /// keep: srvlock, parlock, rpc, traditional, traditional-ro, netlock; and fisslock, which a
-    /// switch grants.
+    /// switch grants, or fisslock+parlock, for more locks than a switch has room for.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: LockName,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,

@@ -250,7 +250,7 @@ pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), Stri
     ];
     match changed.iter().find(|(_, is_changed)| *is_changed) {
         Some((flag, _)) => {
-            let keep = if kept == Kept::FissLock { "a switch grants" } else { "servers keep" };
+            let keep = if kept.is_switched() { "a switch grants" } else { "servers keep" };
             Err(format!("{flag} is of locks of memory nodes; {keep} those of {kept}"))
         }
         None => Ok(()),

@@ -30,9 +30,14 @@ pub enum Kept {
     /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
     /// [`Layout`] ([`crate::switched`]).
     FissLock,
+    /// The same; locks beyond the switch's capacity are kept as those of [`Kept::ParLock`]
+    /// (FissLock §6).
+    FissParLock,
 }
 
 impl Kept {
+    /// The services of which a switch grants locks that it does not keep itself.
+    pub const SWITCHED: [Self; 2] = [Self::FissLock, Self::FissParLock];
     /// All services of servers.
     pub const ALL: [Self; 6] = [
         Self::SrvLock,
@@ -57,12 +62,13 @@ impl Kept {
             Self::TraditionalRo => "traditional-ro",
             Self::NetLock => "netlock",
             Self::FissLock => "fisslock",
+            Self::FissParLock => "fisslock+parlock",
         }
     }
 
     /// The service of a name.
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().chain([Self::FissLock]).find(|kept| kept.name() == name)
+        Self::ALL.into_iter().chain(Self::SWITCHED).find(|kept| kept.name() == name)
     }
 
     /// Whether a node of its own keeps the locks.
@@ -72,7 +78,12 @@ impl Kept {
 
     /// Whether a switch grants locks: all, or hot ones.
     pub const fn has_switch(self) -> bool {
-        matches!(self, Self::NetLock | Self::FissLock)
+        matches!(self, Self::NetLock) || self.is_switched()
+    }
+
+    /// Whether it is one of [`Kept::SWITCHED`].
+    pub const fn is_switched(self) -> bool {
+        matches!(self, Self::FissLock | Self::FissParLock)
     }
 
     /// Whether the switch is told beforehand which locks are hot.
@@ -82,9 +93,12 @@ impl Kept {
 
     const fn order(self) -> Order {
         match self {
-            Self::SrvLock | Self::ParLock | Self::Traditional | Self::NetLock | Self::FissLock => {
-                Order::Arrival
-            }
+            Self::SrvLock
+            | Self::ParLock
+            | Self::Traditional
+            | Self::NetLock
+            | Self::FissLock
+            | Self::FissParLock => Order::Arrival,
             Self::Rpc => Order::NoQueue,
             Self::TraditionalRo => Order::ReadersPass(Self::PASSES),
         }
@@ -126,7 +140,7 @@ impl Layout {
     /// # Panics
     /// If there is no client, or no server keeps the locks.
     pub fn new(kept: Kept, nodes: &ServiceNodes, hot: Vec<(u64, u32)>) -> Self {
-        assert!(kept != Kept::FissLock, "no server keeps the locks of {kept}");
+        assert!(!kept.is_switched(), "no server keeps the locks of {kept}");
         let placement = match kept.has_server() {
             true => Placement::on_one(nodes.server, Kept::SERVER_CORES),
             false => Placement::on_all(nodes.clients.iter().copied(), LaneId(nodes.lanes)),

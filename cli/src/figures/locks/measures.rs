@@ -132,8 +132,10 @@ pub(super) enum Measure {
     GivenUp,
     /// Share of the time for which the memory node's NIC served requests.
     Nic,
-    /// Time from the request to the lock, in microseconds: mean, median, 90th and 99th percentile.
+    /// Time from the request to the lock, in microseconds: mean, 20th percentile, median, 90th and
+    /// 99th percentile.
     AcquireMean,
+    AcquireP20,
     AcquireP50,
     AcquireP90,
     AcquireP99,
@@ -203,6 +205,7 @@ impl Measure {
             Self::GivenUp => "given up %",
             Self::Nic => "NIC %",
             Self::AcquireMean => "acquire us",
+            Self::AcquireP20 => "acquire p20 us",
             Self::AcquireP50 => "acquire p50 us",
             Self::AcquireP90 => "acquire p90 us",
             Self::AcquireP99 => "acquire p99 us",
@@ -297,6 +300,7 @@ impl Measure {
                 nodes.find(NodeLoad::is_memory).map_or(0.0, |node| node.inbound_busy)
             }
             Self::AcquireMean => acquire_ns()?.mean() / 1000.0,
+            Self::AcquireP20 => quantile(acquire_ns()?, 0.2),
             Self::AcquireP50 => quantile(acquire_ns()?, 0.5),
             Self::AcquireP90 => quantile(acquire_ns()?, 0.9),
             Self::AcquireP99 => quantile(acquire_ns()?, 0.99),
