@@ -236,7 +236,8 @@ impl State {
         lane.core = turn.core.unwrap_or(lane.core);
         let Inbox { completed, reconnected, messages } = &mut lane.inbox;
         turn.charge(completed.len() as u64 * costs.cpu.completion);
-        if !nodes[usize::from(lane.at.node.0)].is_switch {
+        // Mostly there are none.
+        if !messages.is_empty() && !nodes[usize::from(lane.at.node.0)].is_switch {
             turn.charge(messages.len() as u64 * costs.cpu.receive);
         }
         for (token, work) in completed.drain(..) {
