@@ -30,10 +30,13 @@ pub enum Kept {
     /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
     /// [`Layout`] ([`crate::switched`]).
     FissLock,
+    /// A node that is a Redis: keys with a time to live, which readers do not share, and no queue.
+    /// It is no [`Layout`] ([`crate::redlock`]).
+    RedLock,
 }
 
 impl Kept {
-    /// All services of servers.
+    /// All services of servers that have a [`Layout`].
     pub const ALL: [Self; 6] = [
         Self::SrvLock,
         Self::ParLock,
@@ -57,17 +60,19 @@ impl Kept {
             Self::TraditionalRo => "traditional-ro",
             Self::NetLock => "netlock",
             Self::FissLock => "fisslock",
+            Self::RedLock => "redlock",
         }
     }
 
     /// The service of a name.
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().chain([Self::FissLock]).find(|kept| kept.name() == name)
+        let others = [Self::FissLock, Self::RedLock];
+        Self::ALL.into_iter().chain(others).find(|kept| kept.name() == name)
     }
 
     /// Whether a node of its own keeps the locks.
     pub const fn has_server(self) -> bool {
-        matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock)
+        matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock | Self::RedLock)
     }
 
     /// Whether a switch grants locks: all, or hot ones.
@@ -85,7 +90,7 @@ impl Kept {
             Self::SrvLock | Self::ParLock | Self::Traditional | Self::NetLock | Self::FissLock => {
                 Order::Arrival
             }
-            Self::Rpc => Order::NoQueue,
+            Self::Rpc | Self::RedLock => Order::NoQueue,
             Self::TraditionalRo => Order::ReadersPass(Self::PASSES),
         }
     }
@@ -124,9 +129,9 @@ impl Layout {
     /// server do. `hot` locks have so many slots of the switch, if there is one.
     ///
     /// # Panics
-    /// If there is no client, or no server keeps the locks.
+    /// If there is no client, or the service is no layout.
     pub fn new(kept: Kept, nodes: &ServiceNodes, hot: Vec<(u64, u32)>) -> Self {
-        assert!(kept != Kept::FissLock, "no server keeps the locks of {kept}");
+        assert!(Kept::ALL.contains(&kept), "the locks of {kept} are in no tables");
         let placement = match kept.has_server() {
             true => Placement::on_one(nodes.server, Kept::SERVER_CORES),
             false => Placement::on_all(nodes.clients.iter().copied(), LaneId(nodes.lanes)),
