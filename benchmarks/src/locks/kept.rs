@@ -17,6 +17,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_locks::redlock::rules::Times;
 use lotus_locks::servers::{
     Demand, Keeps, Kept, Layout, SWITCH_SLOTS, ServerClient, ServerCore, ServiceNodes, allot,
 };
@@ -24,6 +25,7 @@ use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};
+use super::redis::RedisService;
 use super::switched::Switched;
 use super::{LockLoad, LockOutcome, LockTally, Shared, with_noted};
 use crate::contract::deployment::DeployError;
@@ -68,8 +70,16 @@ pub(crate) trait ServiceVisitor {
     fn visit<S: Service>(self, service: S) -> Self::Output;
 }
 
-/// Hands `visitor` the service of that name, for these clients and so many locks. A core of a
-/// server takes the time `request` for a request and its release. `popular` tells which locks are
+/// Times of a service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServiceTimes {
+    /// Time that a core of a server takes for a request and its release.
+    pub(crate) request: Duration,
+    /// Times of the clients of RedLock.
+    pub(crate) redlock: Times,
+}
+
+/// Hands `visitor` the service of that name, for these clients and so many locks. `popular` tells which locks are
 /// wanted most, with the share of each among all requests, where a switch has to know.
 ///
 /// # Errors
@@ -79,7 +89,7 @@ pub(crate) fn visit<M, V, T>(
     kept: Kept,
     clients: &Clients,
     locks: u64,
-    request: Duration,
+    times: ServiceTimes,
     popular: impl FnOnce() -> Vec<(u64, f64)>,
     visitor: V,
 ) -> Result<T, DeployError>
@@ -89,6 +99,11 @@ where
 {
     if kept == Kept::FissLock {
         return visitor.visit(Switched::new(machines, clients, locks)?);
+    }
+    let ServiceTimes { request, redlock } = times;
+    if kept == Kept::RedLock {
+        // A request is two commands, the second of which releases the lock.
+        return visitor.visit(RedisService::new(clients.outsider(), redlock, request / 2));
     }
     let nodes = ServiceNodes {
         clients: (1..=clients.cns).map(NodeId).collect(),
@@ -151,7 +166,8 @@ pub(super) fn run<M: Machines>(
 ) -> Result<LockOutcome, DeployError> {
     let alone = Alone { machines, load, progress };
     let popular = || KeyChooser::new(load.count, load.zipf).by_popularity(SWITCH_SLOTS as usize);
-    visit(machines, kept, &load.clients, load.count, load.request, popular, alone)
+    let times = ServiceTimes { request: load.request, redlock: Times::LOCKS };
+    visit(machines, kept, &load.clients, load.count, times, popular, alone)
 }
 
 /// The load on locks alone.

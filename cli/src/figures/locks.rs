@@ -46,6 +46,7 @@ files! {
     "fisslock-tatp"
     "fisslock-tpcc"
     "fisslock-granularity"
+    "fisslock-bank"
     "shiftlock-2pl"
     "shiftlock-2pl-tatp"
     "shiftlock-bank"
