@@ -79,8 +79,9 @@ pub(crate) struct ServiceTimes {
     pub(crate) redlock: Times,
 }
 
-/// Hands `visitor` the service of that name, for these clients and so many locks. `popular` tells which locks are
-/// wanted most, with the share of each among all requests, where a switch has to know.
+/// Hands `visitor` the service of that name, for these clients and so many locks. `popular`
+/// tells which locks are wanted most, with the share of each among all requests, where a switch has
+/// to know.
 ///
 /// # Errors
 /// [`DeployError`] if the service cannot be had, or that of the visitor.

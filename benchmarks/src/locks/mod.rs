@@ -9,8 +9,8 @@
 //! free.
 //!
 //! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `switched`: the
-//! service of a switch; `redis`: that of RedLock; `operation`: what is tallied of all; `ledger`: what is noted in this
-//! process.
+//! service of a switch; `redis`: that of RedLock; `operation`: what is tallied of all; `ledger`:
+//! what is noted in this process.
 
 pub(crate) mod kept;
 mod lane;

@@ -10,7 +10,7 @@ use lotus_fabric::exec::{Handle, TaskId};
 use rand::Rng;
 
 use super::redis::{Command, CommandName, Token};
-use super::rules::{Reply, Times, Verdict, is_heard, valid_until, verdict};
+use super::rules::{RedisReply, Times, TryVerdict, is_heard, valid_until, verdict};
 use crate::client::Wait;
 use crate::contract::{Counts, NotHeld};
 use crate::locker::Locker;
@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_micros(20);
 
 /// The way to the servers. What they reply is handed in at the lane's [`Replies`].
-pub trait Link {
+pub trait RedisLink {
     /// Number of servers.
     fn servers(&self) -> usize;
 
@@ -45,7 +45,7 @@ pub struct Replies(Weak<Core>);
 
 impl Replies {
     /// Takes in a reply of a server. One that comes twice or late changes nothing.
-    pub fn hear(&self, server: usize, name: CommandName, reply: Reply) {
+    pub fn hear(&self, server: usize, name: CommandName, reply: RedisReply) {
         if let Some(core) = self.0.upgrade() {
             core.hear(server, name, reply);
         }
@@ -63,17 +63,17 @@ struct Core {
     life: Claimant,
     lane: u16,
     times: Times,
-    link: Box<dyn Link>,
+    link: Box<dyn RedisLink>,
     rng: RefCell<SmallRng>,
-    slots: RefCell<Vec<Slot>>,
+    slots: RefCell<Vec<CommandSlot>>,
     free: RefCell<Vec<u16>>,
     counts: Cell<Counts>,
 }
 
 /// A slot, and its last command.
-struct Slot {
+struct CommandSlot {
     number: u64,
-    answers: Vec<Option<Reply>>,
+    answers: Vec<Option<RedisReply>>,
     task: Option<TaskId>,
 }
 
@@ -131,7 +131,7 @@ impl RedLockClient {
         (life, lane): (Claimant, u16),
         times: Times,
         rng: SmallRng,
-        link: impl FnOnce(Replies) -> Box<dyn Link>,
+        link: impl FnOnce(Replies) -> Box<dyn RedisLink>,
     ) -> Self {
         let core = Rc::new_cyclic(|core| Core {
             executor,
@@ -169,7 +169,7 @@ impl Core {
             None => {
                 let slot = u16::try_from(slots).ok()?;
                 let answers = vec![None; self.link.servers()];
-                self.slots.borrow_mut().push(Slot { number: 0, answers, task: None });
+                self.slots.borrow_mut().push(CommandSlot { number: 0, answers, task: None });
                 slot
             }
         };
@@ -207,7 +207,7 @@ impl Core {
         }
     }
 
-    fn hear(&self, server: usize, name: CommandName, reply: Reply) {
+    fn hear(&self, server: usize, name: CommandName, reply: RedisReply) {
         let CommandName { asker, number } = name;
         if (asker.life(), asker.lane()) != (self.life, self.lane) {
             return;
@@ -228,8 +228,8 @@ impl Core {
         slot: u16,
         command: Command,
         until: Nanos,
-        is_over: impl Fn(&[Option<Reply>]) -> bool,
-    ) -> Vec<Option<Reply>> {
+        is_over: impl Fn(&[Option<RedisReply>]) -> bool,
+    ) -> Vec<Option<RedisReply>> {
         let (mut pause, mut next) = (AGAIN.0, Nanos::NEVER);
         if self.link.is_lossy() {
             next = self.executor.now().after(pause);
@@ -272,10 +272,10 @@ impl Core {
             let tried = self.begin(lock).ok_or(NotHeld::TooMany)?;
             let (slot, command, began) = (tried.slot, tried.command, tried.began);
             let gives_up = self.times.gives_up(began).min(until);
-            let is_over = |answers: &[_]| verdict(answers) != Verdict::Open;
+            let is_over = |answers: &[_]| verdict(answers) != TryVerdict::Open;
             let answers = self.ask(slot, command, gives_up, is_over).await;
             let (said, now) = (verdict(&answers), self.executor.now());
-            if said == Verdict::Got
+            if said == TryVerdict::Got
                 && let Some(valid_until) = valid_until(began, now, self.times)
             {
                 self.count(|counts| counts.acquired += 1);
@@ -283,7 +283,7 @@ impl Core {
             }
             // Its key is deleted everywhere.
             drop(tried);
-            if said == Verdict::Lost {
+            if said == TryVerdict::Lost {
                 return Err(NotHeld::Unavailable);
             }
             if now >= until {
@@ -321,18 +321,18 @@ impl Core {
 async fn released(mut tried: Try, was_late: bool) -> Result<(), NotHeld> {
     let core = Rc::clone(&tried.core);
     let forgets = core.forgets();
-    let is_over = |answers: &[_]| verdict(answers) != Verdict::Open;
+    let is_over = |answers: &[_]| verdict(answers) != TryVerdict::Open;
     let answers = core.ask(tried.slot, tried.command, forgets, is_over).await;
     if !answers.contains(&None) {
         tried.end();
     }
     match verdict(&answers) {
         _ if was_late => Err(NotHeld::Reset),
-        Verdict::Got => Ok(()),
-        Verdict::Refused => Err(NotHeld::Reset),
+        TryVerdict::Got => Ok(()),
+        TryVerdict::Refused => Err(NotHeld::Reset),
         // It was given back in time, and has expired since.
-        Verdict::Open if core.times.ttl <= SILENCE => Ok(()),
-        Verdict::Open | Verdict::Lost => Err(NotHeld::Unavailable),
+        TryVerdict::Open if core.times.ttl <= SILENCE => Ok(()),
+        TryVerdict::Open | TryVerdict::Lost => Err(NotHeld::Unavailable),
     }
 }
 

@@ -7,7 +7,7 @@
 //! one another too, nobody queues, and who was refused tries again after a random time.
 //!
 //! [`Redis`] is a server as far as this needs it, and [`rules`] is what clients decide; both are
-//! pure. [`RedLockClient`] carries the rules out over a [`Link`]: messages of a fabric.
+//! pure. [`RedLockClient`] carries the rules out over a [`RedisLink`]: messages of a fabric.
 //!
 //! # What it does not promise
 //! A holder that is slow loses its lock when the time to live is over, and nothing keeps it from
@@ -23,6 +23,6 @@ mod redis;
 pub mod rules;
 mod wire;
 
-pub use client::{Link, RedLockClient, RedLockHeld, Replies};
+pub use client::{RedLockClient, RedLockHeld, RedisLink, Replies};
 pub use node::{RedisCore, RpcLink, SharedRedis};
 pub use redis::{Command, CommandName, Redis, Sessions, Token};

@@ -11,7 +11,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
-use super::client::{Link, Replies};
+use super::client::{RedisLink, Replies};
 use super::redis::{Command, CommandName, Sessions};
 use super::wire;
 use crate::servers::Toll;
@@ -104,7 +104,11 @@ pub struct RpcLink {
 
 impl RpcLink {
     /// The way of the lane of `rpc` to these servers, which reply to it.
-    pub fn open(rpc: &Rpc, servers: impl Into<Rc<[Endpoint]>>, replies: Replies) -> Box<dyn Link> {
+    pub fn open(
+        rpc: &Rpc,
+        servers: impl Into<Rc<[Endpoint]>>,
+        replies: Replies,
+    ) -> Box<dyn RedisLink> {
         let servers = servers.into();
         let known = Rc::clone(&servers);
         rpc.hear(
@@ -120,7 +124,7 @@ impl RpcLink {
     }
 }
 
-impl Link for RpcLink {
+impl RedisLink for RpcLink {
     fn servers(&self) -> usize {
         self.servers.len()
     }

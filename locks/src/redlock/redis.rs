@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
-use super::rules::Reply;
+use super::rules::RedisReply;
 use crate::servers::Asker;
 
 /// Value of a key: whose it is. Each try of a client has another.
@@ -42,23 +42,23 @@ pub struct Redis {
 
 impl Redis {
     /// Carries a command out at this time of the server's clock.
-    pub fn carry_out(&mut self, command: Command, now: Nanos) -> Reply {
+    pub fn carry_out(&mut self, command: Command, now: Nanos) -> RedisReply {
         self.expire(now);
         match command {
-            Command::Set { key, .. } if self.keys.contains_key(&key) => Reply::Refused,
+            Command::Set { key, .. } if self.keys.contains_key(&key) => RedisReply::Refused,
             Command::Set { key, token, ttl } => {
                 let expiry = now.after(ttl);
                 self.keys.insert(key, (token, expiry));
                 self.expiries.insert((expiry, key));
-                Reply::Done
+                RedisReply::Done
             }
             Command::Delete { key, token } => match self.keys.get(&key) {
                 Some(&(value, expiry)) if value == token => {
                     self.keys.remove(&key);
                     self.expiries.remove(&(expiry, key));
-                    Reply::Done
+                    RedisReply::Done
                 }
-                _ => Reply::Refused,
+                _ => RedisReply::Refused,
             },
         }
     }
@@ -94,12 +94,12 @@ pub struct CommandName {
 #[derive(Clone, Debug, Default)]
 pub struct Sessions {
     redis: Redis,
-    last: BTreeMap<Asker, (u64, Reply)>,
+    last: BTreeMap<Asker, (u64, RedisReply)>,
 }
 
 impl Sessions {
     /// Carries a command out if it is new. `None` if its client has gone on to another.
-    pub fn ask(&mut self, name: CommandName, command: Command, now: Nanos) -> Option<Reply> {
+    pub fn ask(&mut self, name: CommandName, command: Command, now: Nanos) -> Option<RedisReply> {
         match self.last.get(&name.asker) {
             Some((last, _)) if name.number < *last => None,
             Some((last, reply)) if name.number == *last => Some(*reply),
@@ -126,7 +126,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redlock::rules::{Times, Verdict, valid_until, verdict};
+    use crate::redlock::rules::{Times, TryVerdict, valid_until, verdict};
     use crate::word::Claimant;
 
     const TTL: Duration = Duration::from_millis(10);
@@ -149,24 +149,28 @@ mod tests {
     #[test]
     fn one_sets_a_key_and_others_are_refused_until_it_is_deleted() {
         let mut redis = Redis::default();
-        assert_eq!(redis.carry_out(set(ONE), at(0)), Reply::Done);
-        assert_eq!(redis.carry_out(set(OTHER), at(1)), Reply::Refused);
-        assert_eq!(redis.carry_out(set(ONE), at(1)), Reply::Refused, "SET NX looks at no value");
-        assert_eq!(redis.carry_out(delete(ONE), at(2)), Reply::Done);
-        assert_eq!(redis.carry_out(set(OTHER), at(3)), Reply::Done);
+        assert_eq!(redis.carry_out(set(ONE), at(0)), RedisReply::Done);
+        assert_eq!(redis.carry_out(set(OTHER), at(1)), RedisReply::Refused);
+        assert_eq!(
+            redis.carry_out(set(ONE), at(1)),
+            RedisReply::Refused,
+            "SET NX looks at no value"
+        );
+        assert_eq!(redis.carry_out(delete(ONE), at(2)), RedisReply::Done);
+        assert_eq!(redis.carry_out(set(OTHER), at(3)), RedisReply::Done);
         assert_eq!(redis.used(), 1);
     }
 
     #[test]
     fn compare_and_delete_never_deletes_the_key_of_another() {
         let mut redis = Redis::default();
-        assert_eq!(redis.carry_out(delete(ONE), at(0)), Reply::Refused, "there is no key");
-        assert_eq!(redis.carry_out(set(ONE), at(0)), Reply::Done);
-        assert_eq!(redis.carry_out(delete(OTHER), at(1)), Reply::Refused);
+        assert_eq!(redis.carry_out(delete(ONE), at(0)), RedisReply::Refused, "there is no key");
+        assert_eq!(redis.carry_out(set(ONE), at(0)), RedisReply::Done);
+        assert_eq!(redis.carry_out(delete(OTHER), at(1)), RedisReply::Refused);
         // The key of the first expires, and the second sets it: the first deletes nothing.
-        assert_eq!(redis.carry_out(set(OTHER), at(10_000)), Reply::Done);
-        assert_eq!(redis.carry_out(delete(ONE), at(10_001)), Reply::Refused);
-        assert_eq!(redis.carry_out(set(ONE), at(10_002)), Reply::Refused);
+        assert_eq!(redis.carry_out(set(OTHER), at(10_000)), RedisReply::Done);
+        assert_eq!(redis.carry_out(delete(ONE), at(10_001)), RedisReply::Refused);
+        assert_eq!(redis.carry_out(set(ONE), at(10_002)), RedisReply::Refused);
     }
 
     #[test]
@@ -189,7 +193,7 @@ mod tests {
         let (mut redis, times) = (Redis::default(), Times { ttl: TTL, ..Times::BANK });
         let hold = |redis: &mut Redis, token, began: Nanos| {
             let reply = redis.carry_out(set(token), began);
-            let got = verdict(&[Some(reply)]) == Verdict::Got;
+            let got = verdict(&[Some(reply)]) == TryVerdict::Got;
             got.then(|| valid_until(began, began, times).expect("no time has passed"))
         };
         let first = hold(&mut redis, ONE, at(0)).expect("the lock is free");
@@ -199,7 +203,7 @@ mod tests {
         assert!(first < at(10_000), "it could have known that its time was over");
         assert!(second > at(10_000), "the second holds the lock beside it");
         // What it does not do is to release the lock of the second.
-        assert_eq!(redis.carry_out(delete(ONE), at(11_000)), Reply::Refused);
+        assert_eq!(redis.carry_out(delete(ONE), at(11_000)), RedisReply::Refused);
         assert_eq!(redis.used(), 1);
     }
 
@@ -208,14 +212,18 @@ mod tests {
         let mut sessions = Sessions::default();
         let asker = Asker::new(Claimant::new(1, 1), 0, 0);
         let name = |number| CommandName { asker, number };
-        assert_eq!(sessions.ask(name(1), set(ONE), at(0)), Some(Reply::Done));
-        assert_eq!(sessions.ask(name(1), set(ONE), at(1)), Some(Reply::Done), "the same reply");
-        assert_eq!(sessions.ask(name(2), delete(ONE), at(2)), Some(Reply::Done));
+        assert_eq!(sessions.ask(name(1), set(ONE), at(0)), Some(RedisReply::Done));
+        assert_eq!(
+            sessions.ask(name(1), set(ONE), at(1)),
+            Some(RedisReply::Done),
+            "the same reply"
+        );
+        assert_eq!(sessions.ask(name(2), delete(ONE), at(2)), Some(RedisReply::Done));
         assert_eq!(sessions.ask(name(1), set(ONE), at(3)), None, "it is past");
-        assert_eq!(sessions.ask(name(2), delete(ONE), at(3)), Some(Reply::Done));
+        assert_eq!(sessions.ask(name(2), delete(ONE), at(3)), Some(RedisReply::Done));
         assert_eq!(sessions.used(), 0);
         // One that is overtaken by the deletion is not carried out at all.
-        assert_eq!(sessions.ask(name(4), delete(OTHER), at(4)), Some(Reply::Refused));
+        assert_eq!(sessions.ask(name(4), delete(OTHER), at(4)), Some(RedisReply::Refused));
         assert_eq!(sessions.ask(name(3), set(OTHER), at(5)), None);
         assert_eq!(sessions.used(), 0);
     }

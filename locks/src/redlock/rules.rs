@@ -41,7 +41,7 @@ impl Times {
 
 /// What a server says to a command.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Reply {
+pub enum RedisReply {
     /// It was carried out.
     Done,
     /// It was not: the key is another's.
@@ -52,7 +52,7 @@ pub enum Reply {
 
 /// What the answers of all servers amount to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum TryVerdict {
     /// A majority has carried the command out.
     Got,
     /// It will not be a majority.
@@ -69,25 +69,27 @@ pub const fn majority(servers: usize) -> usize {
 }
 
 /// What the answers of the servers amount to; `None` is one that has not come.
-pub fn verdict(answers: &[Option<Reply>]) -> Verdict {
+pub fn verdict(answers: &[Option<RedisReply>]) -> TryVerdict {
     let count = |reply| answers.iter().filter(|answer| **answer == reply).count();
     let [done, refused, lost] =
-        [Reply::Done, Reply::Refused, Reply::Lost].map(|reply| count(Some(reply)));
+        [RedisReply::Done, RedisReply::Refused, RedisReply::Lost].map(|reply| count(Some(reply)));
     let needed = majority(answers.len());
     if done >= needed {
-        Verdict::Got
+        TryVerdict::Got
     } else if lost > answers.len() - needed {
-        Verdict::Lost
+        TryVerdict::Lost
     } else if refused + lost > answers.len() - needed {
-        Verdict::Refused
+        TryVerdict::Refused
     } else {
-        Verdict::Open
+        TryVerdict::Open
     }
 }
 
 /// Whether so many have answered that the missing ones are not to blame.
-pub fn is_heard(answers: &[Option<Reply>]) -> bool {
-    let heard = |answer: &&Option<Reply>| matches!(answer, Some(Reply::Done | Reply::Refused));
+pub fn is_heard(answers: &[Option<RedisReply>]) -> bool {
+    let heard = |answer: &&Option<RedisReply>| {
+        matches!(answer, Some(RedisReply::Done | RedisReply::Refused))
+    };
     answers.iter().filter(heard).count() >= majority(answers.len())
 }
 
@@ -102,27 +104,27 @@ pub fn valid_until(began: Nanos, now: Nanos, times: Times) -> Option<Nanos> {
 mod tests {
     use super::*;
 
-    const DONE: Option<Reply> = Some(Reply::Done);
-    const REFUSED: Option<Reply> = Some(Reply::Refused);
-    const LOST: Option<Reply> = Some(Reply::Lost);
+    const DONE: Option<RedisReply> = Some(RedisReply::Done);
+    const REFUSED: Option<RedisReply> = Some(RedisReply::Refused);
+    const LOST: Option<RedisReply> = Some(RedisReply::Lost);
 
     #[test]
     fn a_majority_decides_and_one_that_cannot_be_had_is_known_early() {
-        let cases: [(&[Option<Reply>], Verdict); 14] = [
-            (&[None], Verdict::Open),
-            (&[DONE], Verdict::Got),
-            (&[REFUSED], Verdict::Refused),
-            (&[LOST], Verdict::Lost),
-            (&[DONE, None], Verdict::Open),
-            (&[DONE, REFUSED], Verdict::Refused),
-            (&[DONE, DONE, None], Verdict::Got),
-            (&[DONE, REFUSED, None], Verdict::Open),
-            (&[REFUSED, None, REFUSED], Verdict::Refused),
-            (&[DONE, LOST, DONE], Verdict::Got),
-            (&[DONE, LOST, REFUSED], Verdict::Refused),
-            (&[DONE, LOST, LOST], Verdict::Lost),
-            (&[DONE, DONE, REFUSED, REFUSED, None], Verdict::Open),
-            (&[DONE, DONE, REFUSED, REFUSED, DONE], Verdict::Got),
+        let cases: [(&[Option<RedisReply>], TryVerdict); 14] = [
+            (&[None], TryVerdict::Open),
+            (&[DONE], TryVerdict::Got),
+            (&[REFUSED], TryVerdict::Refused),
+            (&[LOST], TryVerdict::Lost),
+            (&[DONE, None], TryVerdict::Open),
+            (&[DONE, REFUSED], TryVerdict::Refused),
+            (&[DONE, DONE, None], TryVerdict::Got),
+            (&[DONE, REFUSED, None], TryVerdict::Open),
+            (&[REFUSED, None, REFUSED], TryVerdict::Refused),
+            (&[DONE, LOST, DONE], TryVerdict::Got),
+            (&[DONE, LOST, REFUSED], TryVerdict::Refused),
+            (&[DONE, LOST, LOST], TryVerdict::Lost),
+            (&[DONE, DONE, REFUSED, REFUSED, None], TryVerdict::Open),
+            (&[DONE, DONE, REFUSED, REFUSED, DONE], TryVerdict::Got),
         ];
         for (answers, expected) in cases {
             assert_eq!(verdict(answers), expected, "{answers:?}");
@@ -146,7 +148,7 @@ mod tests {
                     };
                     chosen.iter().map(answer).collect()
                 };
-                let got = [0, 1].map(|one| verdict(&of(one)) == Verdict::Got);
+                let got = [0, 1].map(|one| verdict(&of(one)) == TryVerdict::Got);
                 assert_ne!(got, [true, true], "{chosen:?}");
             }
         }

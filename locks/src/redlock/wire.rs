@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::redis::{Command, CommandName, Token};
-use super::rules::Reply;
+use super::rules::RedisReply;
 use crate::servers::Asker;
 
 /// Length of a command: code, asker, number, key, time to live in nanoseconds, token.
@@ -47,20 +47,20 @@ pub(super) fn decode_command(bytes: &[u8]) -> Option<(CommandName, Command)> {
 }
 
 /// A reply as it is sent.
-pub(super) fn encode_reply(name: CommandName, reply: Reply) -> [u8; REPLY_BYTES] {
+pub(super) fn encode_reply(name: CommandName, reply: RedisReply) -> [u8; REPLY_BYTES] {
     let mut bytes = [0; REPLY_BYTES];
-    bytes[0] = u8::from(reply == Reply::Done);
+    bytes[0] = u8::from(reply == RedisReply::Done);
     bytes[1..9].copy_from_slice(&name.asker.raw().to_le_bytes());
     bytes[9..].copy_from_slice(&name.number.to_le_bytes());
     bytes
 }
 
 /// A reply as it was received; `None` for other bytes.
-pub(super) fn decode_reply(bytes: &[u8]) -> Option<(CommandName, Reply)> {
+pub(super) fn decode_reply(bytes: &[u8]) -> Option<(CommandName, RedisReply)> {
     let bytes: &[u8; REPLY_BYTES] = bytes.try_into().ok()?;
     let reply = match bytes[0] {
-        0 => Reply::Refused,
-        1 => Reply::Done,
+        0 => RedisReply::Refused,
+        1 => RedisReply::Done,
         _ => return None,
     };
     let (words, _) = bytes[1..].as_chunks::<8>();
@@ -88,7 +88,7 @@ mod tests {
             bytes[0] = 2;
             assert_eq!(decode_command(&bytes), None);
         }
-        for reply in [Reply::Done, Reply::Refused] {
+        for reply in [RedisReply::Done, RedisReply::Refused] {
             let mut bytes = encode_reply(name, reply);
             assert_eq!(decode_reply(&bytes), Some((name, reply)));
             assert_eq!(decode_command(&bytes), None);
