@@ -26,6 +26,7 @@
 //! | `ideal` | the traffic of a lock without exclusion, for a bound; a feature |
 //! | `service` | locks of transactions, on a client |
 //! | `switched` | FissLock over a fabric |
+//! | `redlock` | RedLock: keys of a Redis, and clients that set them |
 //! | `servers` | locks kept by servers: tables of nodes, and clients that ask them |
 //! | `locker` | locks by number, wherever their state is |
 //! | `local` | locks that the clients of one node share before they ask for them |
@@ -45,6 +46,7 @@ pub mod fisslock;
 pub mod ideal;
 pub mod local;
 mod locker;
+pub mod redlock;
 pub mod reset;
 pub mod servers;
 mod service;

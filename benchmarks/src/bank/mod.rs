@@ -26,7 +26,8 @@ use std::time::Duration;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::sim::Report;
-use lotus_locks::servers::SWITCH_SLOTS;
+use lotus_locks::redlock::rules::Times;
+use lotus_locks::servers::{Kept, SWITCH_SLOTS};
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem, Recovery};
 
@@ -35,7 +36,7 @@ use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Clients, Course, Done, KeptLane, Latencies, Run, Seat, Used, latencies, refused,
 };
-use crate::locks::kept::{self, Service, ServiceVisitor};
+use crate::locks::kept::{self, Service, ServiceTimes, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
 use crate::workloads::zipf::KeyChooser;
 use books::Books;
@@ -105,6 +106,12 @@ impl BankLoad {
         let Clients { choice, kept, cns, .. } = self.clients;
         if let Some(kept) = kept.filter(|kept| self.loses.is_some() && !kept.has_server()) {
             return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
+        }
+        if self.loses.is_some() && kept == Some(Kept::RedLock) {
+            let why = "locks of redlock have no fence";
+            return Err(format!(
+                "{why}: what a lost node has sent may come beside the next holder"
+            ));
         }
         if self.loses.is_some() && cns < 2 {
             return Err("without its only compute node nobody goes on".to_owned());
@@ -203,11 +210,12 @@ pub fn run<M: Machines>(
     let visit = Visit { machines, load, progress };
     match load.clients.kept {
         Some(kept) => {
-            let (clients, request) = (&load.clients, load.lock_request);
+            let clients = &load.clients;
+            let times = ServiceTimes { request: load.lock_request, redlock: Times::BANK };
             // No account is more popular than others.
             let accounts = load.accounts();
             let popular = || KeyChooser::new(accounts, 0.0).by_popularity(SWITCH_SLOTS as usize);
-            kept::visit(machines, kept, clients, accounts, request, popular, visit)
+            kept::visit(machines, kept, clients, accounts, times, popular, visit)
         }
         None => load.clients.choice.visit(visit),
     }

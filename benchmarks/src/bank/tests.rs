@@ -134,7 +134,7 @@ fn a_bank_runs_on_threads() {
 
 #[test]
 fn no_money_comes_or_goes_under_locks_of_servers() {
-    for service in [Kept::SrvLock, Kept::ParLock, Kept::Rpc, Kept::FissLock] {
+    for service in [Kept::SrvLock, Kept::ParLock, Kept::Rpc, Kept::FissLock, Kept::RedLock] {
         let load = short(Kind::Dslr, Business::SmallBank);
         let clients = Clients { kept: Some(service), ..load.clients.clone() };
         let load = BankLoad { clients, lock_request: Duration::from_micros(1), ..load };
@@ -151,6 +151,9 @@ fn no_money_comes_or_goes_under_locks_of_servers() {
     let outcome = simulated(&load, 1);
     assert_eq!(outcome.findings, Some(Vec::new()));
     assert!(outcome.tally.transactions > 100, "the others go on");
-    let own = Clients { kept: Some(Kept::ParLock), ..load.clients.clone() };
-    assert!(BankLoad { clients: own, ..load }.check().is_err());
+    for (kept, reason) in [(Kept::ParLock, "takes its locks"), (Kept::RedLock, "no fence")] {
+        let other = Clients { kept: Some(kept), ..load.clients.clone() };
+        let refused = BankLoad { clients: other, ..load.clone() }.check();
+        assert!(refused.is_err_and(|why| why.contains(reason)), "{kept}");
+    }
 }

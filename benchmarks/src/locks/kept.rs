@@ -18,6 +18,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::fisslock::capacity::{Fallback, Placement};
+use lotus_locks::redlock::rules::Times;
 use lotus_locks::servers::{
     Demand, Keeps, Kept, Layout, SWITCH_SLOTS, ServerClient, ServerCore, ServiceNodes, allot,
 };
@@ -25,6 +26,7 @@ use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Split, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};
+use super::redis::RedisService;
 use super::switched::Switched;
 use super::{LockLoad, LockOutcome, LockTally, Shared, with_noted};
 use crate::contract::deployment::DeployError;
@@ -69,9 +71,18 @@ pub(crate) trait ServiceVisitor {
     fn visit<S: Service>(self, service: S) -> Self::Output;
 }
 
-/// Hands `visitor` the service of that name, for these clients and so many locks. A core of a
-/// server takes the time `request` for a request and its release. `popular` tells which locks are
-/// wanted most, with the share of each among all requests, where a switch has to know.
+/// Times of a service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServiceTimes {
+    /// Time that a core of a server takes for a request and its release.
+    pub(crate) request: Duration,
+    /// Times of the clients of RedLock.
+    pub(crate) redlock: Times,
+}
+
+/// Hands `visitor` the service of that name, for these clients and so many locks. `popular`
+/// tells which locks are wanted most, with the share of each among all requests, where a switch has
+/// to know.
 ///
 /// # Errors
 /// [`DeployError`] if the service cannot be had, or that of the visitor.
@@ -80,7 +91,7 @@ pub(crate) fn visit<M, V, T>(
     kept: Kept,
     clients: &Clients,
     locks: u64,
-    request: Duration,
+    times: ServiceTimes,
     popular: impl FnOnce() -> Vec<(u64, f64)>,
     visitor: V,
 ) -> Result<T, DeployError>
@@ -88,7 +99,10 @@ where
     M: Machines,
     V: ServiceVisitor<Output = Result<T, DeployError>>,
 {
+    let ServiceTimes { request, redlock } = times;
     match kept {
+        // A request is two commands, the second of which releases the lock.
+        Kept::RedLock => visitor.visit(RedisService::new(clients.outsider(), redlock, request / 2)),
         Kept::FissLock => visitor.visit(Switched::new(machines, clients, locks)?),
         Kept::FissParLock => {
             let room = Placement::new(usize::from(clients.cns), locks, Fallback::ParLock);
@@ -185,7 +199,8 @@ pub(super) fn run<M: Machines>(
 ) -> Result<LockOutcome, DeployError> {
     let alone = Alone { machines, load, progress };
     let popular = || KeyChooser::new(load.count, load.zipf).by_popularity(SWITCH_SLOTS as usize);
-    visit(machines, kept, &load.clients, load.count, load.request, popular, alone)
+    let times = ServiceTimes { request: load.request, redlock: Times::LOCKS };
+    visit(machines, kept, &load.clients, load.count, times, popular, alone)
 }
 
 /// The load on locks alone.

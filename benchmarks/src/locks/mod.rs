@@ -9,13 +9,14 @@
 //! free.
 //!
 //! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `switched`: the
-//! service of a switch; `operation`: what is tallied of all; `ledger`: what is noted in this
-//! process.
+//! service of a switch; `redis`: that of RedLock; `operation`: what is tallied of all; `ledger`:
+//! what is noted in this process.
 
 pub(crate) mod kept;
 mod lane;
 mod ledger;
 mod operation;
+mod redis;
 mod switched;
 
 use std::ops::AddAssign;

@@ -229,6 +229,23 @@ fn locks_that_servers_keep_pass_the_same_audit() {
 }
 
 #[test]
+fn locks_of_a_redis_pass_the_same_audit_and_a_command_takes_its_time() {
+    for section in [0, 2] {
+        let load = LockLoad { section, ..by(within(0.0, 0.02), short()) };
+        let LockOutcome { tally, used, findings, .. } = kept(Kept::RedLock, Duration::ZERO, load);
+        assert_eq!(findings, Some(vec![]));
+        assert!(tally.operations > 100, "{tally:?}");
+        assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0);
+    }
+    let load = LockLoad { count: 1 << 20, zipf: 0.0, ..by(within(0.0, 0.05), short()) };
+    let tally = kept(Kept::RedLock, Duration::from_micros(100), load).tally;
+    // One core, two commands for each operation, and hardly a lock that is another's.
+    let most = 0.05 / 100e-6;
+    let operations = tally.operations as f64;
+    assert!((0.9 * most..=1.01 * most).contains(&operations), "{operations} of {most}");
+}
+
+#[test]
 fn locks_that_a_switch_grants_pass_the_same_audit() {
     for section in [0, 2] {
         let load = LockLoad { section, ..by(within(0.0, 0.002), short()) };

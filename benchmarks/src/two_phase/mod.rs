@@ -28,6 +28,7 @@ use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
+use lotus_locks::redlock::rules::Times;
 use lotus_locks::servers::SWITCH_SLOTS;
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem};
@@ -39,7 +40,7 @@ use crate::lanes::{
     self, Clients, Course, KeptLane, Latencies, MEMORY, REGION, Run, Seat, Used, latencies,
     offset_of_data, refused,
 };
-use crate::locks::kept::{self, Service, ServiceVisitor};
+use crate::locks::kept::{self, Service, ServiceTimes, ServiceVisitor};
 use crate::traces::{MAX_LOCKS, Origin, Trace};
 pub(crate) use holders::Holders;
 use lane::Transacting;
@@ -211,9 +212,10 @@ pub fn run<M: Machines>(
     let visit = Visit { machines, load, progress };
     match load.clients.kept {
         Some(kept) => {
-            let (clients, locks, request) = (&load.clients, load.trace.locks(), load.request);
+            let (clients, locks) = (&load.clients, load.trace.locks());
+            let times = ServiceTimes { request: load.request, redlock: Times::LOCKS };
             let popular = || load.popular();
-            kept::visit(machines, kept, clients, locks, request, popular, visit)
+            kept::visit(machines, kept, clients, locks, times, popular, visit)
         }
         None => load.clients.choice.visit(visit),
     }

@@ -141,7 +141,8 @@ fn what_cannot_be_judged_is_refused() {
 
 #[test]
 fn servers_that_keep_the_locks_run_the_same_transactions() {
-    for service in Kept::ALL.into_iter().chain(Kept::SWITCHED) {
+    let others = Kept::SWITCHED.into_iter().chain([Kept::RedLock]);
+    for service in Kept::ALL.into_iter().chain(others) {
         for trace in [
             Trace::Tatp(TatpTrace::new(100, 5, 1)),
             Trace::Tpcc(TpccTrace::new(2, Grain::Parts, 1)),

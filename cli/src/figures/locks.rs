@@ -47,6 +47,7 @@ files! {
     "fisslock-tpcc"
     "fisslock-granularity"
     "fisslock-scale"
+    "fisslock-bank"
     "shiftlock-2pl"
     "shiftlock-2pl-tatp"
     "shiftlock-bank"

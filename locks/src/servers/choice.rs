@@ -33,12 +33,15 @@ pub enum Kept {
     /// The same; locks beyond the switch's capacity are kept as those of [`Kept::ParLock`]
     /// (FissLock §6).
     FissParLock,
+    /// A node that is a Redis: keys with a time to live, which readers do not share, and no queue.
+    /// It is no [`Layout`] ([`crate::redlock`]).
+    RedLock,
 }
 
 impl Kept {
     /// The services of which a switch grants locks that it does not keep itself.
     pub const SWITCHED: [Self; 2] = [Self::FissLock, Self::FissParLock];
-    /// All services of servers.
+    /// All services of servers that have a [`Layout`].
     pub const ALL: [Self; 6] = [
         Self::SrvLock,
         Self::ParLock,
@@ -63,17 +66,19 @@ impl Kept {
             Self::NetLock => "netlock",
             Self::FissLock => "fisslock",
             Self::FissParLock => "fisslock+parlock",
+            Self::RedLock => "redlock",
         }
     }
 
     /// The service of a name.
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().chain(Self::SWITCHED).find(|kept| kept.name() == name)
+        let others = Self::SWITCHED.into_iter().chain([Self::RedLock]);
+        Self::ALL.into_iter().chain(others).find(|kept| kept.name() == name)
     }
 
     /// Whether a node of its own keeps the locks.
     pub const fn has_server(self) -> bool {
-        matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock)
+        matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock | Self::RedLock)
     }
 
     /// Whether a switch grants locks: all, or hot ones.
@@ -99,7 +104,7 @@ impl Kept {
             | Self::NetLock
             | Self::FissLock
             | Self::FissParLock => Order::Arrival,
-            Self::Rpc => Order::NoQueue,
+            Self::Rpc | Self::RedLock => Order::NoQueue,
             Self::TraditionalRo => Order::ReadersPass(Self::PASSES),
         }
     }
@@ -138,9 +143,9 @@ impl Layout {
     /// server do. `hot` locks have so many slots of the switch, if there is one.
     ///
     /// # Panics
-    /// If there is no client, or no server keeps the locks.
+    /// If there is no client, or the service is no layout.
     pub fn new(kept: Kept, nodes: &ServiceNodes, hot: Vec<(u64, u32)>) -> Self {
-        assert!(!kept.is_switched(), "no server keeps the locks of {kept}");
+        assert!(Kept::ALL.contains(&kept), "the locks of {kept} are in no tables");
         let placement = match kept.has_server() {
             true => Placement::on_one(nodes.server, Kept::SERVER_CORES),
             false => Placement::on_all(nodes.clients.iter().copied(), LaneId(nodes.lanes)),

@@ -9,6 +9,11 @@ use super::grounds::{Ground, LOAD, Load, Outcome, run};
 /// All kinds of requests.
 const MIXED: Load = Load { refusing: 0.15, hurried: 0.2, dropped: 0.2, ..LOAD };
 
+/// All services of servers.
+fn all() -> impl Iterator<Item = Kept> {
+    Kept::ALL.into_iter().chain([Kept::RedLock])
+}
+
 fn passes(kept: Kept, ground: Ground, load: Load) -> Outcome {
     let outcome = run(kept, ground, load);
     assert_eq!(outcome.violations, [""; 0], "{kept}, {ground:?}, {load:?}");
@@ -19,7 +24,7 @@ fn passes(kept: Kept, ground: Ground, load: Load) -> Outcome {
 
 /// Exclusion, whole data, an end, free locks, deadlines, and dropped requests.
 fn keep_the_promises(grounds: &[Ground]) {
-    for kept in Kept::ALL {
+    for kept in all() {
         for ground in grounds.iter().copied() {
             let patient = passes(kept, ground, LOAD);
             let is_lossy = matches!(ground, Ground::Lossy(_));
@@ -66,7 +71,7 @@ fn readers_share() {
 
 #[test]
 fn requests_are_refused_and_end_at_their_deadlines() {
-    for kept in Kept::ALL {
+    for kept in all() {
         let refusing = Load { refusing: 1.0, shared: 0.1, ..LOAD };
         assert!(passes(kept, Ground::Sim(1), refusing).refused > 0, "{kept}");
         let hurried = Load { hurried: 1.0, shared: 0.1, locks: 1, ..LOAD };

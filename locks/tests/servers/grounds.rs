@@ -1,5 +1,6 @@
 //! Clients of lock services on a fabric, and a judge of what they hold.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -19,6 +20,8 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
 use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_fabric::transport::Fabric;
+use lotus_locks::redlock::rules::Times;
+use lotus_locks::redlock::{RedLockClient, RedisCore, RpcLink, SharedRedis};
 use lotus_locks::servers::{Kept, Layout, ServerClient, ServerCore, ServiceNodes};
 use lotus_locks::trial::Referee;
 use lotus_locks::{Counts, Locker, Member, Mode, NotHeld, Roster, Wait};
@@ -86,14 +89,21 @@ pub enum Ground {
 /// Runs clients of a service.
 pub fn run(kept: Kept, ground: Ground, load: Load) -> Outcome {
     match ground {
-        Ground::Local => on(&Threads::new(NODES, 1), kept, load),
+        Ground::Local => of(&Threads::new(NODES, 1), kept, load),
         Ground::Tcp => {
             let env = Env::real(1);
             let fabric = TcpFabric::start(tcp::Config::loopback(NODES), env.clone());
-            on(&Threads::over(fabric.expect("loopback has free ports"), env), kept, load)
+            of(&Threads::over(fabric.expect("loopback has free ports"), env), kept, load)
         }
-        Ground::Sim(seed) => on(&simulated(seed, Rates::default()), kept, load),
-        Ground::Lossy(seed) => on(&simulated(seed, lossy()), kept, load),
+        Ground::Sim(seed) => of(&simulated(seed, Rates::default()), kept, load),
+        Ground::Lossy(seed) => of(&simulated(seed, lossy()), kept, load),
+    }
+}
+
+fn of<M: Machines>(machines: &M, kept: Kept, load: Load) -> Outcome {
+    match kept {
+        Kept::RedLock => on(machines, Redises::new(1, Times::LOCKS), load),
+        _ => on(machines, layout(kept), load),
     }
 }
 
@@ -114,33 +124,121 @@ pub fn simulated(seed: u64, rates: Rates) -> SimMachines {
     SimMachines::new(World::new(config).expect("a valid world"))
 }
 
+/// What keeps the locks.
+pub trait Keeper: Send + Sync + 'static {
+    type Locker: Locker;
+
+    /// Opens its cores: for each the place, and the program that opens it, which serves until what
+    /// it returns is dropped.
+    fn cores(&self) -> Vec<(Endpoint, OpenCore)>;
+
+    fn client(&self, rpc: Rpc, member: Member, roster: &Roster) -> Self::Locker;
+
+    /// Number of locks that are not free.
+    fn used(&self) -> usize;
+}
+
+type OpenCore = Box<dyn FnOnce(&mut Executor, &dyn Fabric, Roster) -> Box<dyn Any> + Send>;
+
+impl Keeper for Layout {
+    type Locker = ServerClient;
+
+    fn cores(&self) -> Vec<(Endpoint, OpenCore)> {
+        let open = |(at, table)| -> (Endpoint, OpenCore) {
+            let open: OpenCore = Box::new(move |executor, fabric, roster| {
+                let core = ServerCore::open(executor, fabric, at, table, Rc::new(roster), None);
+                Box::new(core.expect("the lane is free"))
+            });
+            (at, open)
+        };
+        self.cores().map(open).collect()
+    }
+
+    fn client(&self, rpc: Rpc, member: Member, roster: &Roster) -> ServerClient {
+        ServerClient::new(rpc, member, Rc::new(roster.clone()), self.servers(member.node))
+    }
+
+    fn used(&self) -> usize {
+        self.used()
+    }
+}
+
+/// Lanes of the server that are a Redis each.
+pub struct Redises {
+    servers: Vec<(Endpoint, SharedRedis)>,
+    times: Times,
+}
+
+impl Redises {
+    pub fn new(servers: u16, times: Times) -> Self {
+        // One on the server, and further ones on nodes that have nothing to do.
+        let nodes = [SERVER, MEMORY, SWITCH];
+        let at = |node: &NodeId| Endpoint { node: *node, lane: LaneId(7) };
+        let nodes = nodes.iter().take(usize::from(servers));
+        Self { servers: nodes.map(|node| (at(node), SharedRedis::default())).collect(), times }
+    }
+}
+
+impl Keeper for Redises {
+    type Locker = RedLockClient;
+
+    fn cores(&self) -> Vec<(Endpoint, OpenCore)> {
+        let open = |(at, redis): &(Endpoint, SharedRedis)| -> (Endpoint, OpenCore) {
+            let (at, redis) = (*at, redis.clone());
+            let open: OpenCore = Box::new(move |executor, fabric, _| {
+                let core = RedisCore::open(executor, fabric, at, redis, None);
+                Box::new(core.expect("the lane is free"))
+            });
+            (at, open)
+        };
+        self.servers.iter().map(open).collect()
+    }
+
+    fn client(&self, rpc: Rpc, member: Member, _: &Roster) -> RedLockClient {
+        let executor = rpc.lane().executor().clone();
+        let at = rpc.lane().at();
+        let rng = executor.env().rng(u64::from(at.node.0) << 32 | u64::from(at.lane.0) | 1 << 48);
+        let servers: Vec<_> = self.servers.iter().map(|(at, _)| *at).collect();
+        RedLockClient::new(executor, (member.life, at.lane.0), self.times, rng, |replies| {
+            RpcLink::open(&rpc, servers, replies)
+        })
+    }
+
+    fn used(&self) -> usize {
+        self.servers.iter().map(|(_, redis)| redis.used()).sum()
+    }
+}
+
+/// The cores of a service on the nodes of these tests.
+pub fn layout(kept: Kept) -> Layout {
+    let (clients, lanes) = (CLIENTS.to_vec(), LANES);
+    let nodes = ServiceNodes { clients, lanes, server: SERVER, switch: SWITCH };
+    Layout::new(kept, &nodes, HOT.to_vec())
+}
+
 /// A service, its memory and its members.
-pub struct Service {
-    pub layout: Layout,
+pub struct Service<K = Layout> {
+    pub keeper: K,
     pub roster: Roster,
     pub referee: Arc<Referee>,
     load: Load,
 }
 
-impl Service {
-    pub fn new<M: Machines>(machines: &M, kept: Kept, load: Load) -> Arc<Self> {
+impl<K: Keeper> Service<K> {
+    pub fn new<M: Machines>(machines: &M, keeper: K, load: Load) -> Arc<Self> {
         let bytes = (load.locks * 16).next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).expect("there is memory");
-        let (clients, lanes) = (CLIENTS.to_vec(), LANES);
-        let nodes = ServiceNodes { clients, lanes, server: SERVER, switch: SWITCH };
-        let layout = Layout::new(kept, &nodes, HOT.to_vec());
         let referee = Arc::new(Referee::new(load.locks));
-        Arc::new(Self { layout, roster: Roster::default(), referee, load })
+        Arc::new(Self { keeper, roster: Roster::default(), referee, load })
     }
 
     /// Starts the cores that keep the locks; they end when the other end of the channel is dropped.
     pub fn serve<M: Machines>(&self, machines: &M, stopped: &Receiver<()>) -> Vec<M::Core> {
-        let start = |(at, table): (Endpoint, _)| {
+        let start = |(at, open): (Endpoint, OpenCore)| {
             let (fabric, roster, stopped) =
                 (machines.fabric(), self.roster.clone(), stopped.clone());
             let program: Program = Box::new(move |executor| {
-                let core = ServerCore::open(executor, &*fabric, at, table, Rc::new(roster), None);
-                let core = core.expect("the lane is free");
+                let core = open(executor, &*fabric, roster);
                 Box::pin(async move {
                     let _ = stopped.recv().await;
                     drop(core);
@@ -148,7 +246,7 @@ impl Service {
             });
             machines.start(at.node, &format!("server-{}", at.lane.0), program).expect("a thread")
         };
-        self.layout.cores().map(start).collect()
+        self.keeper.cores().into_iter().map(start).collect()
     }
 
     /// Opens a lane of a member.
@@ -157,7 +255,7 @@ impl Service {
         fabric: Arc<dyn Fabric>,
         member: Member,
         lane: u16,
-    ) -> impl FnOnce(&mut Executor) -> Seat + Send + use<> {
+    ) -> impl FnOnce(&mut Executor) -> Seat<K> + Send + use<K> {
         let place = Arc::clone(self);
         move |executor| {
             let at = Endpoint { node: member.node, lane: LaneId(lane) };
@@ -165,16 +263,14 @@ impl Service {
             let opened = fabric.open_lane(at, epoch, executor.handle().waker());
             let lane = Lane::new(at, executor.handle().clone(), opened.expect("the lane is free"));
             executor.add_driver(lane.driver());
-            let peers = Rc::new(place.roster.clone());
-            let servers = place.layout.servers(member.node);
-            let client = ServerClient::new(Rpc::new(lane.clone()), member, peers, servers);
+            let client = place.keeper.client(Rpc::new(lane.clone()), member, &place.roster);
             Seat { lane, client, member, place }
         }
     }
 }
 
-fn on<M: Machines>(machines: &M, kept: Kept, load: Load) -> Outcome {
-    let place = Service::new(machines, kept, load);
+fn on<M: Machines, K: Keeper>(machines: &M, keeper: K, load: Load) -> Outcome {
+    let place = Service::new(machines, keeper, load);
     let (stop, stopped) = async_channel::bounded::<()>(1);
     let mut cores = place.serve(machines, &stopped);
     let (sender, reports) = async_channel::unbounded();
@@ -196,7 +292,7 @@ fn on<M: Machines>(machines: &M, kept: Kept, load: Load) -> Outcome {
     }
     drop((stop, stopped));
     assert!(cores.into_iter().fold(true, |well, core| machines.join(core) & well), "a core broke");
-    outcome.used = place.layout.used();
+    outcome.used = place.keeper.used();
     outcome.together = place.referee.together();
     outcome.violations = place.referee.violations();
     outcome
@@ -204,8 +300,8 @@ fn on<M: Machines>(machines: &M, kept: Kept, load: Load) -> Outcome {
 
 type Report = (Counts, u64, Duration);
 
-fn program(
-    open: impl FnOnce(&mut Executor) -> Seat + Send + 'static,
+fn program<K: Keeper>(
+    open: impl FnOnce(&mut Executor) -> Seat<K> + Send + 'static,
     sender: Sender<Report>,
     stopped: Receiver<()>,
 ) -> Program {
@@ -240,14 +336,14 @@ fn program(
 }
 
 /// A lane of clients.
-pub struct Seat {
+pub struct Seat<K: Keeper = Layout> {
     pub lane: Lane,
-    pub client: ServerClient,
+    pub client: K::Locker,
     pub member: Member,
-    pub place: Arc<Service>,
+    pub place: Arc<Service<K>>,
 }
 
-impl Seat {
+impl<K: Keeper> Seat<K> {
     async fn round(&self, rng: &mut SmallRng, report: &Cell<(u64, Duration)>) {
         let load = &self.place.load;
         let executor = self.lane.executor();

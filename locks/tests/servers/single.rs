@@ -12,7 +12,7 @@ use lotus_fabric::sim::{Fault, MemoryFate, Rates, SimMachines};
 use lotus_locks::servers::Kept;
 use lotus_locks::{Locker, Mode, NotHeld, Wait};
 
-use super::grounds::{LOAD, Seat, Service, simulated};
+use super::grounds::{Keeper, LOAD, Seat, Service, layout, simulated};
 
 const PATIENT: Wait = Wait::Until(Nanos::NEVER);
 const LOCK: u64 = 0;
@@ -20,11 +20,11 @@ const FIRST: NodeId = NodeId(2);
 const SECOND: NodeId = NodeId(3);
 
 /// Starts one lane of a node; what it sends in the end is received there.
-fn start<T: Send + 'static, F: Future<Output = T> + 'static>(
+pub fn start<K: Keeper, T: Send + 'static, F: Future<Output = T> + 'static>(
     machines: &SimMachines,
-    service: &Arc<Service>,
+    service: &Arc<Service<K>>,
     node: NodeId,
-    life: impl FnOnce(Rc<Seat>) -> F + Send + 'static,
+    life: impl FnOnce(Rc<Seat<K>>) -> F + Send + 'static,
 ) -> async_channel::Receiver<T> {
     let member = service.roster.join(node, 1).expect("there is room");
     let open = service.open(machines.fabric(), member, 0);
@@ -43,7 +43,7 @@ fn start<T: Send + 'static, F: Future<Output = T> + 'static>(
 fn requests_are_granted_in_the_order_in_which_they_came() {
     for kept in Kept::ALL.into_iter().filter(|kept| *kept != Kept::Rpc) {
         let machines = simulated(1, Rates::default());
-        let service = Service::new(&machines, kept, LOAD);
+        let service = Service::new(&machines, layout(kept), LOAD);
         let (_stop, stopped) = async_channel::bounded(1);
         service.serve(&machines, &stopped);
         let order = start(&machines, &service, FIRST, |seat| async move {
@@ -76,7 +76,7 @@ fn requests_are_granted_in_the_order_in_which_they_came() {
 fn locks_of_a_node_are_freed_when_it_is_expelled_and_not_before() {
     for dies in [true, false] {
         let machines = simulated(1, Rates::default());
-        let service = Service::new(&machines, Kept::SrvLock, LOAD);
+        let service = Service::new(&machines, layout(Kept::SrvLock), LOAD);
         let (_stop, stopped) = async_channel::bounded(1);
         service.serve(&machines, &stopped);
         let lost = start(&machines, &service, FIRST, |seat| async move {
@@ -96,7 +96,7 @@ fn locks_of_a_node_are_freed_when_it_is_expelled_and_not_before() {
             machines.world().crash(FIRST, MemoryFate::Lost).expect("it is up");
         }
         machines.run_for(Duration::from_millis(7));
-        assert_eq!(service.layout.used(), 1);
+        assert_eq!(service.keeper.used(), 1);
         service.roster.settle(FIRST);
         let waited = machines.wait(&hurried).expect("it ends");
         assert_eq!(waited, (Some(NotHeld::TimedOut), None), "{dies}");
@@ -111,7 +111,7 @@ fn locks_of_a_node_are_freed_when_it_is_expelled_and_not_before() {
 #[test]
 fn a_server_that_is_lost_is_told_to_those_who_wait() {
     let machines = simulated(1, Rates::default());
-    let service = Service::new(&machines, Kept::SrvLock, LOAD);
+    let service = Service::new(&machines, layout(Kept::SrvLock), LOAD);
     let (_stop, stopped) = async_channel::bounded(1);
     service.serve(&machines, &stopped);
     let result = start(&machines, &service, FIRST, |seat| async move {
@@ -122,7 +122,7 @@ fn a_server_that_is_lost_is_told_to_those_who_wait() {
         (released, seat.client.acquire(LOCK + 1, Mode::Shared, PATIENT).await.err())
     });
     machines.run_for(Duration::from_micros(500));
-    let server = service.layout.cores().next().expect("it has cores").0.node;
+    let server = service.keeper.cores().next().expect("it has cores").0.node;
     machines.world().inject(Fault::Isolate { node: server }).expect("there is such a node");
     let told = machines.wait(&result).expect("it ends");
     assert_eq!(told, (Err(NotHeld::Unavailable), Some(NotHeld::Unavailable)));

@@ -1,0 +1,184 @@
+//! What clients of RedLock decide: who holds a lock, and for how long.
+
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+
+/// Times of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Times {
+    /// Time to live of a key.
+    pub ttl: Duration,
+    /// Longest time until a try is given up whose answers are missing; at most
+    /// [`Times::validity`] counts.
+    pub patience: Duration,
+    /// Longest time between two tries; it is drawn uniformly.
+    pub pause: Duration,
+}
+
+impl Times {
+    /// Times of locks alone. The pause is assumed: clients of Redis have about 200 ms, beside
+    /// which no load of these papers could be had.
+    pub const LOCKS: Self = Self {
+        ttl: Duration::from_secs(10),
+        patience: Duration::from_secs(1),
+        pause: Duration::from_millis(1),
+    };
+    /// Times of a bank: keys live for 10 ms.
+    pub const BANK: Self = Self { ttl: Duration::from_millis(10), ..Self::LOCKS };
+
+    /// Time for which a lock is valid that was had at once: that to live, less what clocks may
+    /// differ by, which is 1 % of it and 2 ms.
+    pub fn validity(self) -> Duration {
+        self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
+    }
+
+    /// Time after which a try that began then is given up.
+    pub fn gives_up(self, began: Nanos) -> Nanos {
+        began.after(self.patience.min(self.validity()))
+    }
+}
+
+/// What a server says to a command.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RedisReply {
+    /// It was carried out.
+    Done,
+    /// It was not: the key is another's.
+    Refused,
+    /// The server is lost, and will not answer.
+    Lost,
+}
+
+/// What the answers of all servers amount to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TryVerdict {
+    /// A majority has carried the command out.
+    Got,
+    /// It will not be a majority.
+    Refused,
+    /// So many servers are lost that there is no majority.
+    Lost,
+    /// Not known yet.
+    Open,
+}
+
+/// Number of servers of so many that are a majority.
+pub const fn majority(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
+/// What the answers of the servers amount to; `None` is one that has not come.
+pub fn verdict(answers: &[Option<RedisReply>]) -> TryVerdict {
+    let count = |reply| answers.iter().filter(|answer| **answer == reply).count();
+    let [done, refused, lost] =
+        [RedisReply::Done, RedisReply::Refused, RedisReply::Lost].map(|reply| count(Some(reply)));
+    let needed = majority(answers.len());
+    if done >= needed {
+        TryVerdict::Got
+    } else if lost > answers.len() - needed {
+        TryVerdict::Lost
+    } else if refused + lost > answers.len() - needed {
+        TryVerdict::Refused
+    } else {
+        TryVerdict::Open
+    }
+}
+
+/// Whether so many have answered that the missing ones are not to blame.
+pub fn is_heard(answers: &[Option<RedisReply>]) -> bool {
+    let heard = |answer: &&Option<RedisReply>| {
+        matches!(answer, Some(RedisReply::Done | RedisReply::Refused))
+    };
+    answers.iter().filter(heard).count() >= majority(answers.len())
+}
+
+/// End of the time for which a lock is valid that a majority has given by `now`, to a try of
+/// `began`. `None` if it is over: the lock is not held.
+pub fn valid_until(began: Nanos, now: Nanos, times: Times) -> Option<Nanos> {
+    // A server may have set the key as early as it was asked.
+    Some(began.after(times.validity())).filter(|end| now < *end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: Option<RedisReply> = Some(RedisReply::Done);
+    const REFUSED: Option<RedisReply> = Some(RedisReply::Refused);
+    const LOST: Option<RedisReply> = Some(RedisReply::Lost);
+
+    #[test]
+    fn a_majority_decides_and_one_that_cannot_be_had_is_known_early() {
+        let cases: [(&[Option<RedisReply>], TryVerdict); 14] = [
+            (&[None], TryVerdict::Open),
+            (&[DONE], TryVerdict::Got),
+            (&[REFUSED], TryVerdict::Refused),
+            (&[LOST], TryVerdict::Lost),
+            (&[DONE, None], TryVerdict::Open),
+            (&[DONE, REFUSED], TryVerdict::Refused),
+            (&[DONE, DONE, None], TryVerdict::Got),
+            (&[DONE, REFUSED, None], TryVerdict::Open),
+            (&[REFUSED, None, REFUSED], TryVerdict::Refused),
+            (&[DONE, LOST, DONE], TryVerdict::Got),
+            (&[DONE, LOST, REFUSED], TryVerdict::Refused),
+            (&[DONE, LOST, LOST], TryVerdict::Lost),
+            (&[DONE, DONE, REFUSED, REFUSED, None], TryVerdict::Open),
+            (&[DONE, DONE, REFUSED, REFUSED, DONE], TryVerdict::Got),
+        ];
+        for (answers, expected) in cases {
+            assert_eq!(verdict(answers), expected, "{answers:?}");
+        }
+        assert_eq!([1, 2, 3, 4, 5].map(majority), [1, 2, 2, 3, 3]);
+    }
+
+    /// Two majorities have a server in common, so two tries never both get the lock.
+    #[test]
+    fn two_tries_never_both_have_a_majority() {
+        for servers in 1..=6_usize {
+            // Each server has set the key for the one, for the other, or has not answered.
+            for code in 0..3_usize.pow(servers as u32) {
+                let chosen: Vec<_> =
+                    (0..servers).map(|at| code / 3_usize.pow(at as u32) % 3).collect();
+                let of = |one: usize| -> Vec<_> {
+                    let answer = |chosen: &usize| match *chosen {
+                        2 => None,
+                        chosen if chosen == one => DONE,
+                        _ => REFUSED,
+                    };
+                    chosen.iter().map(answer).collect()
+                };
+                let got = [0, 1].map(|one| verdict(&of(one)) == TryVerdict::Got);
+                assert_ne!(got, [true, true], "{chosen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_is_valid_for_its_time_to_live_less_what_is_lost_of_it() {
+        let at = |micros: u64| Nanos(micros * 1000);
+        assert_eq!(Times::BANK.validity(), Duration::from_micros(7900));
+        assert_eq!(Times::LOCKS.validity(), Duration::from_millis(9898));
+        // Answers that come late do not make it longer.
+        for now in [0, 1000, 7899] {
+            assert_eq!(valid_until(at(0), at(now), Times::BANK), Some(at(7900)));
+        }
+        assert_eq!(valid_until(at(0), at(7900), Times::BANK), None, "the answer came too late");
+        let short = Times { ttl: Duration::from_millis(2), ..Times::BANK };
+        assert_eq!(valid_until(at(5), at(5), short), None, "it is never valid");
+    }
+
+    #[test]
+    fn a_try_is_given_up_before_its_lock_would_be_invalid() {
+        let began = Nanos(5);
+        assert_eq!(Times::LOCKS.gives_up(began), began.after(Duration::from_secs(1)));
+        assert_eq!(Times::BANK.gives_up(began), began.after(Duration::from_micros(7900)));
+    }
+
+    #[test]
+    fn a_silent_minority_is_not_to_blame() {
+        assert!(is_heard(&[DONE, REFUSED, None]));
+        assert!(!is_heard(&[DONE, None, None]));
+        assert!(!is_heard(&[None]) && !is_heard(&[LOST]));
+    }
+}
