@@ -231,15 +231,12 @@ impl State {
     /// Passes a lane's completions and messages to `sink`, and charges the CPU time for them.
     #[inline]
     fn hand_over(&mut self, lane: u32, sink: &mut dyn Sink) {
-        let Self { lanes, turn, costs, spare, nodes, .. } = self;
+        let Self { lanes, turn, costs, spare, .. } = self;
         let lane = &mut lanes[lane as usize];
         lane.core = turn.core.unwrap_or(lane.core);
         let Inbox { completed, reconnected, messages } = &mut lane.inbox;
         turn.charge(completed.len() as u64 * costs.cpu.completion);
-        // Mostly there are none.
-        if !messages.is_empty() && !nodes[usize::from(lane.at.node.0)].is_switch {
-            turn.charge(messages.len() as u64 * costs.cpu.receive);
-        }
+        turn.charge(messages.len() as u64 * costs.cpu.receive);
         for (token, work) in completed.drain(..) {
             sink.completed(token, work);
         }

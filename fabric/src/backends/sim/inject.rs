@@ -86,7 +86,9 @@ impl State {
             }
             Fault::SlowCores { node, percent } => {
                 counts.slowdowns += 1;
-                self.node(node).core_percent = percent;
+                let node = self.node(node);
+                // The pipeline of a switch has no core to be slow.
+                node.core_percent = if node.is_switch { 0 } else { percent };
             }
             Fault::ClockJump { node, nanos } => {
                 counts.clock_jumps += 1;

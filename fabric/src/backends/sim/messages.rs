@@ -1,8 +1,8 @@
 //! Datagrams between lanes.
 //!
 //! A switch that is a node ([`super::Config::switches`]) sends and takes in packets without a NIC:
-//! neither a core nor a server of one is busy with them. What it sends leaves when the pipeline is
-//! through with what it sends it for.
+//! no server of one is busy with them, and its core takes no time. What it sends leaves when the
+//! pipeline is through with what it sends it for.
 
 use rand::Rng;
 
@@ -28,15 +28,18 @@ pub(super) struct Message {
 
 impl State {
     pub(super) fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
-        let is_switch = self.nodes[usize::from(from.node.0)].is_switch;
-        if !is_switch {
-            self.charge(self.costs.cpu.send);
-        }
+        self.charge(self.costs.cpu.send);
         self.count_message(from);
         if !self.has_node(to.node) {
             return self.trace_message(from, to, bytes.len(), "to nobody");
         }
-        let sent = if is_switch { self.forward() } else { self.issue_message(from, bytes.len()) };
+        let service = self.costs.outbound.message;
+        let transmission = self.costs.transmission(bytes.len());
+        let node = &mut self.nodes[usize::from(from.node.0)];
+        let sent = match node.is_switch {
+            true => self.forward(),
+            false => node.nic.issue(self.now, service, transmission).max(self.cpu_time()),
+        };
         let is_down = !self.nodes[usize::from(from.node.0)].up;
         if is_down || self.is_cut(from.node, to.node) {
             self.counts.messages_cut_off += 1;
@@ -59,16 +62,8 @@ impl State {
         }
     }
 
-    /// When a message leaves the NIC of a node that sends it now.
-    #[inline]
-    fn issue_message(&mut self, from: Endpoint, bytes: usize) -> Picos {
-        let service = self.costs.outbound.message;
-        let transmission = self.costs.transmission(bytes);
-        let nic = &mut self.nodes[usize::from(from.node.0)].nic;
-        nic.issue(self.now, service, transmission).max(self.cpu_time())
-    }
-
     /// When a message leaves a switch that sends it now.
+    #[cold]
     fn forward(&self) -> Picos {
         self.now + self.costs.pipeline.unwrap_or(0)
     }
@@ -86,24 +81,23 @@ impl State {
     }
 
     /// Delay of a message's trip: between two nodes without memory it may be another than between
-    /// one of them and a memory node. To a switch, and from it, it is half of that.
+    /// one of them and a memory node.
     #[inline]
     fn message_travel(&mut self, from: Endpoint, to: Endpoint) -> Picos {
-        let [source, target] = [from, to].map(|at| usize::from(at.node.0));
-        let is_half = self.nodes[source].is_switch || self.nodes[target].is_switch;
-        let travel = self.path_travel(source, target);
-        if is_half { travel / 2 } else { travel }
-    }
-
-    #[inline]
-    fn path_travel(&mut self, source: usize, target: usize) -> Picos {
         let travel = self.travel();
         let Some(delay) = self.costs.cn_cn_delay else { return travel };
-        let is_compute = |node: usize| self.nodes[node].regions.is_empty();
-        match is_compute(source) && is_compute(target) {
+        let is_compute = |at: Endpoint| self.nodes[usize::from(at.node.0)].regions.is_empty();
+        match is_compute(from) && is_compute(to) {
             true => travel - self.costs.delay + delay,
             false => travel,
         }
+    }
+
+    /// Delay of a trip in a world with switches: to one, and from it, half of the path's.
+    #[cold]
+    fn switched_travel(&self, travel: Picos, from: Endpoint, to: Endpoint) -> Picos {
+        let is_switch = |at: Endpoint| self.nodes[usize::from(at.node.0)].is_switch;
+        if is_switch(from) || is_switch(to) { travel / 2 } else { travel }
     }
 
     fn launch(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8], sent: Picos) {
@@ -113,7 +107,11 @@ impl State {
         self.bytes += bytes.len() as u64;
         let message = Message { from, to, bytes: copy, placed: false };
         let key = self.messages.insert(message) as u32;
-        let at = sent.saturating_add(self.message_travel(from, to));
+        let mut travel = self.message_travel(from, to);
+        if self.has_switches {
+            travel = self.switched_travel(travel, from, to);
+        }
+        let at = sent.saturating_add(travel);
         self.queue.push(at, Event::Message(key));
     }
 

@@ -236,6 +236,8 @@ pub(super) struct State {
     pub(super) timeout: Picos,
     pub(super) interleaving: Interleaving,
     pub(super) nodes: Vec<SimNode>,
+    /// Whether any of them is a switch.
+    pub(super) has_switches: bool,
     pub(super) lanes: Vec<Lane>,
     /// By lane, then by target node.
     pub(super) connections: Vec<Connection>,
@@ -296,7 +298,11 @@ impl State {
             life: 0,
             restarts: 0,
             paused_until: 0,
-            core_percent: NORMAL_PERCENT,
+            core_percent: match config.switches.contains(&NodeId(number)) {
+                // What it is charged takes no time.
+                true => 0,
+                false => NORMAL_PERCENT,
+            },
             verbs: 0,
             messages: 0,
             verbs_due: u64::MAX,
@@ -314,6 +320,7 @@ impl State {
             timeout: picos(config.verb_timeout),
             interleaving: config.interleaving,
             nodes,
+            has_switches: !config.switches.is_empty(),
             lanes: Vec::new(),
             connections: Vec::new(),
             cores: Vec::new(),
@@ -456,16 +463,14 @@ impl State {
     #[inline]
     fn begin_turn(&mut self, id: u32) -> bool {
         let core = &mut self.cores[id as usize];
-        let node = &self.nodes[usize::from(core.node.0)];
-        let paused_until = node.paused_until;
+        let paused_until = self.nodes[usize::from(core.node.0)].paused_until;
         if paused_until > self.now {
             core.due = paused_until;
             self.queue.push(paused_until, Event::Core(id));
             return false;
         }
         core.due = NEVER;
-        let charged = if node.is_switch { 0 } else { self.costs.cpu.poll };
-        self.turn = Turn { core: Some(id), charged };
+        self.turn = Turn { core: Some(id), charged: self.costs.cpu.poll };
         self.set_time(self.now);
         true
     }
