@@ -308,8 +308,20 @@ pub fn run<M: Machines>(
 ) -> Result<LockOutcome, DeployError> {
     match load.clients.kept {
         Some(kept) => kept::run(machines, load, progress, kept),
-        None => load.clients.choice.visit(Visit { machines, load, progress }),
+        None => run_in_words(machines, load, progress),
     }
+}
+
+/// Runs the load on the lock system, in words of the memory node, whatever service is named.
+///
+/// # Errors
+/// See [`run`].
+pub fn run_in_words<M: Machines>(
+    machines: &M,
+    load: &LockLoad,
+    progress: &Arc<Progress>,
+) -> Result<LockOutcome, DeployError> {
+    load.clients.choice.visit(Visit { machines, load, progress })
 }
 
 struct Visit<'a, M> {
