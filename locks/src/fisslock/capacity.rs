@@ -1,4 +1,4 @@
-//! Locks that a switch has room for, and the place of each lock.
+//! Locks that a switch has room for.
 
 use thiserror::Error;
 
@@ -30,19 +30,9 @@ pub enum Fallback {
     ParLock,
 }
 
-/// Place that decides on grants of a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Home {
-    /// The switch.
-    Switch,
-    /// A lock manager on that machine.
-    Machine(u8),
-}
-
 /// Machines and locks that a switch serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    machines: usize,
     locks: u64,
 }
 
@@ -71,20 +61,12 @@ impl Placement {
         if locks > MAX_LOCKS && matches!(fallback, Fallback::None) {
             return Err(CapacityError::Locks(locks));
         }
-        Ok(Self { machines, locks })
+        Ok(Self { locks })
     }
 
-    /// Number of locks whose state is in the switch's registers.
+    /// Number of locks whose state is in the switch's registers: those of the lowest numbers.
     pub fn on_switch(self) -> u32 {
         self.locks.min(MAX_LOCKS) as u32
-    }
-
-    /// Place of a lock.
-    pub fn home(self, lock: u32) -> Home {
-        if lock < self.on_switch() {
-            return Home::Switch;
-        }
-        Home::Machine((lock as usize % self.machines) as u8)
     }
 }
 
@@ -119,7 +101,5 @@ mod tests {
     fn locks_beyond_the_capacity_are_on_machines() {
         let placement = Placement::new(8, 10_000_000, Fallback::ParLock).expect("a fallback");
         assert_eq!(placement.on_switch(), 1_680_000);
-        assert_eq!(placement.home(1_679_999), Home::Switch);
-        assert_eq!(placement.home(1_680_003), Home::Machine(3));
     }
 }
