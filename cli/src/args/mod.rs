@@ -189,6 +189,10 @@ pub struct FiguresReportArgs {
     /// Measures all points anew, whichever program measured those in the folder.
     #[arg(long)]
     pub again: bool,
+    /// Points measured at a time; some of full length take 6 GB of memory [default: one for each
+    /// core with --short, otherwise 1].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub workers: Option<usize>,
 }
 
 #[derive(Debug, Args)]
@@ -205,6 +209,10 @@ pub struct FiguresRunArgs {
     /// Directory for plots, as SVG; made if it does not exist.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/figures")]
     pub plots: PathBuf,
+    /// Points measured at a time; some of full length take 6 GB of memory [default: one for each
+    /// core with --short, otherwise 1].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub workers: Option<usize>,
 }
 
 #[derive(Debug, Args)]

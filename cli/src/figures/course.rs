@@ -2,6 +2,7 @@
 //! long the rest takes. A bar on a terminal, plain lines anywhere else.
 
 use std::io::{self, IsTerminal, Write as _};
+use std::num::NonZero;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -49,12 +50,16 @@ pub(super) struct Course {
     bar: Option<ProgressBar>,
     env: Env,
     pace: Pace,
+    /// Number of measurements in all, of those that have begun, and at a time.
     all: usize,
+    begun: usize,
+    workers: NonZero<usize>,
 }
 
 impl Course {
-    /// Begins; `left` is the number of measurements of each experiment.
-    pub(super) fn start(left: Vec<usize>) -> Self {
+    /// Begins; `left` is the number of measurements of each experiment, of which `workers` run at a
+    /// time.
+    pub(super) fn start(left: Vec<usize>, workers: NonZero<usize>) -> Self {
         let all = left.iter().sum();
         let bar = (io::stderr().is_terminal() && all > 0).then(|| {
             let template = "{spinner} [{bar:30}] {pos} of {len} {msg}";
@@ -65,19 +70,25 @@ impl Course {
             bar.enable_steady_tick(REDRAW);
             bar
         });
-        Self { bar, env: Env::real(0), pace: Pace { done: Vec::new(), left }, all }
+        let pace = Pace { done: Vec::new(), left };
+        Self { bar, env: Env::real(0), pace, all, begun: 0, workers }
+    }
+
+    /// Number of measurements at a time.
+    pub(super) const fn workers(&self) -> NonZero<usize> {
+        self.workers
     }
 
     /// Says that a measurement of an experiment begins.
-    pub(super) fn begin(&self, name: &str, label: &str) -> Nanos {
-        let left = self.pace.left_s();
+    pub(super) fn begin(&mut self, name: &str, label: &str) -> Nanos {
+        self.begun += 1;
+        let left = self.pace.left_s().map(|s| s / self.workers.get() as f64);
         let left = left.map_or_else(String::new, |s| format!(", about {} left", in_words(s)));
         match &self.bar {
             Some(bar) => bar.set_message(format!("{name}: {label}{left}")),
             None => {
-                let number = self.pace.done.len() + 1;
                 // A closed standard error is ignored.
-                let line = format!("{name}: {label} ({number} of {}){left}", self.all);
+                let line = format!("{name}: {label} ({} of {}){left}", self.begun, self.all);
                 let _ = writeln!(io::stderr(), "{line}");
             }
         }

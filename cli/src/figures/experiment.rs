@@ -75,7 +75,7 @@ impl Tally {
 }
 
 /// An experiment: a figure of transactions, one with locks alone, or the one of recovery.
-pub(super) trait Experiment {
+pub(super) trait Experiment: Sync {
     /// Headline.
     fn title(&self) -> &str;
 

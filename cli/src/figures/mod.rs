@@ -13,13 +13,14 @@
 //!   their papers; `recovery`: of losses; all are an `experiment`;
 //! * `judge`: bands around published ratios; `observed`: what is read from a report; `timeline`;
 //!   `command`: command lines of points; `without`: broken rules;
-//! * `grid`, `plot`, `course`: tables, plots, and progress.
+//! * `crew`: several points at a time; `grid`, `plot`, `course`: tables, plots, and progress.
 //!
 //! Imports `bench`, `args`, `host` and `show`.
 
 mod catalogue;
 mod command;
 mod course;
+mod crew;
 mod experiment;
 mod grid;
 mod judge;

@@ -1,6 +1,7 @@
 //! `lotus figures run`: measures experiments one after the other, shows the tables of each as soon
 //! as it is done, and draws its plots.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -9,6 +10,7 @@ use lotus_benchmarks::output::Output;
 use super::Failure;
 use super::catalogue::{Chosen, chosen};
 use super::course::Course;
+use super::crew::{Job, workers};
 use super::experiment::{Findings, Length, Tally};
 use crate::args::FiguresRunArgs;
 use crate::show::{Verdict, screen};
@@ -23,7 +25,7 @@ pub(super) fn run(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
     let output = args.json.as_deref().map(Output::check).transpose()?;
     let length = if args.short { Length::Short } else { Length::Full };
     let left = chosen.iter().map(|one| one.experiment.tasks(length).len()).collect();
-    let mut course = Course::start(left);
+    let mut course = Course::start(left, workers(args.workers, length));
     let (mut json, mut verdict) = (Vec::new(), Verdict::Sound);
     for (index, one) in chosen.iter().enumerate() {
         let findings = measure(one, index, length, &mut course)?;
@@ -48,14 +50,13 @@ fn measure(
     course: &mut Course,
 ) -> Result<Findings, Failure> {
     let Chosen { name, experiment, .. } = one;
-    let mut results = Vec::new();
-    for task in experiment.tasks(length) {
-        let began = course.begin(name, &task.label);
-        let result = experiment.measure(&task);
-        course.end(index, began);
-        let failed = |error| Failure::Bench { label: task.label.clone(), error };
-        results.push(result.map_err(failed)?);
-    }
+    let (tasks, mut results) = (experiment.tasks(length), BTreeMap::new());
+    let job = Job { experiment: &**experiment, name, index };
+    job.measure(tasks.iter().enumerate(), course, |number, result, _| {
+        results.insert(number, result);
+        Ok(())
+    })?;
+    let results: Vec<_> = results.into_values().collect();
     let findings = experiment.findings(length, &results);
     findings.map_err(|error| Failure::Result(name.clone(), error))
 }

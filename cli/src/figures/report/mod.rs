@@ -7,11 +7,13 @@
 mod page;
 mod store;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
 use super::Failure;
 use super::catalogue::{Chosen, chosen, known};
 use super::course::Course;
+use super::crew::{Job, workers};
 use super::experiment::{Length, Task};
 use crate::args::FiguresReportArgs;
 use crate::host::origin;
@@ -50,7 +52,9 @@ pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, Failure> {
     let names = asked.iter().filter(|one| one.is_known).map(|one| one.name.as_str());
     store.ask_for(names)?;
     let mut parts: Vec<_> = asked.into_iter().map(|one| Part::of(one, length, &store)).collect();
-    let measured = measure(&mut parts, &store, length, args.short)?;
+    let left = parts.iter().map(Part::missing).collect();
+    let course = Course::start(left, workers(args.workers, length));
+    let measured = measure(&mut parts, &store, length, course)?;
     let sections: Vec<_> = parts.iter().map(|part| part.section(length)).collect();
     let path = store.write_page(&page(&sections, &origin::here(), args.short))?;
     let kept: usize = parts.iter().map(|part| part.tasks.len() - part.missing()).sum();
@@ -73,9 +77,9 @@ fn measure(
     parts: &mut [Part],
     store: &Store,
     length: Length,
-    short: bool,
+    mut course: Course,
 ) -> Result<usize, Failure> {
-    let mut course = Course::start(parts.iter().map(Part::missing).collect());
+    let short = length == Length::Short;
     let mut measured = 0;
     for index in 0..parts.len() {
         if parts[index].missing() == 0 {
@@ -112,40 +116,39 @@ impl Part {
         course: &mut Course,
     ) -> Result<usize, Failure> {
         let Chosen { name, experiment, .. } = &self.chosen;
-        let mut measured = 0;
-        for (number, (task, kept)) in self.tasks.iter_mut().enumerate() {
-            if kept.is_some() {
-                continue;
+        let mut new = BTreeMap::new();
+        let missing = self.tasks.iter().enumerate().filter(|(_, (_, kept))| kept.is_none());
+        let missing = missing.map(|(number, (task, _))| (number, task));
+        let job = Job { experiment: &**experiment, name, index };
+        let outcome = job.measure(missing, course, |number, result, took_s| {
+            let (task, _) = &self.tasks[number];
+            let one = Kept {
+                experiment: name.clone(),
+                label: task.label.clone(),
+                command: task.command.clone(),
+                without: task.without.clone(),
+                origin: origin::here(),
+                took_s,
+                result,
+            };
+            store.keep(number, task, &one)?;
+            new.insert(number, one);
+            Ok(())
+        });
+        let measured = new.len();
+        for (number, one) in new {
+            self.tasks[number].1 = Some(one);
+        }
+        match outcome {
+            Err(error @ Failure::Bench { .. }) => {
+                course.aside(|| {
+                    // A closed standard error is ignored.
+                    let _ = writeln!(io::stderr(), "error: {name}: {error}");
+                });
+                course.skip(index);
+                self.failed = Some(error.to_string());
             }
-            let (began, origin) = (course.begin(name, &task.label), origin::here());
-            let result = experiment.measure(task);
-            let took_s = course.end(index, began);
-            match result {
-                Ok(result) => {
-                    let new = Kept {
-                        experiment: name.clone(),
-                        label: task.label.clone(),
-                        command: task.command.clone(),
-                        without: task.without.clone(),
-                        origin,
-                        took_s,
-                        result,
-                    };
-                    store.keep(number, task, &new)?;
-                    *kept = Some(new);
-                    measured += 1;
-                }
-                Err(error) => {
-                    let why = format!("{}: {error}", task.label);
-                    course.aside(|| {
-                        // A closed standard error is ignored.
-                        let _ = writeln!(io::stderr(), "error: {name}: {why}");
-                    });
-                    course.skip(index);
-                    self.failed = Some(why);
-                    break;
-                }
-            }
+            outcome => outcome?,
         }
         Ok(measured)
     }
