@@ -104,7 +104,7 @@ impl BankLoad {
         self.clients.check(1)?;
         self.clients.check_room(self.accounts())?;
         let Clients { choice, kept, cns, .. } = self.clients;
-        if let Some(kept) = kept.filter(|kept| self.loses.is_some() && !kept.has_server()) {
+        if let Some(kept) = kept.filter(|kept| self.loses.is_some() && !kept.outlasts_clients()) {
             return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
         }
         if self.loses.is_some() && kept == Some(Kept::RedLock) {

@@ -47,13 +47,13 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// A lane's use of its locks.
     type Locker: Locker;
 
-    /// Starts its cores; they end when the other end of the channel is dropped.
+    /// Starts its cores, each on a node; they end when the other end of the channel is dropped.
     fn start<M: Machines>(
         &self,
         machines: &M,
         course: &Arc<Course>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<M::Core>, DeployError>;
+    ) -> Result<Vec<(NodeId, M::Core)>, DeployError>;
 
     /// The use of its locks by the lane of `rpc`, of a member.
     fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> Self::Locker;
@@ -134,7 +134,7 @@ impl<A: Service, B: Service> Service for Both<A, B> {
         machines: &M,
         course: &Arc<Course>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<M::Core>, DeployError> {
+    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         let mut cores = self.first.start(machines, course, stopped)?;
         cores.extend(self.rest.start(machines, course, stopped)?);
         Ok(cores)
@@ -182,7 +182,8 @@ where
     let running = course.start(machines, opened, work)?;
     let done = course.finish(machines, running, lost);
     drop(stop);
-    let ended_well = cores.into_iter().fold(true, |all, core| machines.join(core) & all);
+    let joined = cores.into_iter().map(|(node, core)| machines.join(core) | (lost == Some(node)));
+    let ended_well = joined.fold(true, |all, one| all & one);
     let done = done?;
     match ended_well {
         true => Ok(done),
@@ -436,7 +437,7 @@ impl Service for Served {
         machines: &M,
         course: &Arc<Course>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<M::Core>, DeployError> {
+    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         // A request is two messages, the second of which releases the lock.
         let cost = self.request / 2;
         let start = |(at, keeps): (Endpoint, Keeps)| {
@@ -457,7 +458,8 @@ impl Service for Served {
                 })
             });
             let name = format!("server-{}-{}", at.node.0, at.lane.0);
-            machines.start(at.node, &name, program).map_err(refused)
+            let core = machines.start(at.node, &name, program).map_err(refused)?;
+            Ok((at.node, core))
         };
         self.layout.cores().map(start).collect()
     }

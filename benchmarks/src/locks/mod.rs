@@ -138,7 +138,7 @@ impl LockLoad {
             return Err(format!("{kept} has no leases, so requests ask for no terms"));
         }
         self.clients.check_room(self.count)?;
-        if self.loses.is_some() && !kept.has_server() {
+        if self.loses.is_some() && !kept.outlasts_clients() {
             return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
         }
         Ok(())

@@ -43,7 +43,7 @@ impl Service for RedisService {
         machines: &M,
         course: &Arc<Course>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<M::Core>, DeployError> {
+    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         let (fabric, course, stopped) = (machines.fabric(), Arc::clone(course), stopped.clone());
         let (at, redis, cost, toll) = (self.at, self.redis.clone(), self.cost, machines.toll());
         let program: Program = Box::new(move |executor| {
@@ -58,7 +58,7 @@ impl Service for RedisService {
                 drop(core);
             })
         });
-        Ok(vec![machines.start(at.node, "redis", program).map_err(refused)?])
+        Ok(vec![(at.node, machines.start(at.node, "redis", program).map_err(refused)?)])
     }
 
     fn open(&self, rpc: &Rpc, member: Member, _course: &Course) -> RedLockClient {

@@ -10,11 +10,12 @@ use async_channel::Receiver;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use lotus_fabric::machines::{Machines, Program};
-use lotus_fabric::rpc::Rpc;
+use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
 use lotus_locks::switched::{
     AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
+    recover_losses,
 };
 
 use super::kept::Service;
@@ -26,6 +27,11 @@ use crate::lanes::{Clients, Course, refused};
 const REPEAT_SIMULATED: Duration = Duration::from_micros(20);
 /// The same where it is real: threads may stand still for longer, and repeat in vain.
 const REPEAT: Duration = Duration::from_millis(2);
+
+/// Looks at the membership for losses are so many repetitions apart.
+const LOOKS: u32 = 5;
+/// Tries of a message of a recovery.
+const TRIES: u32 = 100;
 
 /// A switch and its machines.
 pub(super) struct Switched {
@@ -71,7 +77,7 @@ impl Service for Switched {
         machines: &M,
         course: &Arc<Course>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<M::Core>, DeployError> {
+    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         let (places, options) = (self.places.clone(), self.options);
         let switch = serve(course, machines.fabric(), stopped, move |executor, fabric| {
             let program = SwitchProgram::open(Start::First, &places, options, executor, fabric)?;
@@ -79,16 +85,27 @@ impl Service for Switched {
             Ok(())
         });
         let node = self.places.switch().node;
-        let mut cores = vec![machines.start(node, "switch", switch).map_err(refused)?];
+        let mut cores = vec![(node, machines.start(node, "switch", switch).map_err(refused)?)];
         for (pool, node) in self.pools.iter().zip(1..) {
             let (pool, places) = (Arc::clone(pool), self.places.clone());
+            // The first compute node is never lost.
+            let peers = (node == 1).then(|| course.roster().clone());
+            let repeat = self.options.repeat;
             let agent = serve(course, machines.fabric(), stopped, move |executor, fabric| {
                 let program = AgentProgram::open(pool, &places, executor, fabric)?;
-                executor.handle().spawn(program.run());
+                let spawner = executor.handle().clone();
+                if let Some(peers) = peers {
+                    let rpc = program.control().clone();
+                    let patience = Patience::constant(repeat, TRIES);
+                    spawner.spawn(async move {
+                        recover_losses(&rpc, &places, &peers, LOOKS * repeat, patience).await;
+                    });
+                }
+                spawner.spawn(program.run());
                 Ok(())
             });
-            let name = format!("agent-{node}");
-            cores.push(machines.start(NodeId(node), &name, agent).map_err(refused)?);
+            let (name, node) = (format!("agent-{node}"), NodeId(node));
+            cores.push((node, machines.start(node, &name, agent).map_err(refused)?));
         }
         Ok(cores)
     }

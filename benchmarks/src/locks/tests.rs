@@ -293,24 +293,28 @@ fn a_request_takes_the_time_of_a_servers_core() {
 }
 
 #[test]
-fn a_lost_node_keeps_no_lock_of_a_server() {
+fn a_lost_node_keeps_no_lock_of_a_server_or_a_switch() {
+    for kept in [Kept::SrvLock, Kept::NetLock, Kept::FissLock] {
+        let loses = Some(Duration::from_millis(1));
+        let clients = Clients { warmup: 0.01, secs: 0.005, kept: Some(kept), ..short().clients };
+        let load = LockLoad { loses, audit: false, count: 2, ..by(clients, short()) };
+        assert_eq!(load.check(), Ok(()));
+        let node = load.lost_node().expect("one is lost");
+        let crash = Scheduled {
+            when: When::At(START + Duration::from_millis(1)),
+            fault: Fault::Crash { node, memory: MemoryFate::Lost },
+        };
+        let profile = Profile::named("tofino-cx5").expect("built in");
+        let switches = load.clients.switch().into_iter().collect();
+        let config = Config::new(1, load.clients.nodes(), profile);
+        let world = Config { schedule: vec![crash], switches, ..config };
+        let machines = SimMachines::new(World::new(world).expect("a valid world"));
+        let tally = run(&machines, &load, &Arc::new(Progress::new(4, |_| ()))).expect("ends").tally;
+        assert!(tally.operations > 500, "{kept}: {tally:?}");
+    }
+    let own = Clients { kept: Some(Kept::ParLock), ..short().clients };
     let loses = Some(Duration::from_millis(1));
-    let clients =
-        Clients { warmup: 0.01, secs: 0.005, kept: Some(Kept::SrvLock), ..short().clients };
-    let load = LockLoad { loses, audit: false, count: 2, ..by(clients, short()) };
-    assert_eq!(load.check(), Ok(()));
-    let node = load.lost_node().expect("one is lost");
-    let crash = Scheduled {
-        when: When::At(START + Duration::from_millis(1)),
-        fault: Fault::Crash { node, memory: MemoryFate::Lost },
-    };
-    let profile = Profile::named("tofino-cx5").expect("built in");
-    let world = Config { schedule: vec![crash], ..Config::new(1, load.clients.nodes(), profile) };
-    let machines = SimMachines::new(World::new(world).expect("a valid world"));
-    let tally = run(&machines, &load, &Arc::new(Progress::new(4, |_| ()))).expect("ends").tally;
-    assert!(tally.operations > 500, "{tally:?}");
-    let own = Clients { kept: Some(Kept::ParLock), ..load.clients.clone() };
-    assert!(by(own, load).check().is_err());
+    assert!(by(own, LockLoad { loses, audit: false, ..short() }).check().is_err());
 }
 
 /// Hot locks are granted by the switch, so the server has less to do.

@@ -81,6 +81,13 @@ impl Kept {
         matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock | Self::RedLock)
     }
 
+    /// Whether the locks of a node that is lost are others' again: those that servers have, once its
+    /// life is settled, and those of a switch after a recovery. Locks that compute nodes keep for
+    /// others are lost with them.
+    pub const fn outlasts_clients(self) -> bool {
+        self.has_server() || matches!(self, Self::FissLock)
+    }
+
     /// Whether a switch grants locks: all, or hot ones.
     pub const fn has_switch(self) -> bool {
         matches!(self, Self::NetLock) || self.is_switched()

@@ -4,12 +4,16 @@
 //! that were not finished. Every step may be repeated, and a step of an earlier epoch does nothing
 //! any more, so a coordinator that dies is replaced by one with a later epoch.
 
+use std::time::Duration;
+
+use lotus_fabric::ids::{Endpoint, Epoch};
 use lotus_fabric::rpc::{Patience, Rpc, RpcError};
 use thiserror::Error;
 
 use super::agent::SERVICE;
 use super::control::{ControlRequest, decode_done};
 use super::{Places, control_lane};
+use crate::contract::Peers;
 use crate::fisslock::recovery::restore;
 use crate::fisslock::report::decode_report;
 
@@ -79,6 +83,38 @@ pub async fn recover(
         check(&call.await.map_err(|why| RecoveryError::Machine(machine, why))?)?;
     }
     Ok(())
+}
+
+/// Recovers from each loss of machines that the membership tells of, for ever: looks every `every`,
+/// and begins again, in a later look, what was not finished. One machine at a time does this, on
+/// its agent's core ([`AgentProgram::control`](super::AgentProgram::control)).
+///
+/// A member is settled only when it cannot act any more on what the locks protect.
+pub async fn recover_losses(
+    rpc: &Rpc,
+    places: &Places,
+    peers: &dyn Peers,
+    every: Duration,
+    patience: Patience,
+) {
+    let executor = rpc.lane().executor().clone();
+    let mut recovered = Epoch(0);
+    loop {
+        executor.sleep(every).await;
+        let lost = peers.last_loss();
+        if lost <= recovered {
+            continue;
+        }
+        let Some((epoch, members)) = peers.members().await else { continue };
+        let is_left = |(number, at): (usize, &Endpoint)| {
+            let is_member = members.iter().any(|member| member.node == at.node);
+            is_member.then_some(number as u8)
+        };
+        let survivors: Vec<u8> = places.machines.iter().enumerate().filter_map(is_left).collect();
+        if recover(rpc, places, epoch.0, &survivors, patience).await.is_ok() {
+            recovered = lost;
+        }
+    }
 }
 
 /// Whether a step is done.

@@ -18,7 +18,7 @@
 //! # Rooms
 //! `machine`: the pool of a machine, and its requests; `agent`, `switch`: the programs; `locker`: a
 //! lane's locks; `inbox`: packets that come to a lane; `control`: messages of a recovery;
-//! `coordinator`: its steps.
+//! `coordinator`: its steps, and when it begins.
 
 mod agent;
 mod control;
@@ -36,7 +36,7 @@ use crate::fisslock::Preference;
 use crate::fisslock::capacity::{CapacityError, Fallback, Placement};
 
 pub use agent::AgentProgram;
-pub use coordinator::{RecoveryError, recover};
+pub use coordinator::{RecoveryError, recover, recover_losses};
 pub use locker::{SwitchedHold, SwitchedLocker};
 pub use machine::Machine;
 pub use switch::{Start, SwitchProgram};
