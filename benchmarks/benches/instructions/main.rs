@@ -210,6 +210,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         },
         count: 1_000_000,
         zipf: 0.99,
+        hot: None,
         read_ratio: 0.5,
         update_ratio: 0.0,
         section: 0,

@@ -36,7 +36,7 @@ use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Clients, Course, Done, KeptLane, Latencies, Run, Seat, Used, latencies, refused,
 };
-use crate::locks::kept::{self, Service, ServiceTimes, ServiceVisitor};
+use crate::locks::kept::{self, Popular, Service, ServiceTimes, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
 use crate::workloads::zipf::KeyChooser;
 use books::Books;
@@ -214,7 +214,9 @@ pub fn run<M: Machines>(
             let times = ServiceTimes { request: load.lock_request, redlock: Times::BANK };
             // No account is more popular than others.
             let accounts = load.accounts();
-            let popular = || KeyChooser::new(accounts, 0.0).by_popularity(SWITCH_SLOTS as usize);
+            let chooser = KeyChooser::new(accounts, 0.0);
+            let popular =
+                || Popular::each_with_all_clients(chooser.by_popularity(SWITCH_SLOTS as usize));
             kept::visit(machines, kept, clients, accounts, times, popular, visit)
         }
         None => load.clients.choice.visit(visit),

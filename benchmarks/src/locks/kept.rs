@@ -80,9 +80,23 @@ pub(crate) struct ServiceTimes {
     pub(crate) redlock: Times,
 }
 
+/// What a switch knows beforehand of the locks that are wanted most.
+pub(crate) struct Popular {
+    /// They, with the share of each among all requests.
+    pub(crate) locks: Vec<(u64, f64)>,
+    /// Most slots of a lock's queue.
+    pub(crate) most_slots: u64,
+}
+
+impl Popular {
+    /// Locks whose queues have a slot for each client that may ask.
+    pub(crate) const fn each_with_all_clients(locks: Vec<(u64, f64)>) -> Self {
+        Self { locks, most_slots: u64::MAX }
+    }
+}
+
 /// Hands `visitor` the service of that name, for these clients and so many locks. `popular`
-/// tells which locks are wanted most, with the share of each among all requests, where a switch has
-/// to know.
+/// tells which locks are wanted most, where a switch has to know.
 ///
 /// # Errors
 /// [`DeployError`] if the service cannot be had, or that of the visitor.
@@ -92,7 +106,7 @@ pub(crate) fn visit<M, V, T>(
     clients: &Clients,
     locks: u64,
     times: ServiceTimes,
-    popular: impl FnOnce() -> Vec<(u64, f64)>,
+    popular: impl FnOnce() -> Popular,
     visitor: V,
 ) -> Result<T, DeployError>
 where
@@ -199,7 +213,14 @@ pub(super) fn run<M: Machines>(
     kept: Kept,
 ) -> Result<LockOutcome, DeployError> {
     let alone = Alone { machines, load, progress };
-    let popular = || KeyChooser::new(load.count, load.zipf).by_popularity(SWITCH_SLOTS as usize);
+    let popular = || match load.hot {
+        // That they all have queues is published: half of the requests are the switch's.
+        Some(hot) => Popular { locks: hot.first(), most_slots: SWITCH_SLOTS / hot.count },
+        None => {
+            let chooser = KeyChooser::new(load.count, load.zipf);
+            Popular::each_with_all_clients(chooser.by_popularity(SWITCH_SLOTS as usize))
+        }
+    };
     let times = ServiceTimes { request: load.request, redlock: Times::LOCKS };
     visit(machines, kept, &load.clients, load.count, times, popular, alone)
 }
@@ -219,16 +240,18 @@ impl<M: Machines> ServiceVisitor for Alone<'_, M> {
     }
 }
 
-/// Locks that have queues in the switch, with their slots, from the most popular ones and their
-/// shares of the requests of so many clients.
-fn hot(popular: Vec<(u64, f64)>, clients: u32) -> Vec<(u64, u32)> {
-    let clients = f64::from(clients);
+/// Locks that have queues in the switch, with their slots, from the most popular ones of so many
+/// clients.
+fn hot(popular: Popular, clients: u32) -> Vec<(u64, u32)> {
+    let Popular { locks, most_slots } = popular;
+    let (clients, most) = (f64::from(clients), u32::try_from(most_slots).unwrap_or(u32::MAX));
     let demand = |(lock, frequency): (u64, f64)| {
         let asks = 1.0 - (1.0 - frequency).powf(TRACED);
         let contenders = (clients * asks).ceil().clamp(1.0, clients) as u32;
+        let contenders = contenders.min(most.max(1));
         Demand { lock, frequency, contenders }
     };
-    allot(popular.into_iter().map(demand).collect(), SWITCH_SLOTS)
+    allot(locks.into_iter().map(demand).collect(), SWITCH_SLOTS)
 }
 
 /// Runs the load on a service.
@@ -344,8 +367,9 @@ impl<L: Locker> KeptLocking<L> {
     async fn use_one(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let (executor, locker) = (self.seat.executor(), &self.seat.client().0);
-        let Intent { lock, mode: wanted, stays, .. } = Intent::draw(shared, rng);
         let began = executor.now();
+        let elapsed = began.since(self.seat.times().begins);
+        let Intent { lock, mode: wanted, stays, .. } = Intent::draw(shared, elapsed, rng);
         let counts = began >= self.seat.times().counts_from;
         let ledger = shared.ledger.as_ref();
         let arrival = ledger.map(|ledger| ledger.request(lock));

@@ -29,8 +29,9 @@ pub(super) struct Intent {
 }
 
 impl Intent {
-    pub(super) fn draw(shared: &Shared, rng: &mut SmallRng) -> Self {
-        let LockLoad { read_ratio, update_ratio, habits, .. } = &shared.load;
+    /// The next intent of a client, `elapsed` after the first.
+    pub(super) fn draw(shared: &Shared, elapsed: Duration, rng: &mut SmallRng) -> Self {
+        let LockLoad { count, hot, read_ratio, update_ratio, habits, .. } = &shared.load;
         let mut is_one_of = |share: f64| share > 0.0 && rng.random_bool(share);
         let (is_long, reads) = (is_one_of(habits.long_reads.share), is_one_of(*read_ratio));
         let fails = is_one_of(habits.failing);
@@ -43,7 +44,11 @@ impl Intent {
         };
         let LongReads { time, terms, .. } = habits.long_reads;
         let (stays, terms) = if is_long { (time, terms.max(1)) } else { (Duration::ZERO, 1) };
-        Self { lock: shared.chooser.draw(rng), mode, terms, stays, fails }
+        let lock = match hot {
+            None => shared.chooser.draw(rng),
+            Some(hot) => hot.draw(*count, elapsed, rng),
+        };
+        Self { lock, mode, terms, stays, fails }
     }
 }
 
@@ -112,8 +117,9 @@ impl<A: Access> Locking<A> {
     async fn use_one(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let executor = self.seat.executor();
-        let Intent { lock, mode: wanted, terms, stays, fails } = Intent::draw(shared, rng);
         let began = executor.now();
+        let elapsed = began.since(self.seat.times().begins);
+        let Intent { lock, mode: wanted, terms, stays, fails } = Intent::draw(shared, elapsed, rng);
         let counts = began >= self.seat.times().counts_from;
         let arrival = shared.ledger.as_ref().map(|ledger| ledger.request(lock));
         let noted = shared.ledger.as_ref().zip(arrival);

@@ -12,6 +12,7 @@
 //! service of a switch; `redis`: that of RedLock; `operation`: what is tallied of all; `ledger`:
 //! what is noted in this process.
 
+mod hot;
 pub(crate) mod kept;
 mod lane;
 mod ledger;
@@ -36,6 +37,7 @@ use crate::lanes::{
     self, Clients, Latencies, MEMORY, REGION, Run, Used, latencies, offset_of_data, refused,
 };
 use crate::workloads::zipf::KeyChooser;
+pub use hot::HotLocks;
 use lane::Locking;
 use ledger::Ledger;
 
@@ -48,6 +50,8 @@ pub struct LockLoad {
     pub count: u64,
     /// Skew of their popularity; 0 is uniform.
     pub zipf: f64,
+    /// Locks that are hot in turn, instead of that skew.
+    pub hot: Option<HotLocks>,
     /// Share of requests that read.
     pub read_ratio: f64,
     /// Share of the other requests that take an update lock, and upgrade it in the middle of their
@@ -122,6 +126,9 @@ impl LockLoad {
             if self.audit {
                 return Err("holders that fail keep locks, which no audit can pass".to_owned());
             }
+        }
+        if self.hot.is_some_and(|hot| hot.count >= self.count) {
+            return Err(format!("fewer than all {} locks can be hot", self.count));
         }
         if self.loses.is_some() && (cns < 2 || self.audit) {
             return Err("a lost node keeps locks, which no audit can pass; others go on".to_owned());
@@ -391,7 +398,8 @@ impl Shared {
     fn new(load: &LockLoad, space: LockSpace) -> Self {
         let chooser = KeyChooser::new(load.count, load.zipf);
         let ledger = load.audit.then(|| Ledger::new(load.count));
-        Self { load: load.clone(), space, hottest: chooser.most_popular(), chooser, ledger }
+        let hottest = chooser.most_popular().filter(|_| load.hot.is_none());
+        Self { load: load.clone(), space, hottest, chooser, ledger }
     }
 }
 

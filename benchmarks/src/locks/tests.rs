@@ -27,6 +27,7 @@ fn short() -> LockLoad {
         },
         count: 20,
         zipf: 0.99,
+        hot: None,
         read_ratio: 0.5,
         update_ratio: 0.0,
         section: 1,
@@ -328,4 +329,29 @@ fn a_switch_takes_the_hot_locks_off_the_server() {
     assert_eq!(switch.findings, Some(vec![]));
     let [server, switch] = [server, switch].map(|outcome| outcome.tally.operations);
     assert!(switch > 2 * server, "{switch} against {server}");
+}
+
+/// A switch that knows the hot locks grants half of the requests, until others are hot.
+#[test]
+fn a_switch_does_not_learn_of_new_hot_locks() {
+    let clients = Clients { cns: 4, coroutines: 16, ..within(0.001, 0.004) };
+    let clients = Clients { kept: Some(Kept::NetLock), ..clients };
+    let rate = |every_us| {
+        let hot = HotLocks { count: 100, share: 0.9, every: Duration::from_micros(every_us) };
+        let load = LockLoad { count: 100_000, hot: Some(hot), section: 0, ..short() };
+        let load = by(clients.clone(), LockLoad { read_ratio: 0.9, ..load });
+        let outcome = kept(Kept::NetLock, Duration::from_micros(10), load);
+        assert_eq!(outcome.findings, Some(vec![]));
+        outcome.tally.operations
+    };
+    let (known, unknown) = (rate(0), rate(500));
+    assert!(known > 2 * unknown, "{known} against {unknown}");
+}
+
+#[test]
+fn not_all_locks_are_hot() {
+    let hot = HotLocks { count: 8, share: 0.5, every: Duration::ZERO };
+    let load = |count| LockLoad { count, hot: Some(hot), ..short() };
+    assert_eq!(load(9).check(), Ok(()));
+    assert!(load(8).check().is_err_and(|why| why.contains("fewer than all 8 locks")));
 }

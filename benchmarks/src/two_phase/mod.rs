@@ -40,7 +40,7 @@ use crate::lanes::{
     self, Clients, Course, KeptLane, Latencies, MEMORY, REGION, Run, Seat, Used, latencies,
     offset_of_data, refused,
 };
-use crate::locks::kept::{self, Service, ServiceTimes, ServiceVisitor};
+use crate::locks::kept::{self, Popular, Service, ServiceTimes, ServiceVisitor};
 use crate::traces::{MAX_LOCKS, Origin, Trace};
 pub(crate) use holders::Holders;
 use lane::Transacting;
@@ -214,7 +214,7 @@ pub fn run<M: Machines>(
         Some(kept) => {
             let (clients, locks) = (&load.clients, load.trace.locks());
             let times = ServiceTimes { request: load.request, redlock: Times::LOCKS };
-            let popular = || load.popular();
+            let popular = || Popular::each_with_all_clients(load.popular());
             kept::visit(machines, kept, clients, locks, times, popular, visit)
         }
         None => load.clients.choice.visit(visit),

@@ -143,6 +143,17 @@ pub struct LocksArgs {
     /// Skew of the locks' popularity; 0 is uniform.
     #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = skew)]
     pub zipf: f64,
+    /// Locks that are hot at a time, instead of that skew; the others are as popular as each other.
+    #[arg(long, value_name = "N", conflicts_with = "zipf")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub hot_locks: Option<u64>,
+    /// Share of requests for hot locks.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = ratio)]
+    #[arg(requires = "hot_locks")]
+    pub hot_share: f64,
+    /// Interval after which the next locks are hot, in microseconds; 0 for never.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "hot_locks")]
+    pub hot_every_us: u64,
     /// Share of requests that read.
     #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = ratio)]
     pub read_ratio: f64,

@@ -6,7 +6,9 @@ use std::time::Duration;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::lanes::{Clients, Latencies, START};
-use lotus_benchmarks::locks::{self, Fairness, Habits, LockLoad, LockOutcome, LongReads, TimeSum};
+use lotus_benchmarks::locks::{
+    self, Fairness, Habits, HotLocks, LockLoad, LockOutcome, LongReads, TimeSum,
+};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
 use lotus_fabric::machines::Machines;
@@ -120,10 +122,16 @@ fn load(args: &LocksArgs) -> LockLoad {
         terms: args.long_terms,
     };
     let think = Duration::from_micros(args.think_us);
+    let hot = args.hot_locks.map(|count| HotLocks {
+        count,
+        share: args.hot_share,
+        every: Duration::from_micros(args.hot_every_us),
+    });
     LockLoad {
         habits: Habits { think, failing: args.failing, long_reads },
         count: args.count,
         zipf: args.zipf,
+        hot,
         read_ratio: args.read_ratio,
         update_ratio: args.update_ratio,
         section: args.critical_section,
@@ -139,6 +147,7 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
         clients: clients(system, run),
         count: 1,
         zipf: 0.0,
+        hot: None,
         read_ratio: 0.0,
         update_ratio: 0.0,
         section: 1,
@@ -223,6 +232,11 @@ pub(super) fn details_as_json(
     let mut json = clients::as_json(system, run, &load.clients, tally.operations, used);
     let own = json!({
         "zipf": load.zipf,
+        "hot_locks": load.hot.map(|hot| json!({
+            "count": hot.count,
+            "share": hot.share,
+            "every_us": hot.every.as_micros() as u64,
+        })),
         "object_bytes": load.object_bytes,
         "given_up": tally.refused,
         "acquire": latency(&tally.acquire_ns),
