@@ -47,6 +47,7 @@ files! {
     "fisslock-tpcc"
     "fisslock-granularity"
     "fisslock-scale"
+    "fisslock-dynamic"
     "fisslock-bank"
     "shiftlock-2pl"
     "shiftlock-2pl-tatp"
