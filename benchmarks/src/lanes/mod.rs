@@ -96,7 +96,7 @@ impl Clients {
     /// Refuses more locks than a switch has room for, if one grants them.
     pub(crate) fn check_room(&self, locks: u64) -> Result<(), String> {
         let fallback = match self.kept {
-            Some(Kept::FissLock) => Fallback::None,
+            Some(Kept::FissLock | Kept::FissLockLocal) => Fallback::None,
             Some(Kept::FissParLock) => Fallback::ParLock,
             _ => return Ok(()),
         };

@@ -117,18 +117,22 @@ where
     match kept {
         // A request is two commands, the second of which releases the lock.
         Kept::RedLock => visitor.visit(RedisService::new(clients.outsider(), redlock, request / 2)),
-        Kept::FissLock => visitor.visit(Switched::new(machines, clients, locks)?),
+        Kept::FissLock | Kept::FissLockLocal => {
+            let has_homes = kept == Kept::FissLockLocal;
+            visitor.visit(Switched::new(machines, clients, locks, has_homes)?)
+        }
         Kept::FissParLock => {
             let room = Placement::new(usize::from(clients.cns), locks, Fallback::ParLock);
             let below = u64::from(room.map_err(refused)?.on_switch());
-            let first = Switched::new(machines, clients, below)?;
+            let first = Switched::new(machines, clients, below, false)?;
             let lanes = clients.threads + Switched::LANES;
-            let rest = Served::new(Kept::ParLock, clients, lanes, request, Vec::new());
+            let rest = Served::new(Kept::ParLock, clients, (locks, lanes), request, Vec::new());
             visitor.visit(Both { first, rest, below })
         }
         _ => {
             let hot = if kept.has_hot_locks() { hot(popular(), clients.count()) } else { vec![] };
-            visitor.visit(Served::new(kept, clients, clients.threads, request, hot))
+            let sizes = (locks, clients.threads);
+            visitor.visit(Served::new(kept, clients, sizes, request, hot))
         }
     }
 }
@@ -433,18 +437,19 @@ struct Served {
 }
 
 impl Served {
-    /// A service for these clients. If compute nodes keep the locks, they do so on the lane behind
-    /// so many others.
+    /// A service for these clients and so many locks. If compute nodes keep them, they do so on the
+    /// lane behind so many others.
     fn new(
         kept: Kept,
         clients: &Clients,
-        lanes: u16,
+        (locks, lanes): (u64, u16),
         request: Duration,
         hot: Vec<(u64, u32)>,
     ) -> Self {
         let nodes = ServiceNodes {
             clients: (1..=clients.cns).map(NodeId).collect(),
             lanes,
+            locks,
             server: clients.outsider(),
             // It is used by services that have one.
             switch: clients.switch().unwrap_or(clients.outsider()),

@@ -13,6 +13,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
+use lotus_locks::fisslock::Homes;
 use lotus_locks::switched::{
     AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
     recover_losses,
@@ -45,7 +46,7 @@ impl Switched {
     /// Lanes of an agent.
     pub(super) const LANES: u16 = 2;
 
-    /// A switch for these clients and so many locks.
+    /// A switch for these clients and so many locks, which may have homes.
     ///
     /// # Errors
     /// [`DeployError`] if it cannot have them.
@@ -53,6 +54,7 @@ impl Switched {
         machines: &M,
         clients: &Clients,
         locks: u64,
+        has_homes: bool,
     ) -> Result<Self, DeployError> {
         let switch = clients.switch().ok_or_else(|| refused("the locks have no switch"))?;
         let at = |node| Endpoint { node: NodeId(node), lane: LaneId(clients.threads) };
@@ -60,7 +62,12 @@ impl Switched {
         let places = Places::new(switch, (1..=clients.cns).map(at).collect(), locks);
         let places = places.map_err(refused)?;
         let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
-        let options = SwitchOptions::repeating_after(repeat);
+        let homes = match has_homes {
+            // There are at most 255.
+            true => Homes::Blocks { locks: places.locks(), machines: clients.cns as u8 },
+            false => Homes::Nowhere,
+        };
+        let options = SwitchOptions { homes, ..SwitchOptions::repeating_after(repeat) };
         // There are at most 255.
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));

@@ -30,7 +30,7 @@ impl FromStr for LockName {
             None => name.parse().map(Self::Words).map_err(|error: UnknownKind| {
                 let services = Kept::ALL.into_iter().chain([Kept::RedLock]).map(Kept::name);
                 let services = services.collect::<Vec<_>>().join(", ");
-                let switched = Kept::SWITCHED.map(Kept::name).join(" and ");
+                let switched = Kept::SWITCHED.map(Kept::name).join(", ");
                 format!("{error}; and, kept by servers, {services}, or by a switch, {switched}")
             }),
         }
@@ -42,8 +42,10 @@ impl FromStr for LockName {
 pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
     /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks that servers
-    /// keep: srvlock, parlock, rpc, traditional, traditional-ro, netlock, redlock; and fisslock,
-    /// which a switch grants, or fisslock+parlock, for more locks than a switch has room for.
+    /// keep: srvlock, parlock, parlock-local (each node keeps a block), rpc, traditional,
+    /// traditional-ro, netlock, redlock; and those that a switch grants: fisslock, fisslock-local
+    /// (each machine is the home of a block), or fisslock+parlock, for more locks than a switch has
+    /// room for.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: LockName,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,

@@ -34,6 +34,8 @@ pub enum NextOwner {
 pub struct Agent {
     /// Mode of the lock.
     pub mode: Mode,
+    /// Mode of the lock at the switch. At home it may be exclusive while readers hold the lock.
+    pub at_switch: Mode,
     /// Shared grants of the switch that have been counted, since the agent came.
     pub incarnation: u8,
     /// Tasks that hold the lock.
@@ -54,6 +56,7 @@ impl Agent {
     pub fn arrived(carried: Carried, holder: Participant) -> Self {
         Self {
             mode: carried.mode,
+            at_switch: carried.mode,
             incarnation: carried.incarnation,
             holders: BTreeSet::from([holder]),
             queue: carried.waiters.into(),
@@ -80,6 +83,45 @@ impl Agent {
         }
         self.queue.push_back(Queued { who, mode });
         Admission::Waits
+    }
+
+    /// Whether nobody holds the lock or waits for it, and the switch grants it to nobody: all
+    /// requests come to the agent.
+    pub fn is_resting(&self) -> bool {
+        self.is_unheld() && self.queue.is_empty()
+    }
+
+    /// Whether nobody holds the lock, and the switch grants it to nobody.
+    fn is_unheld(&self) -> bool {
+        let is_granted = self.at_switch == Mode::Shared || !self.early.is_empty();
+        !is_granted && self.holders.is_empty()
+    }
+
+    /// A lock that is not held is given to a task of the agent's machine, whose home it is.
+    pub fn take(&mut self, who: Participant, mode: Mode) {
+        (self.mode, self.starving) = (mode, false);
+        self.holders.insert(who);
+    }
+
+    /// At home, when the last holder has left: gives the lock to the first waiter if that one is a
+    /// task of the `home`, and to the readers that share it. Without waiters, the agent rests.
+    /// Returns the new holders.
+    pub fn stay(&mut self, home: u8, preference: Preference) -> Vec<Participant> {
+        if !self.is_unheld() {
+            return Vec::new();
+        }
+        match self.queue.front().copied() {
+            None => (self.mode, self.starving) = (Mode::Exclusive, false),
+            Some(first) if first.who.machine == home => {
+                self.queue.pop_front();
+                self.take(first.who, first.mode);
+                let mut holders = vec![first.who];
+                holders.extend(self.share(preference));
+                return holders;
+            }
+            Some(_) => {}
+        }
+        Vec::new()
     }
 
     /// A shared grant of the switch.
@@ -136,7 +178,8 @@ impl Agent {
 
     /// The next owner. The agent is unchanged, because the switch may refuse it.
     pub fn next(&self) -> NextOwner {
-        let is_refused = self.mode == Mode::Shared && self.refused_at == Some(self.incarnation);
+        let is_refused =
+            self.at_switch == Mode::Shared && self.refused_at == Some(self.incarnation);
         if !self.holders.is_empty() || !self.early.is_empty() || is_refused {
             return NextOwner::Stays;
         }

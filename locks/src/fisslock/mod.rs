@@ -50,4 +50,4 @@ pub use decider::Decider;
 pub use packet::Packet;
 pub use pipeline::Pipeline;
 pub use pool::AgentPool;
-pub use rules::{Preference, Rules};
+pub use rules::{Homes, Preference, Rules};

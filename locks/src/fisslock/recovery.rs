@@ -72,6 +72,7 @@ impl Restored {
     pub fn agent(&self) -> Agent {
         Agent {
             mode: self.mode,
+            at_switch: self.mode,
             incarnation: 0,
             holders: self.holders.clone(),
             queue: self.waiters.iter().copied().collect(),

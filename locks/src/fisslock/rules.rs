@@ -1,5 +1,7 @@
 //! The rules of the protocol: as published, and as kept here.
 
+use crate::servers::block;
+
 /// How the switch treats the numbers of packets from servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbering {
@@ -70,6 +72,37 @@ pub enum Preference {
     Readers,
     /// No reader joins while a writer waits.
     Writers,
+}
+
+/// Machines at which agents stay while nobody uses their locks: FissLock-Local (§7.4), for locks that
+/// are mostly used on one machine.
+///
+/// A request of a lock's home is exclusive at the switch, whatever its mode is. Once its agent is at
+/// home it needs no packet, nor do those after it, until another machine asks: the agent goes there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Homes {
+    /// Agents are freed with their locks.
+    #[default]
+    Nowhere,
+    /// Each machine is the home of a block of locks, in order.
+    Blocks {
+        /// Number of locks.
+        locks: u32,
+        /// Number of machines.
+        machines: u8,
+    },
+}
+
+impl Homes {
+    /// Whether a machine is the home of a lock.
+    pub(crate) fn is_home(self, machine: u8, lock: u32) -> bool {
+        match self {
+            Self::Nowhere => false,
+            Self::Blocks { locks, machines } => {
+                block(lock.into(), locks.into(), machines.into()) == u64::from(machine)
+            }
+        }
+    }
 }
 
 /// Most packets of one origin that are sent and not acknowledged.

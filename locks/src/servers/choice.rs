@@ -18,6 +18,9 @@ pub enum Kept {
     /// A core on each node, for its share of the locks; own locks are had by a call (FissLock §2.2,
     /// ParLock).
     ParLock,
+    /// The same; each node keeps a block of locks, for those that are mostly used on one node
+    /// (FissLock §7.4).
+    ParLockLocal,
     /// A node with eight cores, which grants or refuses; clients ask again.
     Rpc,
     /// A queue manager on each node, which all ask by messages (DSLR §6.1).
@@ -30,7 +33,10 @@ pub enum Kept {
     /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
     /// [`Layout`] ([`crate::switched`]).
     FissLock,
-    /// The same; locks beyond the switch's capacity are kept as those of [`Kept::ParLock`]
+    /// The same; each machine is the home of a block of locks, where their agents stay while nobody
+    /// uses them (FissLock §7.4).
+    FissLockLocal,
+    /// As [`Kept::FissLock`]; locks beyond the switch's capacity are kept as those of [`Kept::ParLock`]
     /// (FissLock §6).
     FissParLock,
     /// A node that is a Redis: keys with a time to live, which readers do not share, and no queue.
@@ -40,11 +46,12 @@ pub enum Kept {
 
 impl Kept {
     /// The services of which a switch grants locks that it does not keep itself.
-    pub const SWITCHED: [Self; 2] = [Self::FissLock, Self::FissParLock];
+    pub const SWITCHED: [Self; 3] = [Self::FissLock, Self::FissLockLocal, Self::FissParLock];
     /// All services of servers that have a [`Layout`].
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SrvLock,
         Self::ParLock,
+        Self::ParLockLocal,
         Self::Rpc,
         Self::Traditional,
         Self::TraditionalRo,
@@ -60,11 +67,13 @@ impl Kept {
         match self {
             Self::SrvLock => "srvlock",
             Self::ParLock => "parlock",
+            Self::ParLockLocal => "parlock-local",
             Self::Rpc => "rpc",
             Self::Traditional => "traditional",
             Self::TraditionalRo => "traditional-ro",
             Self::NetLock => "netlock",
             Self::FissLock => "fisslock",
+            Self::FissLockLocal => "fisslock-local",
             Self::FissParLock => "fisslock+parlock",
             Self::RedLock => "redlock",
         }
@@ -85,7 +94,7 @@ impl Kept {
     /// life is settled, and those of a switch after a recovery. Locks that compute nodes keep for
     /// others are lost with them.
     pub const fn outlasts_clients(self) -> bool {
-        self.has_server() || matches!(self, Self::FissLock)
+        self.has_server() || matches!(self, Self::FissLock | Self::FissLockLocal)
     }
 
     /// Whether a switch grants locks: all, or hot ones.
@@ -95,7 +104,7 @@ impl Kept {
 
     /// Whether it is one of [`Kept::SWITCHED`].
     pub const fn is_switched(self) -> bool {
-        matches!(self, Self::FissLock | Self::FissParLock)
+        matches!(self, Self::FissLock | Self::FissLockLocal | Self::FissParLock)
     }
 
     /// Whether the switch is told beforehand which locks are hot.
@@ -107,9 +116,11 @@ impl Kept {
         match self {
             Self::SrvLock
             | Self::ParLock
+            | Self::ParLockLocal
             | Self::Traditional
             | Self::NetLock
             | Self::FissLock
+            | Self::FissLockLocal
             | Self::FissParLock => Order::Arrival,
             Self::Rpc | Self::RedLock => Order::NoQueue,
             Self::TraditionalRo => Order::ReadersPass(Self::PASSES),
@@ -134,6 +145,8 @@ pub struct ServiceNodes {
     pub server: NodeId,
     /// The node for [`Kept::has_switch`].
     pub switch: NodeId,
+    /// Number of locks.
+    pub locks: u64,
 }
 
 /// The cores that keep the locks of a service, and what they have.
@@ -157,6 +170,10 @@ impl Layout {
             true => Placement::on_one(nodes.server, Kept::SERVER_CORES),
             false => Placement::on_all(nodes.clients.iter().copied(), LaneId(nodes.lanes)),
         };
+        let placement = match kept {
+            Kept::ParLockLocal => placement.in_blocks(nodes.locks),
+            _ => placement,
+        };
         let switch = Endpoint { node: nodes.switch, lane: LaneId(0) };
         let switch = kept.has_switch().then_some(switch);
         let keeps = |at: &Endpoint| {
@@ -177,7 +194,8 @@ impl Layout {
 
     /// What a lane of a node knows of the cores.
     pub fn servers(&self, node: NodeId) -> Servers {
-        let own = self.cores.iter().find(|(at, _)| at.node == node && self.kept == Kept::ParLock);
+        let calls = matches!(self.kept, Kept::ParLock | Kept::ParLockLocal);
+        let own = self.cores.iter().find(|(at, _)| at.node == node && calls);
         let own = own.and_then(|(_, keeps)| match keeps {
             Keeps::Table(table, _) => Some(table.clone()),
             Keeps::Queues(..) => None,

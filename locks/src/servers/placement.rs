@@ -7,9 +7,14 @@ use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use super::hot::HotQueues;
 use super::table::LockTable;
 
-/// Cores that keep locks: a lock is kept by the one of its number, modulo theirs.
+/// Cores that keep locks: a lock is kept by the one of its number, modulo theirs, or each core keeps
+/// a block of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Placement(Vec<Endpoint>);
+pub struct Placement {
+    cores: Vec<Endpoint>,
+    /// Number of locks that are divided into blocks.
+    blocks_of: Option<u64>,
+}
 
 impl Placement {
     /// All locks on one node, shared out among its first lanes.
@@ -30,18 +35,35 @@ impl Placement {
 
     fn new(cores: Vec<Endpoint>) -> Self {
         assert!(!cores.is_empty(), "somebody keeps the locks");
-        Self(cores)
+        Self { cores, blocks_of: None }
+    }
+
+    /// The same cores, each with a block of so many locks, in order.
+    #[must_use]
+    pub fn in_blocks(self, locks: u64) -> Self {
+        Self { blocks_of: Some(locks), ..self }
     }
 
     /// The cores.
     pub fn cores(&self) -> &[Endpoint] {
-        &self.0
+        &self.cores
     }
 
     /// The core that keeps a lock.
     pub fn core_of(&self, lock: u64) -> Endpoint {
-        self.0[(lock % self.0.len() as u64) as usize]
+        let cores = self.cores.len() as u64;
+        let core = match self.blocks_of {
+            None => lock % cores,
+            Some(locks) => block(lock, locks, cores),
+        };
+        self.cores[core as usize]
     }
+}
+
+/// The block of a lock, of as many as there are parts.
+pub(crate) fn block(lock: u64, locks: u64, parts: u64) -> u64 {
+    let block = u128::from(lock) * u128::from(parts) / u128::from(locks.max(1));
+    (block as u64).min(parts - 1)
 }
 
 /// The queues of a switch, which are looked at when all is over. Clones are the same ones.

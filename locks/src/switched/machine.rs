@@ -84,6 +84,7 @@ impl Machine {
     pub fn new(number: u8, places: &Places, options: SwitchOptions) -> Self {
         assert!(usize::from(number) < places.machines(), "there is no machine {number}");
         let pool = AgentPool::new(number, Rules::CLOSED, options.preference, options.repeat_ns());
+        let pool = pool.with_homes(options.homes);
         let state = MachineState {
             pool,
             outgoing: Vec::new(),

@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use lotus_fabric::ids::{Endpoint, LaneId};
 
-use crate::fisslock::Preference;
 use crate::fisslock::capacity::{CapacityError, Fallback, Placement};
+use crate::fisslock::{Homes, Preference};
 
 pub use agent::AgentProgram;
 pub use coordinator::{RecoveryError, recover, recover_losses};
@@ -95,15 +95,17 @@ const fn control_lane(packets: Endpoint) -> Endpoint {
 pub struct SwitchOptions {
     /// Preference between readers and writers.
     pub preference: Preference,
+    /// Machines at which agents stay while nobody uses their locks.
+    pub homes: Homes,
     /// Time without an acknowledgement after which a machine repeats its packets: some round trips
     /// of the fabric.
     pub repeat: Duration,
 }
 
 impl SwitchOptions {
-    /// Readers are preferred, and packets repeated after `repeat`.
+    /// Readers are preferred, agents have no homes, and packets are repeated after `repeat`.
     pub const fn repeating_after(repeat: Duration) -> Self {
-        Self { preference: Preference::Readers, repeat }
+        Self { preference: Preference::Readers, homes: Homes::Nowhere, repeat }
     }
 
     fn repeat_ns(self) -> u64 {

@@ -5,5 +5,6 @@
 
 mod holes;
 mod model;
+mod resting;
 mod table;
 mod workflows;

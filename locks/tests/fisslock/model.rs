@@ -2,10 +2,11 @@
 //! reorders packets. A seed repeats a run.
 
 use lotus_locks::Mode;
+use lotus_locks::fisslock::agent::Agent;
 use lotus_locks::fisslock::decider::Metadata;
 use lotus_locks::fisslock::pool::Told;
 use lotus_locks::fisslock::rules::Numbering;
-use lotus_locks::fisslock::{AgentPool, Preference, Rules};
+use lotus_locks::fisslock::{AgentPool, Homes, Preference, Rules};
 
 use super::table::{Flying, Table};
 
@@ -37,6 +38,7 @@ pub struct Plan {
     pub seed: u64,
     pub rules: Rules,
     pub preference: Preference,
+    pub homes: Homes,
     pub machines: u8,
     pub tasks: u32,
     pub locks: u32,
@@ -58,6 +60,7 @@ impl Plan {
         seed: 0,
         rules: Rules::CLOSED,
         preference: Preference::Readers,
+        homes: Homes::Nowhere,
         machines: 4,
         tasks: 3,
         locks: 2,
@@ -104,7 +107,8 @@ const STEP_NS: u64 = 250;
 
 /// Carries out a run.
 pub fn run(plan: Plan) -> Outcome {
-    let table = Table::new(plan.machines, plan.locks, plan.rules, plan.preference);
+    let Plan { machines, locks, rules, preference, homes, .. } = plan;
+    let table = Table::with_homes(machines, locks, rules, preference, homes);
     let all =
         (0..plan.machines).flat_map(|machine| (0..plan.tasks).map(move |task| (machine, task)));
     let idle = Task::Idle { until: 0 };
@@ -135,7 +139,10 @@ impl Run {
         }
         for lock in 0..self.plan.locks {
             let state = self.table.decider.lock(lock);
-            if state != Metadata::default() {
+            // An agent that rests at home keeps the lock.
+            let agent = self.table.pools[usize::from(state.machine)].agent(lock);
+            let rests = self.plan.homes != Homes::Nowhere && agent.is_some_and(Agent::is_resting);
+            if state != Metadata::default() && !rests {
                 self.outcome.stuck.push(format!("lock {lock} is {state:?}"));
             }
         }
@@ -279,6 +286,20 @@ fn a_bad_network_with_writers_preferred() {
 #[test]
 fn a_very_bad_network_and_one_lock() {
     all_are_served(50, Plan { locks: 1, lost: 30, repeated: 30, ..Plan::BAD });
+}
+
+#[test]
+fn agents_that_rest_at_home() {
+    let homes = Homes::Blocks { locks: 2, machines: 2 };
+    for preference in [Preference::Readers, Preference::Writers] {
+        let plan = Plan { homes, preference, ..Plan::BAD };
+        all_are_served(100, plan);
+        all_are_served(100, Plan { impatient: 50, ..plan });
+        all_are_served(50, Plan { lost: 30, repeated: 30, readers: 20, ..plan });
+        for at in [20_000, 60_000, 150_000] {
+            all_are_served(40, Plan { dies: Some(at), impatient: 20, ..plan });
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use lotus_locks::Mode;
 use lotus_locks::fisslock::packet::{Kind, Packet};
 use lotus_locks::fisslock::pool::{Effects, Told};
 use lotus_locks::fisslock::recovery::restore;
-use lotus_locks::fisslock::{AgentPool, Decider, Pipeline, Preference, Rules};
+use lotus_locks::fisslock::{AgentPool, Decider, Homes, Pipeline, Preference, Rules};
 
 /// Nanoseconds after which machines repeat packets.
 pub const REPEAT_NS: u64 = 20_000;
@@ -57,7 +57,19 @@ pub struct Table {
 impl Table {
     /// Machines and a switch of so many locks.
     pub fn new(machines: u8, locks: u32, rules: Rules, preference: Preference) -> Self {
-        let pool = |machine| AgentPool::new(machine, rules, preference, REPEAT_NS);
+        Self::with_homes(machines, locks, rules, preference, Homes::Nowhere)
+    }
+
+    /// The same with homes of locks.
+    pub fn with_homes(
+        machines: u8,
+        locks: u32,
+        rules: Rules,
+        preference: Preference,
+        homes: Homes,
+    ) -> Self {
+        let pool =
+            |machine| AgentPool::new(machine, rules, preference, REPEAT_NS).with_homes(homes);
         let pipeline = (rules == Rules::CLOSED).then(|| Pipeline::new(locks, 2, preference));
         Self {
             pools: (0..machines).map(pool).collect(),

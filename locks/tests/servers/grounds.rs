@@ -212,7 +212,8 @@ impl Keeper for Redises {
 /// The cores of a service on the nodes of these tests.
 pub fn layout(kept: Kept) -> Layout {
     let (clients, lanes) = (CLIENTS.to_vec(), LANES);
-    let nodes = ServiceNodes { clients, lanes, server: SERVER, switch: SWITCH };
+    let locks = LOAD.locks;
+    let nodes = ServiceNodes { clients, lanes, server: SERVER, switch: SWITCH, locks };
     Layout::new(kept, &nodes, HOT.to_vec())
 }
 

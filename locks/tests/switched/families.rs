@@ -8,7 +8,7 @@ use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::sim::{Config, Limits, Profile, Rates, SimMachines, World};
 use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_fabric::transport::Fabric;
-use lotus_locks::fisslock::Preference;
+use lotus_locks::fisslock::{Homes, Preference};
 use lotus_locks::switched::SwitchOptions;
 
 use super::cluster::{Cluster, SWITCH, nodes};
@@ -76,12 +76,18 @@ fn simulated(seed: u64, plan: &Plan, rates: Rates) -> SimMachines {
     SimMachines::new(World::new(config).expect("a valid world"))
 }
 
+/// Homes of locks in the runs of every other seed.
+pub fn homes(plan: &Plan, seed: u64) -> Homes {
+    let (locks, machines) = (plan.locks as u32, plan.machines as u8);
+    if seed % 2 == 1 { Homes::Blocks { locks, machines } } else { Homes::Nowhere }
+}
+
 #[test]
 fn simulated_machines_keep_the_promises() {
     for preference in [Preference::Readers, Preference::Writers] {
-        let options = SwitchOptions { preference, ..SIMULATED };
         for (name, plan) in CALM {
             for seed in 0..seeds() {
+                let options = SwitchOptions { preference, homes: homes(&plan, seed), ..SIMULATED };
                 let machines = simulated(seed, &plan, Rates::default());
                 let name = format!("sim, {name}, {preference:?} first, seed {seed}");
                 check(&name, plan, trial(&machines, &name, plan, options), true);
@@ -100,10 +106,10 @@ fn lost_doubled_and_late_packets_break_no_promise() {
         ..Rates::default()
     };
     for preference in [Preference::Readers, Preference::Writers] {
-        let options = SwitchOptions { preference, ..SIMULATED };
         for (name, plan) in CALM {
             // A request that is not to wait may be lost often before it is known that it would.
             for seed in 0..seeds() {
+                let options = SwitchOptions { preference, homes: homes(&plan, seed), ..SIMULATED };
                 let machines = simulated(seed, &plan, rates.clone());
                 let name = format!("sim, lossy, {name}, {preference:?} first, seed {seed}");
                 trial(&machines, &name, plan, options);

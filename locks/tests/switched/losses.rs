@@ -17,12 +17,12 @@ use lotus_fabric::sim::{
     Config, Fault, Limits, MemoryFate, Profile, Rates, SimFabric, SimMachines, Stop, World,
 };
 use lotus_fabric::transport::Fabric;
-use lotus_locks::switched::{Places, Start, recover};
+use lotus_locks::switched::{Places, Start, SwitchOptions, recover};
 use lotus_locks::trial::Referee;
 use rand::Rng;
 
 use super::cluster::{Cluster, SWITCH, life_of, node_of, nodes, open};
-use super::families::{SIMULATED, seeds};
+use super::families::{SIMULATED, homes, seeds};
 use super::load::{MEMORY, Plan};
 
 /// What happens, in this order.
@@ -233,7 +233,8 @@ fn trial(losses: &[Loss], plan: Plan, rates: &Rates, seed: u64) {
         ..Config::new(seed, nodes(&plan), profile)
     };
     let machines = SimMachines::new(World::new(config).expect("a valid world"));
-    let mut cluster = Cluster::start(&machines, plan, SIMULATED);
+    let options = SwitchOptions { homes: homes(&plan, seed), ..SIMULATED };
+    let mut cluster = Cluster::start(&machines, plan, options);
     let recovered = start_coordinator(&mut cluster, &machines, losses, seed);
     let lost = lost(losses);
     let living: Vec<_> =

@@ -23,6 +23,13 @@ impl AgentPool {
             self.hosted.insert(lock, Hosted::Here(Agent::arrived(carried, who)));
         }
         self.acknowledge(&packet, now, out);
+        // The first holder reads, though the switch has the lock as exclusive: others may join.
+        if self.is_home(lock)
+            && let Some(wanted) = self.wanted.get(&(lock, who))
+            && let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock)
+        {
+            agent.mode = wanted.mode;
+        }
         self.hear_parked(parked, now, out);
         if !self.grant(lock, who, now, out)
             && let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock)
@@ -90,9 +97,25 @@ impl AgentPool {
     /// Lets the agent go if the last holder has left: to the next waiter, or nowhere. It is kept
     /// until the switch has agreed.
     pub(super) fn settle(&mut self, lock: u32, now: u64, out: &mut Effects) {
+        let is_home = self.is_home(lock);
+        let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock) else { return };
+        if is_home {
+            let holders = agent.stay(self.machine, self.preference);
+            if agent.is_resting() {
+                return;
+            }
+            if !holders.is_empty() {
+                for who in holders {
+                    self.grant_holder(lock, who, now, out);
+                }
+                self.prefer_writers(lock, now, out);
+                // They may all have given up.
+                return self.settle(lock, now, out);
+            }
+        }
         let Some(Hosted::Here(agent)) = self.hosted.get(&lock) else { return };
         let (next, agent) = (agent.next(), agent.clone());
-        let (old_mode, incarnation) = (agent.mode, agent.incarnation);
+        let (old_mode, incarnation) = (agent.at_switch, agent.incarnation);
         let packet = match next {
             NextOwner::Stays => return,
             NextOwner::Free => {
@@ -166,6 +189,10 @@ impl AgentPool {
             return;
         }
         agent.starving = true;
+        if agent.at_switch != Mode::Shared {
+            // The switch grants none anyway.
+            return;
+        }
         let nobody = Participant { machine: self.machine, task: 0, nonce: 0 };
         let packet = Packet::new(Kind::Starve, lock, nobody, Mode::Shared);
         self.send(AGENT_CORE, packet, now, out);

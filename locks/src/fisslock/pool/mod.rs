@@ -17,7 +17,7 @@ use super::agent::{Admission, Agent};
 use super::channel::{Inbox, Outbox};
 use super::packet::{Kind, Origin, Packet, Participant};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
-use super::rules::{ABSENT_NS, Preference, Rules, STARVE_NS};
+use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS};
 use crate::word::Mode;
 
 /// Origin of requests.
@@ -97,6 +97,7 @@ pub struct AgentPool {
     machine: u8,
     rules: Rules,
     preference: Preference,
+    homes: Homes,
     epoch: u8,
     repeat_ns: u64,
     /// By core.
@@ -119,6 +120,7 @@ impl AgentPool {
             machine,
             rules,
             preference,
+            homes: Homes::Nowhere,
             epoch: 0,
             repeat_ns,
             outboxes: outboxes(machine, 0, repeat_ns),
@@ -130,6 +132,16 @@ impl AgentPool {
             nonce: 0,
             starve_at: 0,
         }
+    }
+
+    /// The pool with homes of locks: those of all machines are the same.
+    #[must_use]
+    pub fn with_homes(self, homes: Homes) -> Self {
+        Self { homes, ..self }
+    }
+
+    fn is_home(&self, lock: u32) -> bool {
+        self.homes.is_home(self.machine, lock)
     }
 
     /// A task asks for a lock that it neither holds nor waits for. On the agent's machine, the
@@ -205,10 +217,10 @@ impl AgentPool {
         }
     }
 
-    /// Whether the machine has neither agents nor requests, nor packets under way.
+    /// Whether the machine has neither requests nor packets under way, nor agents but those that rest
+    /// at home.
     pub fn is_idle(&self) -> bool {
-        self.hosted.is_empty()
-            && self.wanted.is_empty()
+        self.in_use() == 0
             && self.at_switch.is_empty()
             && self.outboxes.iter().all(Outbox::is_empty)
     }
@@ -220,9 +232,15 @@ impl AgentPool {
             && self.outboxes.iter().all(Outbox::is_empty)
     }
 
-    /// Agents that are here or leave, and requests that hold locks or wait for them.
+    /// Agents that are here or leave, but for those that rest, and requests that hold locks or wait
+    /// for them.
     pub fn in_use(&self) -> usize {
-        self.hosted.len() + self.wanted.len()
+        let rests = |(lock, hosted): &(&u32, &Hosted)| match hosted {
+            Hosted::Here(agent) => self.is_home(**lock) && agent.is_resting(),
+            Hosted::Leaving { .. } | Hosted::Absent { .. } => false,
+        };
+        let resting = self.hosted.iter().filter(rests).count();
+        self.hosted.len() - resting + self.wanted.len()
     }
 
     /// The agent of a lock, if it is here and not about to leave.
@@ -326,11 +344,18 @@ impl AgentPool {
             }
             wanted.progress = Progress::Waits;
             let mode = wanted.mode;
+            let is_home = self.is_home(lock);
             if let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock) {
-                let asked = agent.ask(who, mode, self.preference);
+                let asked = if is_home && agent.is_resting() {
+                    agent.take(who, mode);
+                    Admission::Joins
+                } else {
+                    agent.ask(who, mode, self.preference)
+                };
                 self.asked(asked, lock, who, mode, now, out);
             } else {
                 self.at_switch.insert((lock, who), AtSwitch::default());
+                let mode = if is_home { Mode::Exclusive } else { mode };
                 let packet = Packet::new(Kind::Acquire, lock, who, mode);
                 self.send(CLIENT_CORE, packet, now, out);
             }
