@@ -71,8 +71,14 @@ impl Aftermath<'_> {
         if self.siege.met.admitted > 0 {
             checks.extend(self.siege(&out));
         }
-        let serving = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
-        for node in serving.filter(|node| !out.contains(node)) {
+        let compute = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
+        let serving: Vec<NodeName> = compute.filter(|node| !out.contains(node)).collect();
+        // A node lets its own transactions settle before it audits, and looks at the rows of all:
+        // another one may still be purging what was deleted.
+        for node in &serving {
+            ask(authority, *node, Errand::Count, AUDITING)?;
+        }
+        for node in serving {
             self.steps.say(format!("{} looks at all data", node.in_words()));
             checks.extend(audit(authority, node, seen.tally.effects)?);
         }

@@ -205,6 +205,12 @@ impl Config {
         self.threads.saturating_mul(self.coroutines.saturating_add(1))
     }
 
+    /// Whether a slot of this number is a coordinator's own: for purges, trims and filling, which
+    /// no client waits for.
+    pub(crate) fn is_upkeep(&self, slot: u16) -> bool {
+        usize::from(slot) >= self.threads.saturating_mul(self.coroutines)
+    }
+
     /// Those of all compute nodes together.
     fn all_slots(&self) -> usize {
         self.compute_nodes.saturating_mul(self.slots())

@@ -21,6 +21,7 @@ use lotus_router::placement::LOG_REGION;
 use lotus_router::{GroupId, Placement, Replica};
 use zerocopy::IntoBytes;
 
+use crate::api::config::Config;
 use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::cluster::handle::Cluster;
 use crate::cluster::memory_status::{MemoryStanding, MemoryStatus};
@@ -53,7 +54,8 @@ pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
 
 impl<M: Machines> Cluster<M> {
     /// Checks every replica, cell, record, log entry and lock. Let the cluster
-    /// [settle](Cluster::settle) first.
+    /// [settle](Cluster::settle) first: otherwise rows that a coordinator is purging have cells
+    /// INVISIBLE, differ between replicas, and are locked, although all commits were reported.
     ///
     /// # Errors
     /// If the memory nodes cannot be read. Violations are no errors: they are in the findings.
@@ -162,6 +164,12 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
+/// Whose work a transaction is, for the text of a violation: what a client was told of must be
+/// over, and upkeep is over once the cluster has settled.
+pub(crate) fn whose(config: &Config, txn: TxnId) -> &'static str {
+    if config.is_upkeep(txn.slot()) { "upkeep of a coordinator" } else { "of a client" }
+}
+
 /// Counts of one check: items seen and violations.
 pub(crate) struct Tally {
     name: &'static str,
@@ -238,7 +246,8 @@ impl<'a> SeenRow<'a> {
         before.all(|cell| cell.version != previous || cell.record == record.predecessor())
     }
 
-    fn check(&self, table: &TableDef, cells: &mut Tally, records: &mut Tally) {
+    fn check(&self, of: (&TableDef, &Config), cells: &mut Tally, records: &mut Tally) {
+        let (table, config) = of;
         let at = |index| self.offset + table.cvt().cell_offset(index);
         for (index, seen) in self.cells.iter().enumerate() {
             cells.seen += 1;
@@ -247,7 +256,10 @@ impl<'a> SeenRow<'a> {
                 continue;
             };
             if let Version::Invisible(writer) = seen.cell.version {
-                cells.complain(|| format!("{writer:?} left {:#x} INVISIBLE", at(index)));
+                cells.complain(|| {
+                    let (table, whose) = (table.id().0, whose(config, writer));
+                    format!("table {table}: {writer:?}, {whose}, left {:#x} INVISIBLE", at(index))
+                });
             }
             let Some(words) = seen.record else { continue };
             records.seen += 1;
@@ -329,7 +341,7 @@ impl Scan<'_> {
         for table in tables {
             let mut slots = Vec::new();
             self.rows(&table, group, &mut |row| {
-                row.check(&table, &mut cells, &mut records);
+                row.check((&table, &self.shared.config), &mut cells, &mut records);
                 slots.extend(row.cells.iter().flatten().map(|seen| seen.cell.record));
                 let shown = row.cells.iter().flatten();
                 named.extend(shown.filter_map(|seen| {
@@ -553,7 +565,8 @@ impl Scan<'_> {
         }
         let done = batch.post().await?;
         if unresolved(entry, words.into_iter().map(|buffer| done.words(buffer)[0])) {
-            tally.complain(|| format!("transaction {:?}", entry.txn()));
+            let (txn, whose) = (entry.txn(), whose(&self.shared.config, entry.txn()));
+            tally.complain(|| format!("transaction {txn:?}, {whose}"));
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use lotus_router::Placement;
 
 use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::api::seat::Seat;
-use crate::checks::audit::{Finding, Scan, Tally};
+use crate::checks::audit::{Finding, Scan, Tally, whose};
 use crate::cluster::handle::Cluster;
 use crate::node::locks::{Locks, region_bytes};
 use crate::node::shared::LOCK_REGION;
@@ -45,8 +45,7 @@ impl<M: Machines> Cluster<M> {
         let fills = self.shared.nodes.iter().any(|node| node.configuration.placement().is_joined());
         // Filling a memory node holds read locks; neither transactions nor `settle` wait for it.
         let is_filling = |holder: &Holder| {
-            let of_no_client = usize::from(holder.txn.slot()) >= config.threads * config.coroutines;
-            fills && of_no_client && holder.mode == LockMode::Read
+            fills && config.is_upkeep(holder.txn.slot()) && holder.mode == LockMode::Read
         };
         // The lock table of a failed node is gone with it.
         for node in self.shared.nodes.iter().filter(|node| !node.has_failed()) {
@@ -54,7 +53,10 @@ impl<M: Machines> Cluster<M> {
             zeroed.seen += 1;
             node.locks.for_each_holder(|holder| {
                 if !is_filling(&holder) {
-                    held.complain(|| format!("compute node {} keeps {holder:?}", node.index));
+                    let whose = whose(config, holder.txn);
+                    held.complain(|| {
+                        format!("compute node {} keeps {holder:?}, {whose}", node.index)
+                    });
                 }
             });
             let unsound = node.locks.unsound_slots();

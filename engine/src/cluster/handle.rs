@@ -296,7 +296,9 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Waits until reported commits are complete: a commit is reported when every copy shows it,
-    /// which is before its remote locks are released (H3). With a lease, also waits for the
+    /// which is before its remote locks are released (H3). Also waits for purges and trims, which
+    /// coordinators run some time after the commits that give them work; none begins before a
+    /// client's next transaction at that coordinator. With a lease, also waits for the
     /// recovery of failed nodes. Gives up one second after the configured time-outs of commits and
     /// locks, enough for repeated messages; an audit then finds what is left. Does not wait for
     /// returning memory nodes to be filled.

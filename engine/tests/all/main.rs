@@ -25,6 +25,7 @@ mod recovery;
 mod returns;
 mod row_counts;
 mod scans;
+mod settling;
 mod snapshots;
 mod verb_counts;
 mod version_tables;
