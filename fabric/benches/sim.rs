@@ -4,6 +4,9 @@
 //! memory nodes. A transaction of a coroutine has the verbs of SmallBank: READs of two version
 //! tables, of two records, then three WRITEs to every replica and a word to every replica; no
 //! engine. `per_verb` and `per_batch` are the two interleavings.
+//!
+//! `messages` are requests of the same clients to a server, and its replies: `direct`, and
+//! `switched`, by way of a switch that passes them on, so that there are twice as many.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -116,9 +119,71 @@ fn verbs(criterion: &mut Criterion) {
     }
 }
 
+/// Clients of a server; messages go by way of a switch if there is one.
+fn messengers(has_switch: bool, done: &Rc<Cell<u64>>) -> World {
+    let (server, switch) = (NodeId(COMPUTE_NODES), NodeId(COMPUTE_NODES + 1));
+    let profile = Profile::named("tofino-cx5").expect("built in");
+    let config = Config::new(1, COMPUTE_NODES + 2, profile);
+    let mut world = World::new(Config { switches: vec![switch], ..config }).expect("it is valid");
+    let at = |node: NodeId, lane: u16| Endpoint { node, lane: LaneId(lane) };
+    // A message has the place that it is for, as client and core, and whether it is a reply.
+    let place = |bytes: &[u8]| (NodeId(bytes[0].into()), u16::from(bytes[1]), bytes[2] == 1);
+    let clients = (0..COMPUTE_NODES).flat_map(|node| (0..CORES).map(move |core| (node, core)));
+    let cores = (0..CORES).flat_map(|core| [(server.0, core), (switch.0, core)]);
+    for (node, core) in clients.chain(cores) {
+        let (node, here) = (NodeId(node), at(NodeId(node), core));
+        let mut executor = Executor::new(world.env(node));
+        let transport = world.fabric().open_lane(here, Epoch(1), executor.handle().waker());
+        let lane = Lane::new(here, executor.handle().clone(), transport.expect("free"));
+        executor.add_driver(lane.driver());
+        let next = move |end: NodeId| at(if has_switch { switch } else { end }, core);
+        let (out, done) = (lane.clone(), Rc::clone(done));
+        lane.on_message(Box::new(move |_, bytes| {
+            let (client, core, is_reply) = place(bytes);
+            if out.at().node == switch {
+                let end = if is_reply { client } else { server };
+                out.send(at(end, core), bytes);
+            } else if out.at().node == server {
+                out.send(next(client), &[bytes[0], bytes[1], 1]);
+            } else {
+                done.set(done.get() + 1);
+                out.send(next(server), &[bytes[0], bytes[1], 0]);
+            }
+        }));
+        if node.0 < COMPUTE_NODES {
+            executor.handle().spawn(async move {
+                for _ in 0..COROUTINES {
+                    lane.send(next(server), &[node.0 as u8, core as u8, 0]);
+                }
+            });
+        }
+        world.add_core(node, executor);
+    }
+    world
+}
+
+fn messages(criterion: &mut Criterion) {
+    let wall = Env::real(0);
+    let mut group = criterion.benchmark_group("messages");
+    group.sample_size(20);
+    for (name, has_switch, each) in [("direct", false, 2), ("switched", true, 4)] {
+        group.throughput(Throughput::Elements(each));
+        let done = Rc::new(Cell::new(0));
+        let mut world = messengers(has_switch, &done);
+        let mut run = |round_trips: u64| {
+            let goal = done.get() + round_trips;
+            let start = wall.now();
+            world.run_while(|| done.get() < goal).expect("no limit is set");
+            wall.now().since(start)
+        };
+        run(100_000);
+        group.bench_function(name, |bencher| bencher.iter_custom(&mut run));
+    }
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().without_plots();
-    targets = verbs
+    targets = verbs, messages
 }
 criterion_main!(benches);
