@@ -549,7 +549,7 @@ mod tests {
             figure.points.truncate(1);
             figure.points[0].flags += SHORT;
             figure.points[0].flags += match figure.bench {
-                Bench::Locks => " --count 1000",
+                Bench::Locks => " --count 3000",
                 Bench::Tree => " --keys 1000",
                 Bench::Bank => " --accounts 1000",
                 Bench::LockTrace => " --subscribers 100 --warehouses 1 --exec-us 1 --sorted",
