@@ -18,6 +18,8 @@ fn short() -> LockLoad {
         clients: Clients {
             choice: Choice::of(Kind::Dslr),
             kept: None,
+            redis: None,
+            ttl: None,
             policy: None,
             cns: 2,
             threads: 2,

@@ -7,8 +7,8 @@
 //! one another too, nobody queues, and who was refused tries again after a random time.
 //!
 //! [`Redis`] is a server as far as this needs it, and [`rules`] is what clients decide; both are
-//! pure. [`RedLockClient`] carries the rules out over a [`RedisLink`]: messages of a fabric, or, with
-//! the feature `redis`, sockets to real servers.
+//! pure. [`RedLockClient`] carries the rules out over a [`RedisLink`]: messages of a fabric, or,
+//! with the feature `redis`, sockets to real servers.
 //!
 //! # What it does not promise
 //! A holder that is slow loses its lock when the time to live is over, and nothing keeps it from

@@ -78,7 +78,7 @@ impl RedisServers {
         Ok(Self { addresses: addresses.into(), prefix: prefix.into(), lost })
     }
 
-    /// Sets a key on each server and deletes it, as clients will.
+    /// Sets a key on each server and deletes it, as clients will, and looks which keys there are.
     ///
     /// # Errors
     /// [`RedisError`] of the first server that is not there, or does not do so.
@@ -88,20 +88,27 @@ impl RedisServers {
             let (key, token) = (PROBE, Token(0));
             server.carry_out(&self.prefix, Command::Set { key, token, ttl: PATIENCE })?;
             // Another who tries it at the same time may have set the key.
-            server.carry_out(&self.prefix, Command::Delete { key, token }).map(drop)
+            server.carry_out(&self.prefix, Command::Delete { key, token })?;
+            server.keys(&self.prefix).map(drop)
         })
     }
 
-    /// Number of locks whose keys are on servers. Servers to which a connection was lost are left
-    /// out: what is there ends with its time to live.
+    /// Number of locks whose keys are on servers. Servers to which a connection was lost, or that
+    /// do not answer, are left out: what is there ends with its time to live.
     ///
     /// # Errors
-    /// [`RedisError`] of a server that does not tell.
+    /// [`RedisError`] of a server that answers something else.
     pub fn used(&self) -> Result<usize, RedisError> {
         let mut keys = BTreeSet::new();
         for (address, lost) in self.addresses.iter().zip(&*self.lost) {
-            if !lost.load(Ordering::Relaxed) {
-                Dialled::to(*address)?.keys(&self.prefix, &mut keys)?;
+            if lost.load(Ordering::Relaxed) {
+                continue;
+            }
+            let found = Dialled::to(*address).and_then(|mut server| server.keys(&self.prefix));
+            match found {
+                Ok(found) => keys.extend(found),
+                Err(RedisError::Silent { .. }) => {}
+                Err(unfit) => return Err(unfit),
             }
         }
         Ok(keys.len())
@@ -143,9 +150,9 @@ impl Dialled {
         resp::understand(Verb::of(command), &reply).map_err(|reason| self.unfit(reason))
     }
 
-    /// Adds the keys of a prefix.
-    fn keys(&mut self, prefix: &str, keys: &mut BTreeSet<Vec<u8>>) -> Result<(), RedisError> {
-        let mut cursor = "0".to_owned();
+    /// The keys of a prefix; some may come twice.
+    fn keys(&mut self, prefix: &str) -> Result<Vec<Vec<u8>>, RedisError> {
+        let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
             let mut out = Vec::new();
             let pattern = format!("{prefix}:*");
@@ -156,7 +163,7 @@ impl Dialled {
             };
             keys.extend(found);
             if next == "0" {
-                return Ok(());
+                return Ok(keys);
             }
             cursor = next;
         }

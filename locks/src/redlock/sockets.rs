@@ -11,9 +11,9 @@
 //! are answered by [`RedisReply::Lost`]. A connection is tried again when the server
 //! [counts again](Times::counts_again), and it counts once it has answered there.
 //!
-//! Two things are not covered, here as in the published algorithm: clients that come new to a server
-//! that has just come back without its keys, and keys that a server has lost without ending its
-//! connections (`FLUSHALL`, a fail-over behind one address).
+//! Two things are not covered, here as in the published algorithm: clients that come new to a
+//! server that has just come back without its keys, and keys that a server has lost without ending
+//! its connections (`FLUSHALL`, a fail-over behind one address).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -70,17 +70,17 @@ struct Traffic {
     /// Bytes that are not written yet.
     out: Vec<u8>,
     /// Commands without an answer, in their order.
-    unanswered: VecDeque<Asked>,
+    unanswered: VecDeque<Awaited>,
     /// Time of the last answer, or since which there is a command without one.
     silent_since: Nanos,
     /// Time at which the silence was found too long.
     suspect_since: Option<Nanos>,
 }
 
-/// What a server was asked.
+/// What a server has not answered yet.
 #[derive(Clone, Copy)]
-enum Asked {
-    /// Whether it is there.
+enum Awaited {
+    /// The question whether it is there.
     Ping,
     /// A command.
     Command(CommandName, Verb),
@@ -140,7 +140,7 @@ impl RedisLink for SocketLink {
         }
         let traffic = &mut *way.traffic.borrow_mut();
         resp::push_command(&mut traffic.out, &self.prefix, command);
-        traffic.ask(Asked::Command(name, Verb::of(command)), || self.executor.now());
+        traffic.ask(Awaited::Command(name, Verb::of(command)), || self.executor.now());
         if let Some(task) = way.task.get() {
             self.executor.wake(task);
         }
@@ -160,7 +160,7 @@ impl Drop for SocketLink {
 
 impl Traffic {
     /// Notes a command whose bytes are on their way.
-    fn ask(&mut self, asked: Asked, now: impl FnOnce() -> Nanos) {
+    fn ask(&mut self, asked: Awaited, now: impl FnOnce() -> Nanos) {
         if self.unanswered.is_empty() {
             self.silent_since = now();
             self.suspect_since = None;
@@ -208,7 +208,7 @@ impl Attendant {
             let commands = std::mem::take(&mut traffic.out);
             resp::push(&mut traffic.out, &["PING"]);
             traffic.out.extend(commands);
-            traffic.unanswered.push_front(Asked::Ping);
+            traffic.unanswered.push_front(Awaited::Ping);
             traffic.silent_since = self.executor.now();
             traffic.suspect_since = None;
         }
@@ -267,13 +267,13 @@ impl Attendant {
                 traffic.unanswered.pop_front()
             };
             match asked {
-                Some(Asked::Command(name, verb)) => {
+                Some(Awaited::Command(name, verb)) => {
                     let understood = resp::understand(verb, &reply);
                     let reply = understood.as_ref().map_or(RedisReply::Lost, |reply| *reply);
                     self.replies.hear(self.server, name, reply);
                     understood?;
                 }
-                Some(Asked::Ping) => {
+                Some(Awaited::Ping) => {
                     resp::is_pong(&reply)?;
                     self.way().lost.take();
                 }
@@ -328,7 +328,7 @@ impl Attendant {
             std::mem::take(&mut traffic.unanswered)
         };
         for asked in unanswered {
-            if let Asked::Command(name, _) = asked {
+            if let Awaited::Command(name, _) = asked {
                 self.replies.hear(self.server, name, RedisReply::Lost);
             }
         }

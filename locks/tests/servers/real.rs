@@ -111,7 +111,7 @@ fn clients_of_real_servers_keep_the_promises_of_the_others() {
 fn the_key_of_a_holder_that_is_lost_expires() {
     let Some(running) = redis_server::start(1) else { return };
     let servers = addresses(&running);
-    let times = Times { ttl: millis(300), ..Times::LOCKS };
+    let times = Times { ttl: millis(2000), ..Times::LOCKS };
     let mut lost = Executor::new(Env::real(1));
     let began = redis_server::begin();
     let (holder, _) = client(lost.handle(), &servers, 0, times);
@@ -130,7 +130,7 @@ fn the_key_of_a_holder_that_is_lost_expires() {
     let waited = began.elapsed();
     assert_eq!(early, Some(NotHeld::Conflict));
     // A server counts whole milliseconds of a clock that it does not read for each command.
-    assert!(waited >= millis(295), "{waited:?}");
+    assert!(waited >= millis(1995), "{waited:?}");
     assert!(waited < Duration::from_secs(20), "{waited:?}");
     assert_eq!(executor.run(next.release(late.expect("it expires"))), Ok(()));
     assert_eq!(servers.used().expect("it runs"), 0);
@@ -226,10 +226,9 @@ fn one_server_of_three_that_is_killed_in_the_middle_keeps_nobody_from_locks() {
 fn one_server_of_three_that_stands_still_keeps_nobody_from_locks() {
     let Some(running) = redis_server::start(3) else { return };
     let servers = addresses(&running);
-    let times = Times { patience: millis(300), ..Times::LOCKS };
-    let [before, after] = under_load(&servers, times, || {
+    let [before, after] = under_load(&servers, Times::LOCKS, || {
         running[2].pause();
-        redis_server::pause(millis(800));
+        redis_server::pause(Times::LOCKS.patience * 2);
     });
     running[2].resume();
     assert!(before > 100 && after > 100, "{before}, {after}");
@@ -268,12 +267,35 @@ fn without_two_servers_of_three_nobody_holds_a_lock_and_a_sentence_says_so() {
     assert_eq!(servers.used().expect("the last one runs"), 0);
 }
 
+/// Its connection stays, and it is not asked again and again for what it does not answer.
+#[test]
+fn a_server_that_is_silent_counts_as_lost_after_a_time() {
+    let Some(running) = redis_server::start(1) else { return };
+    let servers = addresses(&running);
+    let mut executor = Executor::new(Env::real(1));
+    let handle = executor.handle().clone();
+    let times = Times { patience: millis(400), ..Times::LOCKS };
+    let (client, told) = client(&handle, &servers, 0, times);
+    executor.run(async {
+        let held = client.acquire(LOCK, Mode::Exclusive, PATIENT).await.expect("it is free");
+        running[0].pause();
+        let paused = handle.now();
+        assert_eq!(client.release(held).await, Err(NotHeld::Unavailable));
+        assert!(handle.now() >= paused.after(times.patience), "it may answer yet");
+        client.quiet().await;
+    });
+    running[0].resume();
+    let address = running[0].address();
+    let expected = format!("{address} is lost (it has been silent for 400ms)");
+    assert!(told.borrow()[0].ends_with(&expected), "{told:?}");
+}
+
 /// It has lost its keys, and must not give them to others while their holders rely on them.
 #[test]
 fn a_server_that_comes_back_counts_again_once_its_keys_would_have_expired() {
     let Some(mut running) = redis_server::start(3) else { return };
     let servers = addresses(&running);
-    let times = Times { ttl: Duration::from_secs(3), ..Times::LOCKS };
+    let times = Times { ttl: Duration::from_secs(4), ..Times::LOCKS };
     let mut executor = Executor::new(Env::real(1));
     let handle = executor.handle().clone();
     let (client, told) = client(&handle, &servers, 0, times);

@@ -37,7 +37,7 @@ impl RedisServer {
             let process = match launch(&directory, address, words) {
                 Ok(process) => process,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    eprintln!("skipped: there is no redis-server here (redis-server on Debian)");
+                    say_that_it_is_skipped();
                     let _ = std::fs::remove_dir_all(&directory);
                     return None;
                 }
@@ -123,6 +123,11 @@ fn launch(directory: &PathBuf, address: SocketAddr, words: &[&str]) -> io::Resul
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
+}
+
+#[expect(clippy::print_stderr, reason = "who runs the tests is to know")]
+fn say_that_it_is_skipped() {
+    eprintln!("skipped: there is no redis-server here (redis-server on Debian)");
 }
 
 /// Answer to one command, as far as it has come in one piece.
