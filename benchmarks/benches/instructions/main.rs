@@ -201,6 +201,8 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         clients: Clients {
             choice: Choice::of(system.parse()?),
             kept: None,
+            redis: None,
+            ttl: None,
             policy: None,
             cns: 1,
             threads: 1,

@@ -16,6 +16,8 @@ fn small(kind: Kind) -> TreeLoad {
         clients: Clients {
             choice: Choice { entries: 64, ..Choice::of(kind) },
             kept: None,
+            redis: None,
+            ttl: None,
             policy: None,
             cns: 2,
             threads: 2,

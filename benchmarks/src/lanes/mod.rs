@@ -10,6 +10,7 @@ mod findings;
 mod lane;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::ops::AddAssign;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -56,6 +57,10 @@ pub struct Clients {
     pub choice: Choice,
     /// The lock service that keeps the locks, if one does; then there is no lock system.
     pub kept: Option<Kept>,
+    /// Addresses of real servers of Redis, for [`Kept::RedLock`] on these; otherwise a node is one.
+    pub redis: Option<Arc<[SocketAddr]>>,
+    /// Time to live of the keys of [`Kept::RedLock`], in place of the load's own.
+    pub ttl: Option<Duration>,
     /// The way in which the clients of a node share its locks, if they do.
     pub policy: Option<Policy>,
     /// Compute nodes.
@@ -117,6 +122,10 @@ impl Clients {
     /// Refuses options that make no sense together, and more clients than a lock can count if each
     /// asks for so many lease terms.
     pub(crate) fn check(&self, terms: u32) -> Result<(), String> {
+        if self.kept != Some(Kept::RedLock) && (self.redis.is_some() || self.ttl.is_some()) {
+            let name = self.name();
+            return Err(format!("only redlock has servers of redis and times to live, not {name}"));
+        }
         if let Some(kept) = self.kept {
             return match self.policy {
                 None => Ok(()),
@@ -277,7 +286,7 @@ impl Course {
         &self.clients
     }
 
-    pub(crate) fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 

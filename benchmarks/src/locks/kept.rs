@@ -26,7 +26,7 @@ use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Split, Wait};
 
 use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};
-use super::redis::RedisService;
+use super::redis::{RealRedis, RedisService};
 use super::switched::Switched;
 use super::{LockLoad, LockOutcome, LockTally, Shared, with_noted};
 use crate::contract::deployment::DeployError;
@@ -59,7 +59,10 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> Self::Locker;
 
     /// Number of locks that are held or waited for.
-    fn used(&self) -> usize;
+    ///
+    /// # Errors
+    /// A sentence that says why that is not known.
+    fn used(&self) -> Result<usize, String>;
 }
 
 /// A use of a service, whichever it is.
@@ -114,9 +117,13 @@ where
     V: ServiceVisitor<Output = Result<T, DeployError>>,
 {
     let ServiceTimes { request, redlock } = times;
+    let redlock = Times { ttl: clients.ttl.unwrap_or(redlock.ttl), ..redlock };
     match kept {
-        // A request is two commands, the second of which releases the lock.
-        Kept::RedLock => visitor.visit(RedisService::new(clients.outsider(), redlock, request / 2)),
+        Kept::RedLock => match &clients.redis {
+            Some(servers) => visitor.visit(RealRedis::new(machines, servers, redlock)?),
+            // A request is two commands, the second of which releases the lock.
+            None => visitor.visit(RedisService::new(clients.outsider(), redlock, request / 2)),
+        },
         Kept::FissLock | Kept::FissLockLocal => {
             let has_homes = kept == Kept::FissLockLocal;
             visitor.visit(Switched::new(machines, clients, locks, has_homes)?)
@@ -163,15 +170,18 @@ impl<A: Service, B: Service> Service for Both<A, B> {
         Split::new(first.open(rpc, member, course), rest.open(rpc, member, course), self.below)
     }
 
-    fn used(&self) -> usize {
-        self.first.used() + self.rest.used()
+    fn used(&self) -> Result<usize, String> {
+        Ok(self.first.used()? + self.rest.used()?)
     }
 }
 
-/// Finding about the locks of a service when nothing runs, if they are not free.
+/// Finding about the locks of a service when nothing runs, unless they are free.
 pub(crate) fn used<S: Service>(service: &S) -> Option<String> {
-    let used = service.used();
-    (used > 0).then(|| format!("{used} locks are held or waited for in the end"))
+    match service.used() {
+        Ok(0) => None,
+        Ok(used) => Some(format!("{used} locks are held or waited for in the end")),
+        Err(why) => Some(why),
+    }
 }
 
 /// Runs lanes on the locks of a service, and ends its cores.
@@ -499,7 +509,7 @@ impl Service for Served {
         ServerClient::new(rpc.clone(), member, peers, servers)
     }
 
-    fn used(&self) -> usize {
-        self.layout.used()
+    fn used(&self) -> Result<usize, String> {
+        Ok(self.layout.used())
     }
 }

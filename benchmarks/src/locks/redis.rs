@@ -1,5 +1,6 @@
-//! Load on RedLock: a server that is a Redis, and the clients' way to it.
+//! Load on RedLock: a node that is a Redis, or real servers, and the clients' way to them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_locks::Member;
 use lotus_locks::redlock::rules::Times;
-use lotus_locks::redlock::{RedLockClient, RedisCore, RpcLink, SharedRedis};
+use lotus_locks::redlock::{
+    RedLockClient, RedisCore, RedisLink, RedisServers, Replies, RpcLink, SharedRedis, SocketLink,
+};
 
 use super::kept::Service;
 use crate::contract::deployment::DeployError;
@@ -18,7 +21,7 @@ use crate::lanes::{Course, refused};
 /// Streams of random numbers from here on are those of tokens: streams of clients are below.
 const TOKENS: u64 = 1 << 56;
 
-/// One server.
+/// One node that is a server.
 pub(super) struct RedisService {
     at: Endpoint,
     redis: SharedRedis,
@@ -62,15 +65,77 @@ impl Service for RedisService {
     }
 
     fn open(&self, rpc: &Rpc, member: Member, _course: &Course) -> RedLockClient {
-        let executor = rpc.lane().executor().clone();
-        let lane = rpc.lane().at().lane.0;
-        let rng = executor.env().rng(TOKENS | u64::from(member.node.0) << 16 | u64::from(lane));
-        RedLockClient::new(executor, (member.life, lane), self.times, rng, |replies| {
-            RpcLink::open(rpc, [self.at], replies)
+        client(rpc, member, self.times, |replies| RpcLink::open(rpc, [self.at], replies))
+    }
+
+    fn used(&self) -> Result<usize, String> {
+        Ok(self.redis.used())
+    }
+}
+
+/// A lane's client over its link.
+fn client(
+    rpc: &Rpc,
+    member: Member,
+    times: Times,
+    link: impl FnOnce(Replies) -> Box<dyn RedisLink>,
+) -> RedLockClient {
+    let executor = rpc.lane().executor().clone();
+    let lane = rpc.lane().at().lane.0;
+    let rng = executor.env().rng(TOKENS | u64::from(member.node.0) << 16 | u64::from(lane));
+    RedLockClient::new(executor, (member.life, lane), times, rng, link)
+}
+
+/// Real servers, outside of the machines.
+pub(super) struct RealRedis {
+    servers: RedisServers,
+    times: Times,
+}
+
+impl RealRedis {
+    /// The servers at these addresses. The locks of this run are its own: clients of others may use
+    /// the same servers.
+    ///
+    /// # Errors
+    /// [`DeployError`] if one of them is not there or does not do, or time is virtual.
+    pub(super) fn new<M: Machines>(
+        machines: &M,
+        addresses: &[SocketAddr],
+        times: Times,
+    ) -> Result<Self, DeployError> {
+        if machines.toll().is_some() {
+            return Err(refused("redis answers in real time, and these machines have none"));
+        }
+        let life = machines.outside().begin_counting();
+        let run = format!("lotus-{}-{life:x}", std::process::id());
+        let servers = RedisServers::new(addresses, &run).map_err(refused)?;
+        servers.check().map_err(refused)?;
+        Ok(Self { servers, times })
+    }
+}
+
+impl Service for RealRedis {
+    type Locker = RedLockClient;
+
+    fn start<M: Machines>(
+        &self,
+        _machines: &M,
+        _course: &Arc<Course>,
+        _stopped: &Receiver<()>,
+    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
+        Ok(Vec::new())
+    }
+
+    /// The use of the servers by a lane. Without a majority of them the run is over.
+    fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> RedLockClient {
+        let (executor, progress) = (rpc.lane().executor().clone(), Arc::clone(course.progress()));
+        client(rpc, member, self.times, |replies| {
+            let loses = move |why| progress.fail(why);
+            SocketLink::open(&self.servers, &executor, self.times, replies, loses)
         })
     }
 
-    fn used(&self) -> usize {
-        self.redis.used()
+    fn used(&self) -> Result<usize, String> {
+        self.servers.used().map_err(|error| error.to_string())
     }
 }

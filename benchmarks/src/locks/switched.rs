@@ -122,8 +122,8 @@ impl Service for Switched {
         SwitchedLocker::new(Arc::clone(pool), rpc.lane().executor().clone())
     }
 
-    fn used(&self) -> usize {
-        self.pools.iter().map(|pool| pool.in_use()).sum()
+    fn used(&self) -> Result<usize, String> {
+        Ok(self.pools.iter().map(|pool| pool.in_use()).sum())
     }
 }
 

@@ -18,6 +18,8 @@ fn short() -> LockLoad {
         clients: Clients {
             choice: Choice::of(Kind::Dslr),
             kept: None,
+            redis: None,
+            ttl: None,
             policy: None,
             cns: 2,
             threads: 2,
@@ -227,6 +229,30 @@ fn locks_that_servers_keep_pass_the_same_audit() {
             assert_eq!(is_retried, service == Kept::Rpc, "{service}: nothing is lost");
         }
     }
+}
+
+#[test]
+fn real_servers_are_asked_in_real_time_and_must_be_there() {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0));
+    let address = listener.expect("a port").local_addr().expect("it is bound");
+    let redis = Some([address].into());
+    let clients = Clients { kept: Some(Kept::RedLock), redis, ..within(0.0, 0.01) };
+    let (load, progress) = (by(clients, short()), Arc::new(Progress::new(4, |_| ())));
+    assert_eq!(load.check(), Ok(()));
+    let other = by(Clients { kept: Some(Kept::Rpc), ..load.clients.clone() }, load.clone());
+    assert!(other.check().is_err_and(|why| why.starts_with("only redlock has servers of redis")));
+
+    let refusal = |outcome| match outcome {
+        Err(DeployError::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let nodes = load.clients.nodes();
+    let world = Config::new(1, nodes, Profile::named("tofino-cx5").expect("built in"));
+    let simulated = SimMachines::new(World::new(world).expect("a valid world"));
+    let why = refusal(run(&simulated, &load, &progress));
+    assert_eq!(why, "redis answers in real time, and these machines have none");
+    let why = refusal(run(&Threads::new(nodes, 1), &load, &progress));
+    assert!(why.starts_with(&format!("redis does not answer at {address}: ")), "{why}");
 }
 
 #[test]

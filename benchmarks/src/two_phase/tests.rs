@@ -13,6 +13,8 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
         clients: Clients {
             choice: Choice::of(kind),
             kept: None,
+            redis: None,
+            ttl: None,
             policy: None,
             cns: 2,
             threads: 2,

@@ -1,5 +1,6 @@
 //! Flags of `lotus bench locks` and `lotus bench objects`.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -48,6 +49,13 @@ pub struct SystemArgs {
     /// room for.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: LockName,
+    /// Real servers of Redis for redlock, by their addresses; a lock is held on a majority of them.
+    /// On every fabric but sim [default: a node that acts as one].
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', value_parser = address)]
+    pub redis: Vec<SocketAddr>,
+    /// Time to live of the keys of redlock, in milliseconds [default: 10000, or 10 in a bank].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(5..=600_000))]
+    pub ttl_ms: Option<u64>,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,
     /// local-prefer, local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client
     /// for itself].
@@ -227,6 +235,14 @@ pub struct ObjectsArgs {
     pub zipf: f64,
     #[command(flatten)]
     pub run: LockRunArgs,
+}
+
+/// Address of a server. Of a name that has several the first is taken, of IPv4 if there is one.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |error| format!("no address of a server, as 127.0.0.1:6379 is: {error}");
+    let found: Vec<_> = text.to_socket_addrs().map_err(wrong)?.collect();
+    let found = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    found.copied().ok_or_else(|| "the name has no address".to_owned())
 }
 
 /// Entries of a queue of `declock`.

@@ -2,6 +2,7 @@
 //! the same for all.
 
 use std::fmt::{Display, Write as _};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,10 +106,24 @@ pub(super) fn check_locks(
 ) -> Result<(), String> {
     match system.lock {
         LockName::Words(kind) => check_fabric(run, what, kind),
-        LockName::Kept(kept) => {
-            refuse_options(system, kept).and_then(|()| check_machines(run, what))
-        }
+        LockName::Kept(kept) => check_kept(system, run, what, kept),
     }
+}
+
+/// Refuses what locks of a service do not have, and machines that it cannot have.
+pub(super) fn check_kept(
+    system: &SystemArgs,
+    run: &LockRunArgs,
+    what: &str,
+    kept: Kept,
+) -> Result<(), String> {
+    refuse_options(system, kept)?;
+    if !system.redis.is_empty() && run.fabric == Fabric::Sim {
+        return Err(
+            "--redis is of fabrics in real time: simulated time is not that of redis".into()
+        );
+    }
+    check_machines(run, what)
 }
 
 /// Refuses a fabric that cannot be had, or not for as many lanes, or that lacks what a lock system
@@ -207,8 +222,11 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
         // It is not used.
         LockName::Kept(kept) => (Kind::Dslr, Some(kept)),
     };
+    let redis = (!system.redis.is_empty()).then(|| system.redis.as_slice().into());
     Clients {
         kept,
+        redis,
+        ttl: system.ttl_ms.map(Duration::from_millis),
         choice: Choice {
             kind,
             recovery: if system.as_published { Recovery::Paper } else { Recovery::Fenced },
@@ -268,7 +286,14 @@ pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), Stri
 
 /// The lock system and its clients for a person.
 pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
-    format!("{} on {}, {} clients", clients.name(), run.fabric.name(), clients.count())
+    let (name, fabric, count) = (clients.name(), run.fabric.name(), clients.count());
+    match &clients.redis {
+        None => format!("{name} on {fabric}, {count} clients"),
+        Some(servers) => {
+            let servers = servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>();
+            format!("{name} at {}, {count} clients on {fabric}", servers.join(", "))
+        }
+    }
 }
 
 /// What an audit has found.
@@ -375,6 +400,9 @@ pub(super) fn as_json(
     let of = |count| per(count, operations);
     json!({
         "lock": clients.name(),
+        "redis": clients.redis.as_ref().map(|servers| {
+            servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>()
+        }),
         "fabric": run.fabric.name(),
         "as_published": system.as_published,
         "clients": clients.count(),

@@ -18,8 +18,8 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, check_machines, clients, extend, latency, micros, nodes,
-    on_machines, per, quantiles, rate, refuse_options, verdict, who,
+    self, Load, Table, check_fabric, check_kept, clients, extend, latency, micros, nodes,
+    on_machines, per, quantiles, rate, verdict, who,
 };
 use crate::args::{LockRunArgs, LocksArgs, SystemArgs};
 use crate::show::outputs::Outputs;
@@ -104,9 +104,7 @@ pub(super) fn refuse(
     load: &LockLoad,
 ) -> Result<(), Failure> {
     let checked = match load.clients.kept {
-        Some(kept) => refuse_options(system, kept)
-            .and_then(|()| load.check())
-            .and_then(|()| check_machines(run, "locks alone")),
+        Some(kept) => check_kept(system, run, "locks alone", kept).and_then(|()| load.check()),
         None => {
             let kind = load.clients.choice.kind;
             load.check().and_then(|()| check_fabric(run, "locks alone", kind))

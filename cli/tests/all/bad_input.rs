@@ -250,6 +250,31 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
 }
 
 #[test]
+fn nonsense_about_servers_of_redis_is_named_in_one_sentence() {
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["--lock", "redlock", "--fabric", "sim", "--redis", "127.0.0.1:6379"],
+            "--redis is of fabrics in real time",
+        ),
+        (&["--redis", "127.0.0.1:6379"], "only redlock has servers of redis"),
+        (
+            &["--lock", "rpc", "--ttl-ms", "50"],
+            "only redlock has servers of redis and times to live",
+        ),
+        (&["--lock", "redlock", "--ttl-ms", "0"], "--ttl-ms"),
+        (&["--lock", "redlock", "--redis", "6379"], "no address of a server, as 127.0.0.1:6379 is"),
+        (
+            &["--lock", "redlock", "--redis", "127.0.0.1:9,127.0.0.1:9"],
+            "the server of redis at 127.0.0.1:9 is named twice",
+        ),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("locks", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+}
+
+#[test]
 fn nonsense_about_traces_is_named_in_one_sentence() {
     let scratch = Scratch::new("trace");
     let file = |name: &str, text: &str| {
@@ -320,6 +345,7 @@ fn nonsense_about_trees_is_named_in_one_sentence() {
         (&["--lock", "spin"], "there are cas, cas-rw, dslr"),
         (&["--lock", "drtm"], "there is drtm as published only: it tolerates no failure"),
         (&["--lock", "srvlock"], "trees have locks of memory nodes, which srvlock has not"),
+        (&["--redis", "127.0.0.1:6379"], "only redlock has servers of redis"),
         (&["--keys", "0"], "--keys"),
         (&["--loaded", "1.5"], "--loaded"),
         (&["--update-ratio", "-1"], "--update-ratio"),

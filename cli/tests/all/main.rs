@@ -12,6 +12,9 @@ mod figures;
 mod floors;
 mod language;
 mod live;
+mod redis;
+#[path = "../../../locks/tests/servers/redis_server.rs"]
+mod redis_server;
 mod shm;
 mod sim;
 #[cfg(feature = "tcp")]

@@ -23,6 +23,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -235,6 +236,15 @@ impl Handle {
             }
         };
         Socket::new(stream.into(), sockets, self)
+    }
+
+    /// Begins to connect to an address over TCP, without blocking. Until the connection is made the
+    /// socket can be neither read nor written; if it cannot be made, reading and writing fail.
+    ///
+    /// # Errors
+    /// The process has too many files open, or no way leads to the address.
+    pub fn connect(&self, address: SocketAddr) -> io::Result<Socket> {
+        self.adopt(sockets::connecting(address)?)
     }
 
     /// A handle that wakes the executor's thread from any thread.

@@ -7,7 +7,8 @@
 //! one another too, nobody queues, and who was refused tries again after a random time.
 //!
 //! [`Redis`] is a server as far as this needs it, and [`rules`] is what clients decide; both are
-//! pure. [`RedLockClient`] carries the rules out over a [`RedisLink`]: messages of a fabric.
+//! pure. [`RedLockClient`] carries the rules out over a [`RedisLink`]: messages of a fabric, or,
+//! with the feature `redis`, sockets to real servers.
 //!
 //! # What it does not promise
 //! A holder that is slow loses its lock when the time to live is over, and nothing keeps it from
@@ -20,9 +21,19 @@
 mod client;
 mod node;
 mod redis;
+#[cfg(feature = "redis")]
+mod remote;
+#[cfg(feature = "redis")]
+mod resp;
 pub mod rules;
+#[cfg(feature = "redis")]
+mod sockets;
 mod wire;
 
 pub use client::{RedLockClient, RedLockHeld, RedisLink, Replies};
 pub use node::{RedisCore, RpcLink, SharedRedis};
 pub use redis::{Command, CommandName, Redis, Sessions, Token};
+#[cfg(feature = "redis")]
+pub use remote::{RedisError, RedisServers};
+#[cfg(feature = "redis")]
+pub use sockets::SocketLink;

@@ -37,6 +37,13 @@ impl Times {
     pub fn gives_up(self, began: Nanos) -> Nanos {
         began.after(self.patience.min(self.validity()))
     }
+
+    /// Time from which a server counts again that was lost then. It may have come back without its
+    /// keys, and would give them to others: until then all of them have expired that it had, also
+    /// by clocks that differ.
+    pub fn counts_again(self, lost: Nanos) -> Nanos {
+        lost.after(self.ttl + (self.ttl - self.validity()))
+    }
 }
 
 /// What a server says to a command.
@@ -173,6 +180,16 @@ mod tests {
         let began = Nanos(5);
         assert_eq!(Times::LOCKS.gives_up(began), began.after(Duration::from_secs(1)));
         assert_eq!(Times::BANK.gives_up(began), began.after(Duration::from_micros(7900)));
+    }
+
+    #[test]
+    fn a_server_that_was_lost_counts_again_once_all_its_keys_have_expired() {
+        let lost = Nanos(7);
+        let back = lost.after(Duration::from_micros(12_100));
+        assert_eq!(Times::BANK.counts_again(lost), back);
+        assert!(valid_until(lost, lost, Times::BANK).is_some_and(|end| end < back));
+        let short = Times { ttl: Duration::from_millis(1), ..Times::BANK };
+        assert_eq!(short.counts_again(lost), lost.after(Duration::from_millis(2)));
     }
 
     #[test]

@@ -90,14 +90,26 @@ pub enum Ground {
 pub fn run(kept: Kept, ground: Ground, load: Load) -> Outcome {
     match ground {
         Ground::Local => of(&Threads::new(NODES, 1), kept, load),
-        Ground::Tcp => {
-            let env = Env::real(1);
-            let fabric = TcpFabric::start(tcp::Config::loopback(NODES), env.clone());
-            of(&Threads::over(fabric.expect("loopback has free ports"), env), kept, load)
-        }
+        Ground::Tcp => of(&over_sockets(), kept, load),
         Ground::Sim(seed) => of(&simulated(seed, Rates::default()), kept, load),
         Ground::Lossy(seed) => of(&simulated(seed, lossy()), kept, load),
     }
+}
+
+/// Runs clients of what keeps locks outside of the fabric, on a ground in real time.
+#[cfg(feature = "redis")]
+pub fn run_keeper<K: Keeper>(keeper: K, ground: Ground, load: Load) -> Outcome {
+    match ground {
+        Ground::Local => on(&Threads::new(NODES, 1), keeper, load),
+        Ground::Tcp => on(&over_sockets(), keeper, load),
+        Ground::Sim(_) | Ground::Lossy(_) => panic!("{ground:?} is no ground in real time"),
+    }
+}
+
+fn over_sockets() -> Threads<TcpFabric> {
+    let env = Env::real(1);
+    let fabric = TcpFabric::start(tcp::Config::loopback(NODES), env.clone());
+    Threads::over(fabric.expect("loopback has free ports"), env)
 }
 
 fn of<M: Machines>(machines: &M, kept: Kept, load: Load) -> Outcome {
@@ -138,7 +150,7 @@ pub trait Keeper: Send + Sync + 'static {
     fn used(&self) -> usize;
 }
 
-type OpenCore = Box<dyn FnOnce(&mut Executor, &dyn Fabric, Roster) -> Box<dyn Any> + Send>;
+pub type OpenCore = Box<dyn FnOnce(&mut Executor, &dyn Fabric, Roster) -> Box<dyn Any> + Send>;
 
 impl Keeper for Layout {
     type Locker = ServerClient;

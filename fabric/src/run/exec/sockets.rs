@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use slab::Slab;
 
 use super::bed::{Bed, timespec};
@@ -186,6 +188,21 @@ impl Drop for Socket {
         // Fails if the socket is not watched, which is the desired state.
         let _ = epoll::delete(&self.sockets.epoll, &self.stream);
         self.sockets.entries.borrow_mut().remove(self.key);
+    }
+}
+
+/// A TCP socket that is connecting to an address, if it is not connected already.
+pub(super) fn connecting(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
     }
 }
 

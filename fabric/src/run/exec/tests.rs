@@ -251,3 +251,44 @@ fn a_socket_that_takes_no_more_is_written_to_again_when_it_does() {
     });
     assert_eq!(reader.expect("spawns").join().expect("no panic").expect("read"), BYTES);
 }
+
+/// Port of this host at which nobody listens, unless somebody begins to.
+fn port_of_nobody() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+#[test]
+fn a_connection_that_is_made_meanwhile_is_written_once_it_is_there() {
+    let mut executor = executor();
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut socket = executor.handle().connect(listener.local_addr().unwrap()).unwrap();
+    let env = executor.handle().env().clone();
+    let thread = env.spawn("outside", move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut came = [0; 4];
+        stream.read_exact(&mut came).unwrap();
+        stream.write_all(b"back").unwrap();
+        came
+    });
+    let came = executor.run(async move {
+        let sent = std::future::poll_fn(|_| socket.poll_write(b"word")).await.unwrap();
+        assert_eq!(sent, 4);
+        let mut came = Vec::with_capacity(64);
+        std::future::poll_fn(|_| socket.poll_read(&mut came)).await.unwrap();
+        came
+    });
+    assert_eq!(&thread.expect("spawns").join().expect("no panic"), b"word");
+    assert_eq!(came, b"back");
+}
+
+#[test]
+fn a_connection_that_nobody_accepts_fails_when_it_is_used() {
+    let mut executor = executor();
+    let handle = executor.handle().clone();
+    let error = executor.run(async move {
+        let mut socket = handle.connect(port_of_nobody())?;
+        std::future::poll_fn(|_| socket.poll_write(b"word")).await
+    });
+    assert_eq!(error.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+}

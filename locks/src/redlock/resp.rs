@@ -1,0 +1,178 @@
+//! Commands and replies in the words of a real Redis: RESP, version 2.
+//!
+//! Pure: bytes in, bytes out. A server answers the commands of a connection in their order, so a
+//! reply is understood by the command that it answers.
+
+use redis_protocol::resp2::decode;
+use redis_protocol::resp2::encode;
+use redis_protocol::resp2::types::{BorrowedFrame, OwnedFrame};
+
+use super::redis::{Command, Token};
+use super::rules::RedisReply;
+
+/// Deletes a key if its value is still the token, in one step: a holder that is late must not
+/// delete the key of the next one.
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+
+/// A command without its key: what its reply means depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verb {
+    Set,
+    Delete,
+}
+
+impl Verb {
+    pub(super) const fn of(command: Command) -> Self {
+        match command {
+            Command::Set { .. } => Self::Set,
+            Command::Delete { .. } => Self::Delete,
+        }
+    }
+}
+
+/// Key of a lock.
+pub(super) fn key_of(prefix: &str, lock: u64) -> String {
+    format!("{prefix}:{lock}")
+}
+
+/// Appends a command; the keys of its locks begin with this prefix.
+pub(super) fn push_command(out: &mut Vec<u8>, prefix: &str, command: Command) {
+    let value = |Token(token): Token| format!("{token:032x}");
+    match command {
+        Command::Set { key, token, ttl } => {
+            // No time to live is shorter than its client believes, and Redis refuses 0.
+            let millis = ttl.as_nanos().div_ceil(1_000_000).max(1).to_string();
+            push(out, &["SET", &key_of(prefix, key), &value(token), "NX", "PX", &millis]);
+        }
+        Command::Delete { key, token } => {
+            let key = key_of(prefix, key);
+            push(out, &["EVAL", COMPARE_AND_DELETE, "1", &key, &value(token)]);
+        }
+    }
+}
+
+/// Appends a command of these words.
+pub(super) fn push(out: &mut Vec<u8>, words: &[&str]) {
+    let words: Vec<_> =
+        words.iter().map(|word| BorrowedFrame::BulkString(word.as_bytes())).collect();
+    let command = BorrowedFrame::Array(&words);
+    let from = out.len();
+    out.resize(from + command.encode_len(false), 0);
+    encode::encode_borrowed(&mut out[from..], &command, false)
+        .expect("there is room for a command of that length");
+}
+
+/// The first reply of these bytes, and its length; `None` if it is not complete.
+///
+/// # Errors
+/// A sentence, if the bytes are no reply of a Redis.
+pub(super) fn take_reply(bytes: &[u8]) -> Result<Option<(OwnedFrame, usize)>, String> {
+    decode::decode(bytes).map_err(|_| "it does not speak as a Redis does".to_owned())
+}
+
+/// What a reply to a command says.
+///
+/// # Errors
+/// A sentence, if the server has not carried the command out for another reason than its key.
+pub(super) fn understand(verb: Verb, reply: &OwnedFrame) -> Result<RedisReply, String> {
+    match (verb, reply) {
+        (Verb::Set, OwnedFrame::SimpleString(said)) if said == b"OK" => Ok(RedisReply::Done),
+        (Verb::Set, OwnedFrame::Null) => Ok(RedisReply::Refused),
+        (Verb::Delete, OwnedFrame::Integer(1)) => Ok(RedisReply::Done),
+        (Verb::Delete, OwnedFrame::Integer(0)) => Ok(RedisReply::Refused),
+        (_, reply) => Err(unexpected(reply)),
+    }
+}
+
+/// Whether a reply is that to a PING.
+///
+/// # Errors
+/// A sentence, if it is another one.
+pub(super) fn is_pong(reply: &OwnedFrame) -> Result<(), String> {
+    match reply {
+        OwnedFrame::SimpleString(said) if said == b"PONG" => Ok(()),
+        reply => Err(unexpected(reply)),
+    }
+}
+
+/// A sentence about a reply that no command here has.
+pub(super) fn unexpected(reply: &OwnedFrame) -> String {
+    match reply {
+        OwnedFrame::Error(why) => format!("it refuses: {why}"),
+        _ => "it answers something else than was asked".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TOKEN: Token = Token(0xab);
+
+    fn said(command: Command) -> String {
+        let mut out = b"before".to_vec();
+        push_command(&mut out, "run", command);
+        String::from_utf8(out).expect("all words are text")
+    }
+
+    #[test]
+    fn commands_are_those_of_the_algorithm() {
+        let set = Command::Set { key: 7, token: TOKEN, ttl: Duration::from_micros(10_001) };
+        let value = format!("$32\r\n{:032x}\r\n", 0xab);
+        let expected = format!(
+            "before*6\r\n$3\r\nSET\r\n$5\r\nrun:7\r\n{value}$2\r\nNX\r\n$2\r\nPX\r\n$2\r\n11\r\n"
+        );
+        assert_eq!(said(set), expected, "times to live are rounded up");
+        let deletion = said(Command::Delete { key: 7, token: TOKEN });
+        let (length, script) = (COMPARE_AND_DELETE.len(), COMPARE_AND_DELETE);
+        let expected = format!(
+            "before*5\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n1\r\n$5\r\nrun:7\r\n{value}"
+        );
+        assert_eq!(deletion, expected);
+        let none = said(Command::Set { key: 7, token: TOKEN, ttl: Duration::ZERO });
+        assert!(none.ends_with("PX\r\n$1\r\n1\r\n"), "Redis refuses 0: {none}");
+    }
+
+    #[test]
+    fn replies_are_understood_by_the_command_that_they_answer() {
+        let (done, refused) = (Ok(Ok(RedisReply::Done)), Ok(Ok(RedisReply::Refused)));
+        let refuses = |why: &str| Ok(Err(format!("it refuses: {why}")));
+        let other = Ok(Err("it answers something else than was asked".to_owned()));
+        let cases = [
+            (Verb::Set, "+OK\r\n", done.clone()),
+            (Verb::Set, "$-1\r\n", refused.clone()),
+            (Verb::Delete, ":1\r\n", done),
+            (Verb::Delete, ":0\r\n", refused),
+            (Verb::Delete, ":2\r\n", other.clone()),
+            (Verb::Set, ":1\r\n", other.clone()),
+            (Verb::Delete, "+OK\r\n", other),
+            (Verb::Set, "-NOAUTH Authentication required.\r\n", {
+                refuses("NOAUTH Authentication required.")
+            }),
+            (Verb::Set, "HTTP/1.1 400 Bad Request\r\n", {
+                Err("it does not speak as a Redis does".to_owned())
+            }),
+        ];
+        for (verb, bytes, expected) in cases {
+            let reply = take_reply(bytes.as_bytes()).map(|reply| {
+                let (reply, length) = reply.expect("it is complete");
+                assert_eq!(length, bytes.len(), "{bytes}");
+                understand(verb, &reply)
+            });
+            assert_eq!(reply, expected, "{verb:?}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_reply_is_none_and_of_two_the_first_is_taken() {
+        let both = b"$-1\r\n:1\r\n";
+        for end in 0..5 {
+            assert_eq!(take_reply(&both[..end]), Ok(None), "{end}");
+        }
+        assert_eq!(take_reply(both), Ok(Some((OwnedFrame::Null, 5))));
+        assert_eq!(take_reply(&both[5..]), Ok(Some((OwnedFrame::Integer(1), 4))));
+    }
+}
