@@ -97,31 +97,27 @@ impl Agent {
         !is_granted && self.holders.is_empty()
     }
 
-    /// A lock that is not held is given to a task of the agent's machine, whose home it is.
+    /// At home: a lock that is not held is given to a task.
     pub fn take(&mut self, who: Participant, mode: Mode) {
         (self.mode, self.starving) = (mode, false);
         self.holders.insert(who);
     }
 
-    /// At home, when the last holder has left: gives the lock to the first waiter if that one is a
-    /// task of the `home`, and to the readers that share it. Without waiters, the agent rests.
-    /// Returns the new holders.
-    pub fn stay(&mut self, home: u8, preference: Preference) -> Vec<Participant> {
+    /// At home, when the last holder has left: gives the lock to the first waiter, of whichever
+    /// machine, and to the readers that share it. Without waiters, the agent rests. Returns the new
+    /// holders.
+    pub fn stay(&mut self, preference: Preference) -> Vec<Participant> {
         if !self.is_unheld() {
             return Vec::new();
         }
-        match self.queue.front().copied() {
-            None => (self.mode, self.starving) = (Mode::Exclusive, false),
-            Some(first) if first.who.machine == home => {
-                self.queue.pop_front();
-                self.take(first.who, first.mode);
-                let mut holders = vec![first.who];
-                holders.extend(self.share(preference));
-                return holders;
-            }
-            Some(_) => {}
-        }
-        Vec::new()
+        let Some(first) = self.queue.pop_front() else {
+            (self.mode, self.starving) = (Mode::Exclusive, false);
+            return Vec::new();
+        };
+        self.take(first.who, first.mode);
+        let mut holders = vec![first.who];
+        holders.extend(self.share(preference));
+        holders
     }
 
     /// A shared grant of the switch.

@@ -77,8 +77,8 @@ pub enum Preference {
 /// Machines at which agents stay while nobody uses their locks: FissLock-Local (§7.4), for locks that
 /// are mostly used on one machine.
 ///
-/// A request of a lock's home is exclusive at the switch, whatever its mode is. Once its agent is at
-/// home it needs no packet, nor do those after it, until another machine asks: the agent goes there.
+/// A request of a lock's home is exclusive at the switch, whatever its mode is. Once the agent is at
+/// home it stays: requests of the home need no packet, and those of others the switch sends to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Homes {
     /// Agents are freed with their locks.

@@ -43,16 +43,33 @@ fn at_home_no_packet_is_needed_once_the_agent_is_there() {
 }
 
 #[test]
-fn the_agent_goes_to_another_machine_that_asks_and_comes_back() {
+fn another_machine_holds_the_lock_and_the_agent_stays() {
     let mut table = resting();
+    for mode in [Exclusive, Shared] {
+        table.ask(2, 8, LOCK, mode);
+        table.settle();
+        assert!(table.holds(2, 8, LOCK) && table.pools[1].agent(LOCK).is_some());
+        table.ask(1, 5, LOCK, Exclusive);
+        assert!(!table.holds(1, 5, LOCK));
+        table.release(2, 8, LOCK);
+        table.settle();
+        assert!(table.holds(1, 5, LOCK));
+        table.release(1, 5, LOCK);
+        assert!(table.pools[1].agent(LOCK).is_some_and(|agent| agent.is_resting()));
+    }
+}
+
+#[test]
+fn an_agent_rests_only_at_home() {
+    let mut table = table();
     table.ask(2, 8, LOCK, Exclusive);
     table.settle();
-    assert!(table.holds(2, 8, LOCK) && table.pools[1].agent(LOCK).is_none());
-    table.release(2, 8, LOCK);
-    table.settle();
-    assert!(!table.decider.lock(LOCK).held, "it rests only at home");
+    assert!(table.pools[2].agent(LOCK).is_some(), "the first to ask has it");
     table.ask(1, 5, LOCK, Shared);
     table.settle();
+    table.release(2, 8, LOCK);
+    table.settle();
+    assert!(table.holds(1, 5, LOCK) && table.pools[2].agent(LOCK).is_none());
     table.release(1, 5, LOCK);
     assert!(table.pools[1].agent(LOCK).is_some_and(|agent| agent.is_resting()));
 }

@@ -70,7 +70,8 @@ impl AgentPool {
         out: &mut Effects,
     ) {
         if who.machine != self.machine {
-            let packet = Packet::new(Kind::Grant, lock, who, Mode::Shared);
+            let mode = self.agent(lock).map_or(Mode::Shared, |agent| agent.mode);
+            let packet = Packet::new(Kind::Grant, lock, who, mode);
             self.send(AGENT_CORE, packet, now, out);
         } else if !self.grant(lock, who, now, out)
             && let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock)
@@ -100,7 +101,7 @@ impl AgentPool {
         let is_home = self.is_home(lock);
         let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock) else { return };
         if is_home {
-            let holders = agent.stay(self.machine, self.preference);
+            let holders = agent.stay(self.preference);
             if agent.is_resting() {
                 return;
             }
