@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use lotus_fabric::ids::{Endpoint, LaneId};
 
-use crate::fisslock::Preference;
 use crate::fisslock::capacity::{CapacityError, Fallback, Placement};
+use crate::fisslock::{Preference, Rules};
 
 pub use agent::AgentProgram;
 pub use coordinator::{RecoveryError, recover};
@@ -98,12 +98,14 @@ pub struct SwitchOptions {
     /// Time without an acknowledgement after which a machine repeats its packets: some round trips
     /// of the fabric.
     pub repeat: Duration,
+    /// The rules of the protocol: [`Rules::CLOSED`], but for showing what others lead to.
+    pub rules: Rules,
 }
 
 impl SwitchOptions {
-    /// Readers are preferred, and packets repeated after `repeat`.
+    /// Readers are preferred, packets repeated after `repeat`, and all holes closed.
     pub const fn repeating_after(repeat: Duration) -> Self {
-        Self { preference: Preference::Readers, repeat }
+        Self { preference: Preference::Readers, repeat, rules: Rules::CLOSED }
     }
 
     fn repeat_ns(self) -> u64 {

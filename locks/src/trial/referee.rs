@@ -186,6 +186,11 @@ impl Referee {
         }
     }
 
+    /// Whether a node in this life is fenced.
+    pub fn is_out(&self, life: Claimant) -> bool {
+        self.state().out.contains(&key(life))
+    }
+
     /// Notes that a node in this life is fenced: it holds nothing any more.
     pub fn expel(&self, life: Claimant) {
         let state = &mut *self.state();
