@@ -31,7 +31,7 @@ pub enum Start {
 
 /// What decides on packets: the pipeline, which has the closed rules only, or for others the table.
 enum Deciding {
-    Pipeline(Pipeline),
+    Pipeline(Box<Pipeline>),
     Table(Decider),
 }
 
@@ -39,7 +39,7 @@ impl Deciding {
     fn new(locks: u32, options: SwitchOptions) -> Self {
         let SwitchOptions { preference, rules, .. } = options;
         match rules == Rules::CLOSED {
-            true => Self::Pipeline(Pipeline::new(locks, CORES, preference)),
+            true => Self::Pipeline(Box::new(Pipeline::new(locks, CORES, preference))),
             false => Self::Table(Decider::new(locks, rules, preference)),
         }
     }

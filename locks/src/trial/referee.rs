@@ -240,6 +240,11 @@ impl Referee {
         self.state().locks.iter().map(|lock| lock.upgraded).sum()
     }
 
+    /// Whether something was that must not have been.
+    pub fn has_violations(&self) -> bool {
+        !self.state().violations.is_empty()
+    }
+
     /// What must not have been.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()

@@ -302,7 +302,9 @@ impl<'a> Cluster<'a> {
         let living = self.living();
         let mut verdict = Judgement::default();
         let mut left = living.len() * usize::from(self.plan.lanes);
-        while left > 0 || !self.unsettled.is_over() {
+        let referee = Arc::clone(&self.shared.referee);
+        // What comes after a violation says nothing new, and may take long.
+        while (left > 0 || !self.unsettled.is_over()) && !referee.has_violations() {
             match self.machines.run_for(STEP) {
                 Some(Stop::Restarted(node)) => self.restarted(node)?,
                 Some(_) => {}
@@ -315,10 +317,9 @@ impl<'a> Cluster<'a> {
                 left -= usize::from(living.contains(&number));
             }
         }
-        let referee = Arc::clone(&self.shared.referee);
         if let Some(failure) = self.machines.failure() {
             referee.violate(format!("{left} lanes do not end: {failure}"));
-        } else {
+        } else if !referee.has_violations() {
             self.look_at_the_end(&living)?;
         }
         verdict.violations = referee.violations();
