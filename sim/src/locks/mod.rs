@@ -4,8 +4,10 @@
 mod drawn;
 mod kept;
 mod named;
+mod named_baselines;
 mod named_kept;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lotus_fabric::sim::Profile;
@@ -13,6 +15,8 @@ use lotus_locks::systems::{Choice, Visitor};
 use lotus_locks::trial::keepers::KeptTrial;
 use lotus_locks::trial::{Faults, Judgement, Settings, TrialError, simulate};
 use lotus_locks::{LockName, LockSystem, Recovery};
+
+use crate::drive::run::message;
 
 pub use drawn::drawn;
 pub use named::{Named, all, find};
@@ -40,15 +44,19 @@ impl LockScenario {
         }
     }
 
-    /// Runs the scenario with a seed.
+    /// Runs the scenario with a seed. A panic of a core is a violation.
     ///
     /// # Errors
     /// [`TrialError`], if its settings make no sense.
     pub fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
-        match self {
+        let tried = catch_unwind(AssertUnwindSafe(|| match self {
             Self::Words(words) => words.run(seed),
             Self::Kept(trial) => trial.simulate(seed),
-        }
+        }));
+        tried.unwrap_or_else(|panic| {
+            let violations = vec![format!("a core panics: {}", message(&*panic))];
+            Ok(Judgement { violations, ..Judgement::default() })
+        })
     }
 }
 

@@ -15,8 +15,9 @@ use lotus_locks::trial::{Faults, Settings};
 use lotus_locks::{LockName, Recovery};
 
 use super::drawn::nearly_used_up;
+use super::named_baselines::NAMED_BASELINES;
 use super::named_kept::NAMED_KEPT;
-use super::{LockScenario, PROFILE, WordsScenario};
+use super::{LockScenario, MASKED, PROFILE, WordsScenario};
 
 /// A scenario by its name.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +89,8 @@ impl Named {
             ..settings(small)
         };
         let faults = faults(Faults::none());
-        let words = WordsScenario { choice, settings, faults, profile: PROFILE };
+        let profile = if kind.needs_wide_atomics() { MASKED } else { PROFILE };
+        let words = WordsScenario { choice, settings, faults, profile };
         LockScenario::Words(words.with(recovery))
     }
 }
@@ -100,18 +102,18 @@ pub fn find(name: &str) -> Option<&'static Named> {
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Named> {
-    NAMED.iter().chain(NAMED_KEPT)
+    NAMED.iter().chain(NAMED_BASELINES).chain(NAMED_KEPT)
 }
 
-const fn same(settings: Settings) -> Settings {
+pub(super) const fn same(settings: Settings) -> Settings {
     settings
 }
 
-fn one_dies(none: Faults) -> Faults {
+pub(super) fn one_dies(none: Faults) -> Faults {
     Faults { crashes: 1, ..none }
 }
 
-fn answers_are_lost(none: Faults) -> Faults {
+pub(super) fn answers_are_lost(none: Faults) -> Faults {
     none.doubtful()
 }
 

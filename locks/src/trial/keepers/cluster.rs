@@ -404,7 +404,11 @@ impl LockUser<KeptLocker> {
             match self.locker.acquire(lock, Mode::Exclusive, Wait::Until(until)).await {
                 Ok(held) => {
                     self.use_lock(lock, Mode::Exclusive).await;
-                    drop(held);
+                    // To its end: the lane is closed then.
+                    if let Err(why) = self.locker.release(held).await {
+                        let what = format!("lock {lock}: its release at {number} says that {why}");
+                        self.referee.violate(what);
+                    }
                 }
                 Err(why) => self.referee.violate(format!("lock {lock} at {number}: {why}")),
             }

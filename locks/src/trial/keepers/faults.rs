@@ -95,9 +95,12 @@ impl KeptFaults {
                 self.strike(kind, machine, &mut fate, rng);
             }
         }
+        // One loss after the other.
+        let mut before = Duration::ZERO;
         for _ in 0..self.switch_losses {
-            let at = self.within(rng);
+            let at = before + self.within(rng);
             let back = at + rng.random_range(Duration::ZERO..=self.detection);
+            before = back + Duration::from_nanos(1);
             fate.happens([(at, Happening::LoseSwitch), (back, Happening::RegainSwitch)]);
         }
         if self.server_losses > 0 {
