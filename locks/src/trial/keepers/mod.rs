@@ -3,8 +3,8 @@
 //! # What it is
 //! The counterpart of [`super::simulate`] for locks whose state is in no word of a memory node: the
 //! same judges, clients that do the same, and faults drawn from the seed. Machines crash, stand
-//! still, are cut off and return; the switch loses its state; a server is lost. A core of the memory
-//! node stands for the membership: it fences a lost machine at the memory, tells the keepers of it,
+//! still, are cut off and return; the switch loses its state; a server is lost. A core of the
+//! memory node stands for the membership: it fences a lost machine at the memory, tells the keepers of it,
 //! and has FissLock recover.
 //!
 //! # What it is not
@@ -70,10 +70,10 @@ pub struct KeptTrial {
 impl KeptTrial {
     /// A small load without faults, with all holes of FissLock closed.
     pub fn of(kept: Kept) -> Self {
-        // Servers are asked again after milliseconds.
-        let patience = match kept.is_switched() {
-            true => Plan::SMALL.patience,
-            false => Duration::from_secs(4),
+        // Servers are asked again after milliseconds, up to fifty.
+        let patience = match kept {
+            Kept::FissLock => Plan::SMALL.patience,
+            _ => Duration::from_secs(4),
         };
         let plan = Plan { patience, ..Plan::SMALL };
         Self {
