@@ -1,8 +1,8 @@
 //! Named scenarios of locks that a switch, servers or a Redis keep: the holes of FissLock as
 //! published that show over a fabric, each alone, and losses that nothing mends.
 //!
-//! Two holes do not show here. That 256 shared grants come round takes as many that are under way at
-//! once, and a release that frees a lock whose agent is on its way loses requests that are asked
+//! Two holes do not show here. That 256 shared grants come round takes as many that are under way
+//! at once, and a release that frees a lock whose agent is on its way loses requests that are asked
 //! again: `locks/tests/fisslock/holes.rs` has both.
 
 use std::time::Duration;

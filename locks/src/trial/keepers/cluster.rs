@@ -65,7 +65,7 @@ impl Shared {
 }
 
 /// What a lane of a machine, by its number, has done.
-type Report = (u8, Done);
+type LaneDone = (u8, Done);
 type Core = <SimMachines as Machines>::Core;
 
 /// A trial that runs.
@@ -84,8 +84,8 @@ pub(super) struct Cluster<'a> {
     clients: Vec<(u8, Core)>,
     /// Closed at the end.
     is_over: (Sender<()>, Receiver<()>),
-    reporter: Sender<Report>,
-    reports: Receiver<Report>,
+    reporter: Sender<LaneDone>,
+    reports: Receiver<LaneDone>,
 }
 
 impl<'a> Cluster<'a> {

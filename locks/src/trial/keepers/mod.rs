@@ -4,8 +4,8 @@
 //! The counterpart of [`super::simulate`] for locks whose state is in no word of a memory node: the
 //! same judges, clients that do the same, and faults drawn from the seed. Machines crash, stand
 //! still, are cut off and return; the switch loses its state; a server is lost. A core of the
-//! memory node stands for the membership: it fences a lost machine at the memory, tells the keepers of it,
-//! and has FissLock recover.
+//! memory node stands for the membership: it fences a lost machine at the memory, tells the keepers
+//! of it, and has FissLock recover.
 //!
 //! # What it is not
 //! No memory is lost, and no verb is held up: these locks use none.
