@@ -25,6 +25,7 @@
 //! | `trial` | load and judges, for tests and simulation |
 //! | `ideal` | the traffic of a lock without exclusion, for a bound; a feature |
 //! | `service` | locks of transactions, on a client |
+//! | `names` | names of all locks, as on the command line |
 //! | `switched` | FissLock over a fabric |
 //! | `redlock` | RedLock: keys of a Redis, and clients that set them |
 //! | `servers` | locks kept by servers: tables of nodes, and clients that ask them |
@@ -46,6 +47,7 @@ pub mod fisslock;
 pub mod ideal;
 pub mod local;
 mod locker;
+mod names;
 pub mod redlock;
 pub mod reset;
 pub mod servers;
@@ -64,5 +66,6 @@ pub use contract::{
     WideVerb,
 };
 pub use locker::{Locker, Split, SplitHeld, Words};
+pub use names::{LockName, LockUnoffered};
 pub use service::{MemoryLocks, ObjectOf};
 pub use word::Mode;

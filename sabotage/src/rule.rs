@@ -455,6 +455,14 @@ rules! {
     "A node gives a lock up when the last of its clients has left it"
     LastSiblingsRelease "last-siblings-release" "DecLock §5.2"
     "a node gives a lock up when one of its readers leaves, beside others that read on"
+
+    "A switch decides once on a packet, by its number"
+    SwitchesCountPackets "switches-count-packets" "FissLock §4.2"
+    "a switch decides on a packet as often as it comes"
+
+    "A grant is for the request whose nonce it echoes"
+    GrantsEchoNonces "grants-echo-nonces" "FissLock §4.2"
+    "a grant is for whatever its task asks for by now"
 }
 
 #[cfg(test)]
@@ -476,7 +484,7 @@ mod tests {
             let hazard = rule.hazard();
             let number = hazard.strip_prefix('H').and_then(|number| number.parse::<u32>().ok());
             let known = number.is_some_and(|number| (1..=24).contains(&number));
-            let cites = ["LOTUS §", "DSLR §", "ShiftLock §", "DecLock §"]
+            let cites = ["LOTUS §", "DSLR §", "ShiftLock §", "DecLock §", "FissLock §"]
                 .iter()
                 .any(|paper| hazard.starts_with(paper));
             assert!(known || cites, "{rule:?}: {hazard}");

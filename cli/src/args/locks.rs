@@ -2,41 +2,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
+use lotus_locks::LockName;
 use lotus_locks::local::Policy;
-use lotus_locks::servers::Kept;
-use lotus_locks::systems::{Kind, ShiftLock, UnknownKind};
+use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::DeclockFields;
 
 use super::common::FABRICS;
 use super::values::{count, one_of, positive_secs, ratio, secs, skew};
-
-/// A lock system of memory nodes, or a service that keeps locks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockName {
-    Words(Kind),
-    Kept(Kept),
-}
-
-impl FromStr for LockName {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match Kept::of(name) {
-            Some(kept) => Ok(Self::Kept(kept)),
-            None => name.parse().map(Self::Words).map_err(|error: UnknownKind| {
-                let services = Kept::ALL.into_iter().chain([Kept::RedLock]).map(Kept::name);
-                let services = services.collect::<Vec<_>>().join(", ");
-                let switched = Kept::SWITCHED.map(Kept::name).join(", ");
-                format!("{error}; and, kept by servers, {services}, or by a switch, {switched}")
-            }),
-        }
-    }
-}
 
 /// A lock system, and its options.
 #[derive(Clone, Debug, Args)]

@@ -29,9 +29,9 @@ pub use cluster::ClusterMatrixArgs;
 pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, OnOff, ShardsArgs, ShardsTask};
 pub use common::{CommonArgs, LOCKS, RdmaArgs, SPARE_COROUTINES};
 pub use lock_trace::LockTraceArgs;
-pub use locks::{LockName, LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
+pub use locks::{LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
 use lotus_benchmarks::config::Locks;
-use lotus_locks::systems::Kind;
+use lotus_locks::LockName;
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
 #[cfg(feature = "tcp")]
@@ -313,7 +313,7 @@ pub struct SimLocksArgs {
     pub from: u64,
     /// One lock system alone [default: each seed's own].
     #[arg(long, value_name = "NAME", conflicts_with = "scenario")]
-    pub lock: Option<Kind>,
+    pub lock: Option<LockName>,
     /// A named scenario, each of them in turn (all), or a list of them (list) [default: one of each
     /// seed's own].
     #[arg(long, value_name = "NAME|all|list")]

@@ -17,15 +17,15 @@ use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, Profile, Report, Scheduled, SimMachines, World};
 use lotus_fabric::verbs::Capabilities;
-use lotus_locks::Recovery;
 use lotus_locks::local::Transfers;
 use lotus_locks::servers::Kept;
 use lotus_locks::systems::{Choice, Declock, DslrTimes, Kind, Release, ShiftLock};
 use lotus_locks::word::DeclockFields;
+use lotus_locks::{LockName, Recovery};
 use serde_json::json;
 
 use super::deploy;
-use crate::args::{LockName, LockRunArgs, SystemArgs};
+use crate::args::{LockRunArgs, SystemArgs};
 use crate::show::Verdict;
 use crate::show::watch::{Shown, Watch};
 

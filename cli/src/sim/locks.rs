@@ -64,7 +64,7 @@ pub fn run(args: &SimLocksArgs) -> Result<Verdict, Failure> {
                 let violations = judged.violations.clone();
                 failed.push(Failed { seed, scenario: name, violations });
             }
-            let sum = sums.entry(scenario.choice.kind.name()).or_default();
+            let sum = sums.entry(scenario.lock().name()).or_default();
             sum.trials += 1;
             sum.judged += judged;
         }
@@ -83,8 +83,12 @@ pub fn run(args: &SimLocksArgs) -> Result<Verdict, Failure> {
 fn list() -> Result<Verdict, Failure> {
     let mut out = io::stdout();
     for named in locks::all() {
-        let fails = if named.published_fail { "fails as published" } else { "" };
-        writeln!(out, "{:<20}{:<20}{}", named.name, fails, named.shows)?;
+        let fails = match named.published_fail {
+            true if named.is_offered(Recovery::Fenced) => "fails as published",
+            true => "fails, as published only",
+            false => "",
+        };
+        writeln!(out, "{:<24}{:<26}{}", named.name, fails, named.shows)?;
     }
     Ok(Verdict::Sound)
 }
@@ -101,9 +105,13 @@ impl<'a> Source<'a> {
         args.lock.map(|lock| lock.check(recovery)).transpose()?;
         Ok(match args.scenario.as_deref() {
             None => Self::Drawn(args),
-            Some("all") => Self::Named(locks::all().iter().collect(), recovery),
+            Some("all") => {
+                let offered = locks::all().filter(|named| named.is_offered(recovery));
+                Self::Named(offered.collect(), recovery)
+            }
             Some(name) => match locks::find(name) {
-                Some(named) => Self::Named(vec![named], recovery),
+                Some(named) if named.is_offered(recovery) => Self::Named(vec![named], recovery),
+                Some(named) => return Err(Failure::NothingMends(named.name)),
                 None => return Err(Failure::UnknownOfLocks(name.to_owned())),
             },
         })

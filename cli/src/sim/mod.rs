@@ -51,7 +51,10 @@ pub enum Failure {
     UnknownOfLocks(String),
     /// A lock system cannot be had as published. Leave out the one or the other.
     #[error(transparent)]
-    Unoffered(#[from] lotus_locks::systems::Unoffered),
+    Unoffered(#[from] lotus_locks::LockUnoffered),
+    /// A scenario of lock systems has no version that passes. Ask for the published one.
+    #[error("nothing closes the hole of {0}: it can be had with --as-published only")]
+    NothingMends(&'static str),
     /// A trial of locks cannot be run.
     #[error(transparent)]
     Locks(#[from] TrialError),

@@ -34,8 +34,8 @@ const FLOORS: [(&str, &[&str]); 8] = [
     (
         "locks",
         &[
-            "trial", "ideal", "service", "switched", "redlock", "servers", "locker", "local",
-            "client", "systems", "fisslock", "contract", "reset", "word",
+            "trial", "ideal", "service", "names", "switched", "redlock", "servers", "locker",
+            "local", "client", "systems", "fisslock", "contract", "reset", "word",
         ],
     ),
     ("sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),

@@ -231,3 +231,25 @@ fn lock_systems_are_tried_and_holes_of_published_ones_are_shown() {
     let (code, _, why) = run(&["sim", "locks", "--scenario", "nix"]);
     assert!(code == 2 && why.contains("no scenario nix"), "{why}");
 }
+
+#[test]
+fn locks_of_switches_and_servers_are_tried_and_shown() {
+    for kept in ["fisslock", "fisslock+parlock", "srvlock", "parlock", "rpc", "netlock"] {
+        let (code, text, _) = run(&["sim", "locks", "--lock", kept, "--seeds", "6"]);
+        assert_eq!((code, text.lines().last()), (0, Some("no violation")), "{text}");
+    }
+    let redlock = ["sim", "locks", "--lock", "redlock", "--seeds", "2"];
+    let (code, _, why) = run(&redlock);
+    assert!(code == 2 && why.contains("there is redlock as published only"), "{why}");
+    assert_eq!(run(&[&redlock[..], &["--as-published"]].concat()).0, 0);
+    let (code, _, why) = run(&["sim", "locks", "--lock", "srvlock", "--as-published"]);
+    assert!(code == 2 && why.contains("there is no srvlock as published"), "{why}");
+    let slow = ["sim", "locks", "--scenario", "redlock-slow-holder", "--seeds", "6"];
+    let (code, _, why) = run(&slow);
+    assert!(code == 2 && why.contains("nothing closes the hole of redlock-slow-holder"), "{why}");
+    let (code, text, _) = run(&[&slow[..], &["--as-published"]].concat());
+    assert_eq!(code, 1, "{text}");
+    // What it names to run a trial again fails again.
+    let again = text.lines().find_map(|line| line.strip_prefix("lotus ")).expect("a command");
+    assert_eq!(run(&again.split(' ').collect::<Vec<_>>()).0, 1, "{again}");
+}

@@ -280,10 +280,12 @@ impl Decider {
     }
 
     /// Rewrites the switch from the agents that survived (FissLock §5.3, S3). Packets of earlier
-    /// epochs are dropped from then on, and those of the `dead` machines.
+    /// epochs are dropped from then on, and those of the `dead` machines: all numbers that are no
+    /// survivor's. A machine that joins is not among them in the recovery from which on it is
+    /// served.
     pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Restored>) {
         self.epoch = epoch;
-        self.filtered.extend(dead);
+        self.filtered = dead.iter().copied().collect();
         self.senders.clear();
         self.locks.fill(Metadata::default());
         for (&lock, restored) in locks {

@@ -24,6 +24,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lotus_sabotage::{Rule, broken};
+
 use super::capacity::UNIT_BITS;
 use super::decider::{Decision, Metadata, Numbered, arrival, route};
 use super::packet::{Kind, Origin, Packet};
@@ -161,7 +163,11 @@ impl Pipeline {
 
     /// Order stage.
     fn order(&mut self, packet: &Packet) -> Numbered {
-        let judged = |last| arrival(Numbering::InOrder, last, packet.sequence);
+        let numbering = match broken(Rule::SwitchesCountPackets) {
+            true => Numbering::Ignored,
+            false => Numbering::InOrder,
+        };
+        let judged = |last| arrival(numbering, last, packet.sequence);
         let at = self.origin(packet.origin);
         judged(self.last.access(self.packets, at, |last| judged(last).1)).0
     }
@@ -259,13 +265,12 @@ impl Pipeline {
     }
 
     /// Rewrites the switch after a recovery, as [`super::Decider::recover`] does: the control plane
-    /// writes all registers.
+    /// writes all registers. The filter is of these `dead` alone.
     ///
     /// # Panics
     /// If the switch does not have one of the locks.
     pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Restored>) {
-        let mut filtered = std::mem::take(&mut self.filtered);
-        filtered.extend(dead);
+        let filtered = dead.iter().copied().collect();
         *self = Self { epoch, filtered, ..Self::new(self.locks, self.cores, self.preference) };
         for (&lock, restored) in locks {
             let state = restored.metadata();

@@ -37,7 +37,8 @@ pub enum RecoveryError {
 /// then, or their waiters'.
 ///
 /// The lost must not be able to act on what the locks protect any more; their packets the switch
-/// drops from then on. A machine that was lost does not return under its number.
+/// drops from then on. A machine that was lost does not return under its number: it takes one that
+/// no machine had before, opens lanes of its own, and joins as a survivor of a recovery.
 ///
 /// # Errors
 /// [`RecoveryError`].

@@ -16,7 +16,7 @@ use lotus_fabric::env::Nanos;
 use super::{Places, SwitchOptions};
 use crate::fisslock::pool::{Effects, Told};
 use crate::fisslock::report::{Locks, encode_report};
-use crate::fisslock::{AgentPool, Packet, Rules};
+use crate::fisslock::{AgentPool, Packet};
 use crate::word::Mode;
 
 /// News for a request.
@@ -57,7 +57,9 @@ struct MachineState {
     /// Packets for the switch.
     outgoing: Vec<Packet>,
     pending: BTreeMap<u32, Pending>,
-    next_task: u32,
+    /// Largest number of a request, and smaller ones that none has any more.
+    tasks: u32,
+    free_tasks: Vec<u32>,
     /// The agent's task.
     agent: Option<Waker>,
     /// Epoch of the last recovery that is over.
@@ -83,13 +85,14 @@ impl Machine {
     /// If there is no such machine.
     pub fn new(number: u8, places: &Places, options: SwitchOptions) -> Self {
         assert!(usize::from(number) < places.machines(), "there is no machine {number}");
-        let pool = AgentPool::new(number, Rules::CLOSED, options.preference, options.repeat_ns());
+        let pool = AgentPool::new(number, options.rules, options.preference, options.repeat_ns());
         let pool = pool.with_homes(options.homes);
         let state = MachineState {
             pool,
             outgoing: Vec::new(),
             pending: BTreeMap::new(),
-            next_task: 0,
+            tasks: 0,
+            free_tasks: Vec::new(),
             agent: None,
             epoch: 0,
             stopped: None,
@@ -140,6 +143,9 @@ impl Machine {
         if news != News::Queued {
             state.pending.remove(&task);
         }
+        if news == News::Refused {
+            state.free_tasks.push(task);
+        }
         Some((news, was_queued))
     }
 
@@ -148,6 +154,7 @@ impl Machine {
         let state = &mut *self.state();
         let Some(pending) = state.pending.remove(&task) else { return };
         let lock = pending.lock;
+        state.free_tasks.push(task);
         match pending.news {
             Some(News::Granted) => state.do_or_defer(Deferred::Release { lock, task }, now),
             Some(News::Refused) => {}
@@ -160,7 +167,9 @@ impl Machine {
 
     /// The holder of a lock releases it.
     pub(super) fn release(&self, lock: u32, task: u32, now: Nanos) {
-        self.state().do_or_defer(Deferred::Release { lock, task }, now);
+        let state = &mut *self.state();
+        state.free_tasks.push(task);
+        state.do_or_defer(Deferred::Release { lock, task }, now);
     }
 
     /// Whether no request waits, and no packet is under way.
@@ -235,14 +244,13 @@ impl Machine {
 }
 
 impl MachineState {
-    /// A number that no request has.
+    /// A number that no request has. It is that of the last one that ended, whose grant may be
+    /// under way: nonces tell them apart.
     fn new_task(&mut self) -> u32 {
-        loop {
-            self.next_task = self.next_task.wrapping_add(1);
-            if !self.pending.contains_key(&self.next_task) {
-                return self.next_task;
-            }
-        }
+        self.free_tasks.pop().unwrap_or_else(|| {
+            self.tasks += 1;
+            self.tasks
+        })
     }
 
     fn do_or_defer(&mut self, what: Deferred, now: Nanos) {
@@ -256,8 +264,9 @@ impl MachineState {
     fn carry_out(&mut self, what: Deferred, now: Nanos) {
         match what {
             Deferred::Ask(task) => {
-                // It may have been given up meanwhile.
-                let Some(pending) = self.pending.get_mut(&task) else { return };
+                // It may have been given up meanwhile, and a later one have its number.
+                let pending = self.pending.get_mut(&task).filter(|pending| !pending.is_asked);
+                let Some(pending) = pending else { return };
                 pending.is_asked = true;
                 let (lock, mode) = (pending.lock, pending.mode);
                 self.act(|pool, out| pool.acquire(lock, task, mode, now.0, out), now);
@@ -280,18 +289,18 @@ impl MachineState {
             let told = out.told[at];
             at += 1;
             match told {
-                Told::Granted(lock, task, _) if !self.tell(task, News::Granted) => {
+                Told::Granted(lock, task, _) if !self.tell(lock, task, News::Granted) => {
                     // It was given up while the machine stood still.
                     self.pool.release(lock, task, now.0, &mut out);
                 }
-                Told::Refused(_, task) => _ = self.tell(task, News::Refused),
+                Told::Refused(lock, task) => _ = self.tell(lock, task, News::Refused),
                 Told::Granted(..) | Told::Queued(..) => {}
             }
         }
         // After the grants, because a request may be told both at once.
         for told in &out.told {
-            if let Told::Queued(_, task) = *told {
-                self.tell(task, News::Queued);
+            if let Told::Queued(lock, task) = *told {
+                self.tell(lock, task, News::Queued);
             }
         }
         self.outgoing.append(&mut out.packets);
@@ -302,9 +311,10 @@ impl MachineState {
         }
     }
 
-    /// Tells a request: whether there is one.
-    fn tell(&mut self, task: u32, news: News) -> bool {
-        let Some(pending) = self.pending.get_mut(&task) else { return false };
+    /// Tells a request that was asked: whether there is one.
+    fn tell(&mut self, lock: u32, task: u32, news: News) -> bool {
+        let asked = |pending: &&mut Pending| pending.is_asked && pending.lock == lock;
+        let Some(pending) = self.pending.get_mut(&task).filter(asked) else { return false };
         if news == News::Queued {
             let is_known = pending.was_queued || pending.news.is_some();
             pending.was_queued |= pending.news.is_none();

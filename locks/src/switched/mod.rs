@@ -33,7 +33,7 @@ use std::time::Duration;
 use lotus_fabric::ids::{Endpoint, LaneId};
 
 use crate::fisslock::capacity::{CapacityError, Fallback, Placement};
-use crate::fisslock::{Homes, Preference};
+use crate::fisslock::{Homes, Preference, Rules};
 
 pub use agent::AgentProgram;
 pub use coordinator::{RecoveryError, recover, recover_losses};
@@ -100,12 +100,16 @@ pub struct SwitchOptions {
     /// Time without an acknowledgement after which a machine repeats its packets: some round trips
     /// of the fabric.
     pub repeat: Duration,
+    /// The rules of the protocol: [`Rules::CLOSED`], but for showing what others lead to.
+    pub rules: Rules,
 }
 
 impl SwitchOptions {
-    /// Readers are preferred, agents have no homes, and packets are repeated after `repeat`.
+    /// Readers are preferred, agents have no homes, packets are repeated after `repeat`, and all holes
+    /// are closed.
     pub const fn repeating_after(repeat: Duration) -> Self {
-        Self { preference: Preference::Readers, homes: Homes::Nowhere, repeat }
+        let (preference, homes) = (Preference::Readers, Homes::Nowhere);
+        Self { preference, homes, repeat, rules: Rules::CLOSED }
     }
 
     fn repeat_ns(self) -> u64 {

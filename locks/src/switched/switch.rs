@@ -14,7 +14,7 @@ use super::control::{ControlRequest, encode_done};
 use super::inbox::Inbox;
 use super::{Places, SwitchOptions, control_lane};
 use crate::fisslock::report::Locks;
-use crate::fisslock::{Packet, Pipeline};
+use crate::fisslock::{Decider, Packet, Pipeline, Rules};
 
 /// Cores of a machine that number packets.
 const CORES: u8 = 2;
@@ -29,9 +29,39 @@ pub enum Start {
     Again,
 }
 
+/// What decides on packets: the pipeline, which has the closed rules only, or for others the table.
+enum Deciding {
+    Pipeline(Box<Pipeline>),
+    Table(Decider),
+}
+
+impl Deciding {
+    fn new(locks: u32, options: SwitchOptions) -> Self {
+        let SwitchOptions { preference, rules, .. } = options;
+        match rules == Rules::CLOSED {
+            true => Self::Pipeline(Box::new(Pipeline::new(locks, CORES, preference))),
+            false => Self::Table(Decider::new(locks, rules, preference)),
+        }
+    }
+
+    fn process(&mut self, packet: &Packet) -> Vec<(u8, Packet)> {
+        match self {
+            Self::Pipeline(pipeline) => pipeline.process(packet),
+            Self::Table(decider) => decider.process(packet),
+        }
+    }
+
+    fn recover(&mut self, epoch: u8, dead: &[u8], locks: &Locks) {
+        match self {
+            Self::Pipeline(pipeline) => pipeline.recover(epoch, dead, locks),
+            Self::Table(decider) => decider.recover(epoch, dead, locks),
+        }
+    }
+}
+
 /// State of the switch, which its control plane rewrites.
 struct SwitchState {
-    pipeline: Pipeline,
+    deciding: Deciding,
     locks: u32,
     /// Tells one life of the switch from another.
     life: u64,
@@ -41,7 +71,7 @@ struct SwitchState {
 
 impl SwitchState {
     fn process(&mut self, packet: &Packet) -> Vec<(u8, Packet)> {
-        if self.epoch.is_none() { Vec::new() } else { self.pipeline.process(packet) }
+        if self.epoch.is_none() { Vec::new() } else { self.deciding.process(packet) }
     }
 
     /// Begins an epoch: whether it has, now or before. A request for an earlier life is late: the
@@ -53,7 +83,7 @@ impl SwitchState {
         }
         if self.epoch != Some(epoch) {
             self.epoch = Some(epoch);
-            self.pipeline.recover(epoch as u8, dead, locks);
+            self.deciding.recover(epoch as u8, dead, locks);
         }
         true
     }
@@ -84,7 +114,7 @@ impl SwitchProgram {
         let inbox = Inbox::of(lane, move |from| machines.contains(&from));
         let control = Rpc::new(open_lane(control_lane(places.switch), executor, fabric)?);
         let state = Rc::new(RefCell::new(SwitchState {
-            pipeline: Pipeline::new(places.locks, CORES, options.preference),
+            deciding: Deciding::new(places.locks, options),
             locks: places.locks,
             life: executor.handle().env().begin_counting(),
             epoch: (start == Start::First).then_some(0),
@@ -132,17 +162,25 @@ impl SwitchProgram {
 
 #[cfg(all(test, not(lotus_loom)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::fisslock::Preference;
     use crate::fisslock::packet::{Kind, Origin, Participant};
     use crate::word::Mode;
 
     fn state(epoch: Option<u32>) -> SwitchState {
         SwitchState {
-            pipeline: Pipeline::new(2, CORES, Preference::Readers),
+            deciding: Deciding::new(2, SwitchOptions::repeating_after(Duration::ZERO)),
             locks: 2,
             life: 7,
             epoch,
+        }
+    }
+
+    fn held(switch: &SwitchState) -> Option<bool> {
+        match &switch.deciding {
+            Deciding::Pipeline(pipeline) => Some(pipeline.lock(0).held),
+            Deciding::Table(_) => None,
         }
     }
 
@@ -166,11 +204,10 @@ mod tests {
         let mut switch = state(Some(0));
         assert!(switch.rewrite(2, 7, &[], &Locks::new()));
         assert_eq!(switch.process(&request(2, 1)).len(), 1);
-        let held = switch.pipeline.lock(0);
-        assert!(held.held);
+        assert_eq!(held(&switch), Some(true));
         assert!(switch.rewrite(2, 7, &[], &Locks::new()), "it is so");
         assert!(!switch.rewrite(1, 7, &[], &Locks::new()), "an earlier recovery");
         assert!(!switch.rewrite(3, 6, &[], &Locks::new()), "an earlier life");
-        assert_eq!(switch.pipeline.lock(0), held);
+        assert_eq!(held(&switch), Some(true), "it was not rewritten");
     }
 }

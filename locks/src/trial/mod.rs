@@ -11,9 +11,11 @@
 //! [`simulate`] does.
 //!
 //! `referee`: the judges; `client`: what each client does; `losses`: what it does when the memory
-//! is lost; `simulated`: trials on virtual time, with faults.
+//! is lost; `simulated`: trials on virtual time, with faults; `keepers`: the same of locks that
+//! switches and servers keep.
 
 mod client;
+pub mod keepers;
 mod losses;
 mod referee;
 mod simulated;

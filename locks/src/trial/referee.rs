@@ -186,6 +186,11 @@ impl Referee {
         }
     }
 
+    /// Whether a node in this life is fenced.
+    pub fn is_out(&self, life: Claimant) -> bool {
+        self.state().out.contains(&key(life))
+    }
+
     /// Notes that a node in this life is fenced: it holds nothing any more.
     pub fn expel(&self, life: Claimant) {
         let state = &mut *self.state();
@@ -233,6 +238,11 @@ impl Referee {
     /// Number of update locks that became exclusive.
     pub fn upgraded(&self) -> u64 {
         self.state().locks.iter().map(|lock| lock.upgraded).sum()
+    }
+
+    /// Whether something was that must not have been.
+    pub fn has_violations(&self) -> bool {
+        !self.state().violations.is_empty()
     }
 
     /// What must not have been.

@@ -15,10 +15,9 @@ use lotus_locks::switched::{
     AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
 };
 use lotus_locks::trial::Referee;
+use lotus_locks::trial::keepers::{Done, LockUser, MEMORY, Plan, REGION};
 use lotus_locks::word::Claimant;
 use lotus_locks::{Locker, Mode, Wait};
-
-use super::load::{Done, MEMORY, Plan, REGION, Seat};
 
 pub const SWITCH: NodeId = NodeId(1);
 /// Node of the first machine.
@@ -135,11 +134,12 @@ impl<M: Machines> Cluster<M> {
             let lane = open(executor, &*fabric, Endpoint { node, lane: LaneId(LANES + lane) });
             let locker = SwitchedLocker::new(machine, executor.handle().clone());
             let timer = executor.handle().clone();
-            let seat = |client: u16| Seat {
+            let seat = |client: u16| LockUser {
                 locker: locker.clone(),
                 lane: lane.clone(),
                 life: life_of(number),
                 referee: Arc::clone(&referee),
+                unkept: Arc::default(),
                 plan,
                 rng: timer.env().rng(u64::from(lane.at().lane.0) << 16 | u64::from(client)),
             };
@@ -155,8 +155,7 @@ impl<M: Machines> Cluster<M> {
                 }
                 let mut sum = Done::default();
                 for _ in 0..plan.clients {
-                    let Done { entered, refused } = all.recv().await.expect("all end");
-                    (sum.entered, sum.refused) = (sum.entered + entered, sum.refused + refused);
+                    sum += all.recv().await.expect("all end");
                 }
                 // Not received if the trial was given up.
                 let _ = done.send((number, sum)).await;
@@ -175,11 +174,11 @@ impl<M: Machines> Cluster<M> {
     pub fn wait(&self, machines: &M) -> Done {
         let mut sum = Done::default();
         for _ in 0..self.clients.len() {
-            let Some((_, Done { entered, refused })) = machines.wait(&self.reports) else {
+            let Some((_, done)) = machines.wait(&self.reports) else {
                 self.referee.violate("the clients do not end".to_owned());
                 break;
             };
-            (sum.entered, sum.refused) = (sum.entered + entered, sum.refused + refused);
+            sum += done;
         }
         sum
     }
@@ -214,7 +213,8 @@ impl<M: Machines> Cluster<M> {
             let locker = SwitchedLocker::new(Arc::clone(&machine), timer.clone());
             let (rng, life) = (timer.env().rng(99), life_of(number));
             let plan = Plan { hold: Duration::ZERO, ..plan };
-            let mut seat = Seat { locker, lane, life, referee, plan, rng };
+            let unkept = Arc::default();
+            let mut seat = LockUser { locker, lane, life, referee, unkept, plan, rng };
             let body: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
                 let until = timer.now().after(plan.patience);
                 for lock in 0..plan.locks {

@@ -10,9 +10,9 @@ use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_fabric::transport::Fabric;
 use lotus_locks::fisslock::{Homes, Preference};
 use lotus_locks::switched::SwitchOptions;
+use lotus_locks::trial::keepers::{Done, Plan};
 
 use super::cluster::{Cluster, SWITCH, nodes};
-use super::load::{Done, Plan};
 use super::losses;
 use super::lossy::Lossy;
 

@@ -19,11 +19,11 @@ use lotus_fabric::sim::{
 use lotus_fabric::transport::Fabric;
 use lotus_locks::switched::{Places, Start, SwitchOptions, recover};
 use lotus_locks::trial::Referee;
+use lotus_locks::trial::keepers::{MEMORY, Plan, before};
 use rand::Rng;
 
 use super::cluster::{Cluster, SWITCH, life_of, node_of, nodes, open};
 use super::families::{SIMULATED, homes, seeds};
-use super::load::{MEMORY, Plan};
 
 /// What happens, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,7 +140,7 @@ impl Coordinator {
         let until = timer.now().after(Duration::from_micros(self.rng.random_range(1..20)));
         let first = recover(&rpc, &places, epoch, &survivors, PATIENCE);
         // Whether it is over before that does not matter.
-        let _ = super::load::before(first, task.sleep_until(until)).await;
+        let _ = before(first, task.sleep_until(until)).await;
     }
 
     /// Recovers, whatever it takes.

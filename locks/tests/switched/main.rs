@@ -6,7 +6,6 @@
 
 mod cluster;
 mod families;
-mod load;
 mod losses;
 
 mod lossy;

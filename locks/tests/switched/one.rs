@@ -18,6 +18,7 @@ use lotus_locks::fisslock::Preference;
 use lotus_locks::switched::{
     AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
 };
+use lotus_locks::trial::keepers::before;
 use lotus_locks::{Locker, Mode, NotHeld, Wait};
 
 use super::cluster::open;
@@ -174,16 +175,14 @@ fn a_dropped_request_holds_nothing_and_a_dropped_hold_is_released() {
         let held = hand.take(0, Mode::Exclusive).await;
         for machine in 0..3 {
             let acquiring = hand.lockers[machine].acquire(0, Mode::Exclusive, hand.after(1_000));
-            let ended =
-                super::load::before(acquiring, hand.timer.sleep(Duration::from_micros(10))).await;
+            let ended = before(acquiring, hand.timer.sleep(Duration::from_micros(10))).await;
             assert!(ended.is_none(), "it waits");
         }
         drop(held);
         // Dropped when it was granted, and its task has not looked yet.
         for nanos in (0..4_000).step_by(100) {
             let acquiring = hand.lockers[2].acquire(0, Mode::Exclusive, hand.after(1_000));
-            let ended =
-                super::load::before(acquiring, hand.timer.sleep(Duration::from_nanos(nanos))).await;
+            let ended = before(acquiring, hand.timer.sleep(Duration::from_nanos(nanos))).await;
             drop(ended);
             hand.sleep(30).await;
         }

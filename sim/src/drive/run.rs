@@ -174,7 +174,7 @@ fn longest(scenario: &Scenario) -> Duration {
 }
 
 /// Message of a panic.
-fn message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     text.or(owned).unwrap_or("a panic without a message").to_owned()

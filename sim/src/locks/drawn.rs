@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
-use lotus_locks::Recovery;
 use lotus_locks::local::Policy;
 use lotus_locks::systems::{Choice, Kind, Release, ShiftLock};
 use lotus_locks::trial::{Faults, Settings};
 use lotus_locks::word::{
     DeclockFields, QueueHeader, RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets,
 };
+use lotus_locks::{LockName, Recovery};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{LockScenario, MASKED, PROFILE};
+use super::{LockScenario, MASKED, PROFILE, WordsScenario, kept};
 
 /// Stream of the randomness that draws scenarios.
 const STREAM: u64 = 0x10C5;
@@ -23,8 +23,30 @@ const STREAM: u64 = 0x10C5;
 /// that all else of a seed stays as it is.
 const SHARING: u64 = 0x5AA2;
 
+/// Stream that draws what the locks are in, or kept by.
+const PLACE: u64 = 0x91ACE;
+
+/// The scenario of a seed, of these locks or of any that can be had so.
+pub fn drawn(seed: u64, lock: Option<LockName>, recovery: Recovery) -> LockScenario {
+    let words = |kind| LockScenario::Words(words(seed, kind, recovery));
+    let kept = |kept| LockScenario::Kept(kept::drawn(seed, kept, recovery));
+    match lock {
+        Some(LockName::Words(kind)) => words(Some(kind)),
+        Some(LockName::Kept(keeper)) => kept(keeper),
+        None => {
+            let of_words = Kind::ALL.iter().filter(|kind| kind.check(recovery).is_ok()).count();
+            let keepers = kept::offered(recovery);
+            let rng = &mut Env::real(seed).rng(PLACE);
+            match rng.random_range(0..of_words + keepers.len()).checked_sub(of_words) {
+                None => words(None),
+                Some(place) => kept(keepers[place]),
+            }
+        }
+    }
+}
+
 /// The scenario of a seed, of this lock system or of any that can be had so.
-pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario {
+fn words(seed: u64, kind: Option<Kind>, recovery: Recovery) -> WordsScenario {
     let rng = &mut Env::real(seed).rng(STREAM);
     let kinds = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok());
     let kinds: Vec<Kind> = kinds.collect();
@@ -53,7 +75,7 @@ pub fn drawn(seed: u64, kind: Option<Kind>, recovery: Recovery) -> LockScenario 
     let settings = Settings { policy: policy(seed, choice), ..settings };
     let is_masked = choice.kind.needs_wide_atomics() || choice.kind.likes_masks() && rng.random();
     let profile = if is_masked { MASKED } else { PROFILE };
-    LockScenario { choice, settings, faults, profile }.with(recovery)
+    WordsScenario { choice, settings, faults, profile }.with(recovery)
 }
 
 /// The way in which the clients of a node share its locks: in a third of the seeds.
@@ -83,7 +105,7 @@ fn without_faults(choice: Choice, settings: Settings) -> (Choice, Settings, Faul
 }
 
 /// A share of requests: often none.
-fn share(most: f64, rng: &mut SmallRng) -> f64 {
+pub(super) fn share(most: f64, rng: &mut SmallRng) -> f64 {
     if rng.random() { rng.random_range(0.0..most) } else { 0.0 }
 }
 

@@ -2,14 +2,21 @@
 //! after the hole of a published system that they show.
 
 mod drawn;
+mod kept;
 mod named;
+mod named_baselines;
+mod named_kept;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lotus_fabric::sim::Profile;
 use lotus_locks::systems::{Choice, Visitor};
+use lotus_locks::trial::keepers::KeptTrial;
 use lotus_locks::trial::{Faults, Judgement, Settings, TrialError, simulate};
-use lotus_locks::{LockSystem, Recovery};
+use lotus_locks::{LockName, LockSystem, Recovery};
+
+use crate::drive::run::message;
 
 pub use drawn::drawn;
 pub use named::{Named, all, find};
@@ -19,9 +26,43 @@ const PROFILE: &str = "cx3-56g";
 /// One with them, also on 16 bytes.
 const MASKED: &str = "ideal";
 
+/// A trial of locks with its faults.
+#[derive(Clone, Debug)]
+pub enum LockScenario {
+    /// Of a lock system in words of a memory node.
+    Words(WordsScenario),
+    /// Of locks that a switch, servers or a Redis keep.
+    Kept(KeptTrial),
+}
+
+impl LockScenario {
+    /// The lock.
+    pub const fn lock(&self) -> LockName {
+        match self {
+            Self::Words(words) => LockName::Words(words.choice.kind),
+            Self::Kept(trial) => LockName::Kept(trial.kept),
+        }
+    }
+
+    /// Runs the scenario with a seed. A panic of a core is a violation.
+    ///
+    /// # Errors
+    /// [`TrialError`], if its settings make no sense.
+    pub fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
+        let tried = catch_unwind(AssertUnwindSafe(|| match self {
+            Self::Words(words) => words.run(seed),
+            Self::Kept(trial) => trial.simulate(seed),
+        }));
+        tried.unwrap_or_else(|panic| {
+            let violations = vec![format!("a core panics: {}", message(&*panic))];
+            Ok(Judgement { violations, ..Judgement::default() })
+        })
+    }
+}
+
 /// A trial of a lock system with its faults.
 #[derive(Clone, Debug)]
-pub struct LockScenario {
+pub struct WordsScenario {
     /// The lock system.
     pub choice: Choice,
     /// Load.
@@ -32,7 +73,7 @@ pub struct LockScenario {
     pub profile: &'static str,
 }
 
-impl LockScenario {
+impl WordsScenario {
     /// The same with locks as published, or fenced.
     #[must_use]
     pub fn with(mut self, recovery: Recovery) -> Self {
@@ -41,17 +82,13 @@ impl LockScenario {
         self
     }
 
-    /// Runs the scenario with a seed.
-    ///
-    /// # Errors
-    /// [`TrialError`], if its settings make no sense.
-    pub fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
+    fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
         self.choice.visit(Seeded { scenario: self, seed })
     }
 }
 
 struct Seeded<'a> {
-    scenario: &'a LockScenario,
+    scenario: &'a WordsScenario,
     seed: u64,
 }
 
@@ -59,7 +96,7 @@ impl Visitor for Seeded<'_> {
     type Output = Result<Judgement, TrialError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
-        let LockScenario { settings, faults, profile, .. } = self.scenario;
+        let WordsScenario { settings, faults, profile, .. } = self.scenario;
         let profile = Profile::named(profile).expect("it is built in");
         simulate(self.seed, profile, settings, faults, &(Arc::new(make) as Arc<_>))
     }

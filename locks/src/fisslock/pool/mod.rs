@@ -13,6 +13,8 @@ mod arrivals;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use lotus_sabotage::{Rule, broken};
+
 use super::agent::{Admission, Agent};
 use super::channel::{Inbox, Outbox};
 use super::packet::{Kind, Origin, Packet, Participant};
@@ -147,7 +149,8 @@ impl AgentPool {
     /// A task asks for a lock that it neither holds nor waits for. On the agent's machine, the
     /// agent decides without the switch.
     pub fn acquire(&mut self, lock: u32, task: u32, mode: Mode, now: u64, out: &mut Effects) {
-        let nonce = if self.rules.nonces { self.nonce.wrapping_add(1) } else { 0 };
+        let nonces = self.rules.nonces && !broken(Rule::GrantsEchoNonces);
+        let nonce = if nonces { self.nonce.wrapping_add(1) } else { 0 };
         self.nonce = nonce;
         let who = Participant { machine: self.machine, task, nonce };
         let progress = Progress::Local;

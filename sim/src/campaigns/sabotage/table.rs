@@ -317,6 +317,8 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::TurnsNameGenerations, &["declock-late-notice"], &[Property(LOCKS)]),
     hunted(Rule::ElectsHoldRemotely, &["shared-by-writers"], &[Property(LOCKS)]),
     hunted(Rule::LastSiblingsRelease, &["shared-by-readers"], &[Property(LOCKS)]),
+    hunted(Rule::SwitchesCountPackets, &["fisslock-repeated"], &[Property(LOCKS)]),
+    hunted(Rule::GrantsEchoNonces, &["fisslock-late-grant"], &[Property(LOCKS)]),
 ];
 
 #[cfg(test)]

@@ -1,49 +1,63 @@
 //! What a client does: it takes and releases locks, and reads and writes two words under each.
 
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
+use std::ops::AddAssign;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
-use lotus_locks::trial::Referee;
-use lotus_locks::word::Claimant;
-use lotus_locks::{Locker, Mode, NotHeld, Wait};
 use rand::Rng;
 
+use super::super::Referee;
+use crate::client::Wait;
+use crate::contract::{Counts, NotHeld};
+use crate::locker::Locker;
+use crate::word::{Claimant, Mode};
+
+/// Node of the memory that locks protect.
 pub const MEMORY: NodeId = NodeId(0);
+/// Region of that memory.
 pub const REGION: RegionId = RegionId(0);
 /// Bytes of a lock's two words.
-pub const STRIDE: u64 = 16;
+const STRIDE: u64 = 16;
 
-/// Shape of a trial.
-#[derive(Clone, Copy, Debug)]
+/// Shape of a load.
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Plan {
+    /// Machines whose lanes take locks.
     pub machines: u16,
-    /// Lanes of each machine that take locks, and clients of each lane.
+    /// Lanes of each machine that take locks.
     pub lanes: u16,
+    /// Clients of each lane.
     pub clients: u16,
+    /// Number of locks.
     pub locks: u64,
     /// Requests of each client.
     pub rounds: u32,
     /// Share of requests that read.
     pub shared: f64,
-    /// Shares of requests that do not wait, that wait for a short time, and that are dropped.
+    /// Share of requests that do not wait.
     pub refusing: f64,
+    /// Share of requests that wait for a short time.
     pub hurried: f64,
+    /// Share of requests that are dropped after a short time.
     pub dropped: f64,
-    /// Longest short time, time that a lock is held, and time between two requests.
+    /// The longest of those short times.
     pub hurry: Duration,
+    /// The longest time for which a lock is held, beside that of the verbs.
     pub hold: Duration,
+    /// The longest time between two requests.
     pub think: Duration,
-    /// Longest time between a deadline and the refusal.
+    /// The longest time between a deadline and the refusal.
     pub late: Duration,
     /// Time after which a request that waits for as long as it takes counts as stuck.
     pub patience: Duration,
-    /// Whether a machine may be cut off from the memory and the switch.
+    /// Whether a machine may be cut off from the memory.
     pub may_be_cut_off: bool,
 }
 
@@ -69,6 +83,7 @@ impl Plan {
     };
 
     /// All kinds of requests.
+    #[must_use]
     pub const fn mixed(self) -> Self {
         Self { refusing: 0.2, hurried: 0.2, dropped: 0.2, ..self }
     }
@@ -77,21 +92,65 @@ impl Plan {
 /// What a lane reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
+    /// Locks entered.
     pub entered: u64,
+    /// Requests that came to nothing.
     pub refused: u64,
+    /// The longest time between a deadline and the refusal.
+    pub late: Duration,
+    /// What the lane's locker has counted.
+    pub counts: Counts,
+}
+
+impl AddAssign for Done {
+    fn add_assign(&mut self, other: Self) {
+        self.entered += other.entered;
+        self.refused += other.refused;
+        self.late = self.late.max(other.late);
+        self.counts += other.counts;
+    }
+}
+
+/// Locks that nobody can have any more, because what kept them is lost.
+#[derive(Debug, Default)]
+pub struct Unkept(Mutex<BTreeSet<u64>>);
+
+impl Unkept {
+    /// Notes that these locks are lost.
+    pub fn lose(&self, locks: impl IntoIterator<Item = u64>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(locks);
+    }
+
+    /// Whether a lock is lost.
+    pub fn is_lost(&self, lock: u64) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&lock)
+    }
+
+    /// Whether none is lost.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
 }
 
 /// One client.
-pub struct Seat<L> {
+pub struct LockUser<L> {
+    /// The lane's use of the locks.
     pub locker: L,
+    /// The lane, for what the locks protect.
     pub lane: Lane,
+    /// The machine in its life, for the judges.
     pub life: Claimant,
+    /// The judges.
     pub referee: Arc<Referee>,
+    /// Locks that are lost.
+    pub unkept: Arc<Unkept>,
+    /// What it does.
     pub plan: Plan,
+    /// Its randomness.
     pub rng: SmallRng,
 }
 
-impl<L: Locker> Seat<L> {
+impl<L: Locker> LockUser<L> {
     fn span(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.rng.random_range(0..=most.as_nanos() as u64))
     }
@@ -101,36 +160,41 @@ impl<L: Locker> Seat<L> {
         self.lane.executor().sleep(span).await;
     }
 
-    /// Does all rounds.
+    /// Does all rounds, unless the machine is expelled. The counts are the locker's, and left out.
     pub async fn run(mut self) -> Done {
         let mut done = Done::default();
         for _ in 0..self.plan.rounds {
             self.sleep(self.plan.think).await;
-            match self.round().await {
-                true => done.entered += 1,
-                false => done.refused += 1,
+            let lock = self.rng.random_range(0..self.plan.locks);
+            match self.round(lock, &mut done).await {
+                Ok(true) => done.entered += 1,
+                Ok(false) => done.refused += 1,
+                Err(NotHeld::Expelled) => break,
+                Err(_) => done.refused += 1,
             }
         }
         done
     }
 
     /// One request: whether the lock was held.
-    async fn round(&mut self) -> bool {
-        let lock = self.rng.random_range(0..self.plan.locks);
+    async fn round(&mut self, lock: u64, done: &mut Done) -> Result<bool, NotHeld> {
         let is_reader = self.rng.random_bool(self.plan.shared);
         let mode = if is_reader { Mode::Shared } else { Mode::Exclusive };
         let Plan { refusing, hurried, dropped, hurry, patience, late, .. } = self.plan;
         let kind = self.rng.random::<f64>();
         let timer = self.lane.executor().clone();
+        if self.unkept.is_lost(lock) {
+            return Ok(false);
+        }
         if kind < dropped {
             let span = self.span(hurry);
             let until = timer.now().after(span);
             let locker = self.locker.clone();
             let acquiring = locker.acquire(lock, mode, Wait::Until(Nanos::NEVER));
-            let Some(held) = before(acquiring, timer.sleep_until(until)).await else {
-                return false;
+            return match before(acquiring, timer.sleep_until(until)).await {
+                Some(outcome) => self.outcome(lock, mode, outcome).await,
+                None => Ok(false),
             };
-            return self.outcome(lock, mode, held).await;
         }
         let (wait, deadline) = if kind < dropped + refusing {
             (Wait::No, None)
@@ -141,28 +205,52 @@ impl<L: Locker> Seat<L> {
             (Wait::Until(timer.now().after(patience)), None)
         };
         let outcome = self.locker.acquire(lock, mode, wait).await;
-        if let Some(deadline) = deadline
-            && timer.now().since(deadline) > late
-        {
-            let late = timer.now().since(deadline);
-            self.referee.violate(format!("lock {lock}: it returns {late:?} after its deadline"));
+        if let Some(deadline) = deadline {
+            let after = timer.now().since(deadline);
+            done.late = done.late.max(after);
+            if after > late {
+                let complaint = format!("lock {lock}: it returns {after:?} after its deadline");
+                self.referee.violate(complaint);
+            }
         }
         let is_stuck = deadline.is_none() && outcome.as_ref().err() == Some(&NotHeld::TimedOut);
-        if is_stuck && !self.plan.may_be_cut_off {
+        if is_stuck && !self.is_excused(lock) {
             self.referee.violate(format!("lock {lock}: {:?} waits for {patience:?}", self.life));
         }
         self.outcome(lock, mode, outcome).await
     }
 
-    async fn outcome(&mut self, lock: u64, mode: Mode, outcome: Result<L::Held, NotHeld>) -> bool {
-        let Ok(held) = outcome else { return false };
+    /// Whether a lock may be out of reach: the machine is expelled, or what keeps the lock is lost.
+    fn is_excused(&self, lock: u64) -> bool {
+        self.referee.is_out(self.life) || self.unkept.is_lost(lock)
+    }
+
+    async fn outcome(
+        &mut self,
+        lock: u64,
+        mode: Mode,
+        outcome: Result<L::Held, NotHeld>,
+    ) -> Result<bool, NotHeld> {
+        let held = match outcome {
+            Ok(held) => held,
+            Err(why @ (NotHeld::Conflict | NotHeld::TimedOut)) => return Err(why),
+            Err(why) => {
+                if !self.is_excused(lock) {
+                    self.referee
+                        .violate(format!("lock {lock}: {:?} is told that {why}", self.life));
+                }
+                return Err(why);
+            }
+        };
         self.use_lock(lock, mode).await;
         if self.rng.random_bool(0.5) {
             drop(held);
-        } else if let Err(why) = self.locker.release(held).await {
-            self.referee.violate(format!("lock {lock}: its release says {why}"));
+        } else if let Err(why) = self.locker.release(held).await
+            && !self.is_excused(lock)
+        {
+            self.referee.violate(format!("lock {lock}: its release says that {why}"));
         }
-        true
+        Ok(true)
     }
 
     /// Does under a lock what shows if it is another's as well.

@@ -1,0 +1,196 @@
+//! What happens in a trial, and when.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lotus_fabric::sim::Rates;
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::KeptTrial;
+
+/// Faults of a trial of locks that something keeps.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KeptFaults {
+    /// Rates of random faults of messages.
+    pub rates: Rates,
+    /// Number of machines that crash.
+    pub crashes: u32,
+    /// Number of pauses of machines.
+    pub pauses: u32,
+    /// The longest of them.
+    pub pause: Duration,
+    /// Share of paused machines that are expelled meanwhile.
+    pub expelled: f64,
+    /// Number of machines that are cut off for a while, and expelled meanwhile.
+    pub partitions: u32,
+    /// Whether machines that crashed come back, in another life.
+    pub returns: bool,
+    /// Number of times that the switch crashes, and returns without its state.
+    pub switch_losses: u32,
+    /// Number of servers that crash; there is one.
+    pub server_losses: u32,
+    /// Whether what was crashed of servers returns, without its locks: with NetLock, the switch.
+    pub server_returns: bool,
+    /// Number of recoveries that begin without a loss.
+    pub recoveries: u32,
+    /// Share of recoveries before which one begins that is not finished.
+    pub unfinished: f64,
+    /// Time within which those begin.
+    pub span: Duration,
+    /// The longest time until a loss is found.
+    pub detection: Duration,
+}
+
+impl KeptFaults {
+    /// None.
+    pub fn none() -> Self {
+        Self {
+            rates: Rates::default(),
+            crashes: 0,
+            pauses: 0,
+            pause: Duration::from_millis(2),
+            expelled: 0.5,
+            partitions: 0,
+            returns: false,
+            switch_losses: 0,
+            server_losses: 0,
+            server_returns: false,
+            recoveries: 0,
+            unfinished: 0.3,
+            span: Duration::from_micros(500),
+            detection: Duration::from_micros(300),
+        }
+    }
+
+    /// A fifth of all messages is lost, others come twice, late, or in another order.
+    #[must_use]
+    pub fn lossy(self) -> Self {
+        let rates = Rates {
+            message_loss: 0.2,
+            message_duplication: 0.1,
+            message_delay: 0.2,
+            message_delay_max: Duration::from_micros(100),
+            ..self.rates
+        };
+        Self { rates, ..self }
+    }
+
+    /// Whether a machine may be cut off from the memory, or its verbs may be refused.
+    pub(super) const fn may_cut_off(&self) -> bool {
+        self.partitions > 0 || self.pauses > 0
+    }
+
+    /// Draws what happens: each machine is struck once at most, and one is spared.
+    pub(super) fn draw(&self, trial: &KeptTrial, rng: &mut SmallRng) -> Fate {
+        let mut machines: Vec<u16> = (0..trial.plan.machines).collect();
+        let mut fate = Fate::default();
+        let strikes = [self.crashes, self.pauses, self.partitions];
+        for (kind, count) in strikes.into_iter().enumerate() {
+            for _ in 0..count {
+                if machines.len() < 2 {
+                    break;
+                }
+                let machine = machines.swap_remove(rng.random_range(0..machines.len()));
+                self.strike(kind, machine, &mut fate, rng);
+            }
+        }
+        // One loss after the other.
+        let mut before = Duration::ZERO;
+        for _ in 0..self.switch_losses {
+            let at = before + self.within(rng);
+            let back = at + rng.random_range(Duration::ZERO..=self.detection);
+            before = back + Duration::from_nanos(1);
+            fate.happens([(at, Happening::LoseSwitch), (back, Happening::RegainSwitch)]);
+        }
+        if self.server_losses > 0 {
+            let at = self.within(rng);
+            fate.happens([(at, Happening::LoseServer)]);
+            if self.server_returns {
+                let back = at + rng.random_range(Duration::ZERO..=self.detection);
+                fate.happens([(back, Happening::RegainServer)]);
+            }
+        }
+        for _ in 0..self.recoveries {
+            let at = self.within(rng);
+            fate.happens([(at, Happening::Recover)]);
+        }
+        fate.happenings.sort_by_key(|(at, _)| *at);
+        fate
+    }
+
+    fn strike(&self, kind: usize, machine: u16, fate: &mut Fate, rng: &mut SmallRng) {
+        let at = self.within(rng);
+        let noticed = at + rng.random_range(Duration::ZERO..=self.detection);
+        match kind {
+            0 => {
+                fate.lost.insert(machine);
+                fate.happens([
+                    (at, Happening::Crash(machine)),
+                    (noticed, Happening::Expel(machine)),
+                ]);
+                if self.returns {
+                    let back = noticed + self.within(rng);
+                    fate.happens([(back, Happening::Return(machine, fate.returns.len()))]);
+                    fate.returns.push(machine);
+                }
+            }
+            1 => {
+                let lasting = rng.random_range(Duration::ZERO..=self.pause);
+                fate.happens([(at, Happening::Pause(machine, lasting))]);
+                if rng.random_bool(self.expelled) {
+                    fate.lost.insert(machine);
+                    let found = at + lasting.mul_f64(rng.random());
+                    fate.happens([(found, Happening::Expel(machine))]);
+                }
+            }
+            _ => {
+                fate.lost.insert(machine);
+                fate.happens([
+                    (at, Happening::Isolate(machine)),
+                    (noticed, Happening::Expel(machine)),
+                    (noticed + self.within(rng), Happening::Rejoin(machine)),
+                ]);
+            }
+        }
+    }
+
+    fn within(&self, rng: &mut SmallRng) -> Duration {
+        rng.random_range(Duration::ZERO..self.span)
+    }
+}
+
+/// What happens at a time, to machines by their places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Happening {
+    Crash(u16),
+    /// In another life; the second is its place in [`Fate::returns`].
+    Return(u16, usize),
+    Pause(u16, Duration),
+    Isolate(u16),
+    Rejoin(u16),
+    Expel(u16),
+    LoseSwitch,
+    RegainSwitch,
+    LoseServer,
+    RegainServer,
+    /// A recovery begins without a loss.
+    Recover,
+}
+
+/// All that happens in a trial.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fate {
+    /// In the order of their times.
+    pub(super) happenings: Vec<(Duration, Happening)>,
+    /// Machines that return, each once.
+    pub(super) returns: Vec<u16>,
+    /// Machines whose first life ends.
+    pub(super) lost: BTreeSet<u16>,
+}
+
+impl Fate {
+    fn happens(&mut self, happenings: impl IntoIterator<Item = (Duration, Happening)>) {
+        self.happenings.extend(happenings);
+    }
+}

@@ -1,0 +1,242 @@
+//! The membership of a trial: a core of the memory node, which has what happens happen, expels who
+//! is lost, and has FissLock recover.
+//!
+//! Faults happen while a recovery is under way, too: two tasks share the core. One lets things
+//! happen at their times, and leaves notices; the other recovers as long as there are any.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_channel::{Receiver, Sender};
+use lotus_fabric::env::SmallRng;
+use lotus_fabric::exec::Handle;
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::rpc::{Patience, Rpc};
+use lotus_fabric::sim::{Fault, MemoryFate, SimFabric};
+use lotus_fabric::transport::Fabric;
+use rand::Rng;
+
+use super::faults::{Fate, Happening};
+use super::keeper::{Keeper, SERVER, SWITCH, node_of};
+use super::load::{MEMORY, before};
+use super::{KeptTrial, cluster::Shared};
+use crate::servers::Kept;
+use crate::switched::{Places, recover};
+
+/// Tries of one call of a recovery: they end soon enough for a switch that returns meanwhile.
+const PATIENCE: Patience = Patience::constant(Duration::from_micros(20), 50);
+/// Recoveries after which a trial is given up.
+const MOST_TRIES: u32 = 1_000;
+
+/// What is left to be done: things that are to happen, and notices that are not dealt with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unsettled(Arc<AtomicU32>);
+
+impl Unsettled {
+    fn add(&self, count: u32) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn take(&self, count: u32) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Whether nothing is left.
+    pub(super) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The membership, before its core runs.
+pub(super) struct Membership {
+    pub(super) trial: KeptTrial,
+    pub(super) fate: Fate,
+    pub(super) keeper: Keeper,
+    pub(super) shared: Arc<Shared>,
+    pub(super) fabric: SimFabric,
+    pub(super) unsettled: Unsettled,
+}
+
+/// Machines that FissLock's recoveries count on, by number.
+type Survivors = Rc<RefCell<Vec<u8>>>;
+
+impl Membership {
+    /// Starts both tasks on a core of the memory node, with the lane of `rpc`.
+    pub(super) fn start(self, rpc: Rpc) {
+        let timer = rpc.lane().executor().clone();
+        let (notices, noticed) = async_channel::unbounded();
+        let survivors: Survivors =
+            Rc::new(RefCell::new((0..self.trial.plan.machines as u8).collect()));
+        // The first task ends last.
+        self.unsettled.add(1);
+        if let Some(places) = self.keeper.places.clone() {
+            let recovering = Recovering {
+                rpc,
+                places,
+                survivors: Rc::clone(&survivors),
+                noticed,
+                unfinished: self.trial.faults.unfinished,
+                unsettled: self.unsettled.clone(),
+                shared: Arc::clone(&self.shared),
+                timer: timer.clone(),
+                rng: timer.env().rng(1),
+                epoch: 0,
+            };
+            timer.spawn(recovering.run());
+        }
+        let happening =
+            HappeningTask { membership: self, survivors, notices, timer: timer.clone() };
+        timer.spawn(happening.run());
+    }
+}
+
+/// The task that lets things happen.
+struct HappeningTask {
+    membership: Membership,
+    survivors: Survivors,
+    notices: Sender<()>,
+    timer: Handle,
+}
+
+impl HappeningTask {
+    async fn run(self) {
+        let began = self.timer.now();
+        for (at, happening) in self.membership.fate.happenings.clone() {
+            self.timer.sleep_until(began.after(at)).await;
+            self.let_happen(happening);
+        }
+        self.membership.unsettled.take(1);
+    }
+
+    fn inject(&self, fault: Fault) {
+        let injected = self.membership.fabric.inject(fault);
+        injected.unwrap_or_else(|error| panic!("a fault: {error}"));
+    }
+
+    /// Crashes a node: locks that it keeps are lost with it.
+    fn crash(&self, node: NodeId) {
+        let Membership { keeper, shared, trial, .. } = &self.membership;
+        self.inject(Fault::Crash { node, memory: MemoryFate::Lost });
+        if !trial.faults.server_returns {
+            shared.unkept.lose(keeper.lost_with(node, trial.plan.locks));
+            shared.lose(node);
+        }
+    }
+
+    fn let_happen(&self, happening: Happening) {
+        match happening {
+            Happening::Crash(machine) => self.crash(node_of(machine)),
+            Happening::Return(machine, place) => {
+                self.inject(Fault::Restart { node: node_of(machine) });
+                let number = usize::from(self.membership.trial.plan.machines) + place;
+                self.survivors.borrow_mut().push(number as u8);
+                self.notice();
+            }
+            Happening::Pause(machine, lasting) => {
+                self.inject(Fault::Pause { node: node_of(machine), lasting });
+            }
+            Happening::Isolate(machine) => self.inject(Fault::Isolate { node: node_of(machine) }),
+            Happening::Rejoin(machine) => self.inject(Fault::Rejoin { node: node_of(machine) }),
+            Happening::Expel(machine) => {
+                self.expel(machine);
+                self.notice();
+            }
+            Happening::LoseSwitch => {
+                self.inject(Fault::Crash { node: SWITCH, memory: MemoryFate::Lost });
+            }
+            Happening::RegainSwitch => {
+                self.inject(Fault::Restart { node: SWITCH });
+                self.notice();
+            }
+            Happening::LoseServer => self.crash(self.server()),
+            Happening::RegainServer => self.inject(Fault::Restart { node: self.server() }),
+            Happening::Recover => self.notice(),
+        }
+    }
+
+    /// The node whose loss is that of the server.
+    fn server(&self) -> NodeId {
+        let is_in_front = self.membership.trial.kept == Kept::NetLock;
+        if is_in_front && self.membership.trial.faults.server_returns { SWITCH } else { SERVER }
+    }
+
+    fn notice(&self) {
+        if self.membership.keeper.places.is_some() {
+            self.membership.unsettled.add(1);
+            self.notices.try_send(()).expect("it has no bound, and is received");
+        }
+    }
+
+    /// Expels a machine in its first life: nothing that it does has an effect any more.
+    fn expel(&self, machine: u16) {
+        let Membership { shared, fabric, .. } = &self.membership;
+        let node = node_of(machine);
+        self.survivors.borrow_mut().retain(|number| u16::from(*number) != machine);
+        let lives = shared.lives();
+        let newest = lives.iter().map(|(_, member)| member.life.incarnation()).max();
+        let fenced = fabric.fence(MEMORY, node, Epoch(newest.unwrap_or(0) + 1));
+        fenced.unwrap_or_else(|error| panic!("the memory is there: {error}"));
+        let of_node = lives.iter().filter(|(_, member)| member.node == node);
+        of_node.for_each(|(_, member)| shared.referee.expel(member.life));
+        shared.roster.settle(node);
+    }
+}
+
+/// The task that recovers.
+struct Recovering {
+    rpc: Rpc,
+    places: Places,
+    survivors: Survivors,
+    noticed: Receiver<()>,
+    unfinished: f64,
+    unsettled: Unsettled,
+    shared: Arc<Shared>,
+    timer: Handle,
+    rng: SmallRng,
+    epoch: u32,
+}
+
+impl Recovering {
+    async fn run(mut self) {
+        while self.noticed.recv().await.is_ok() {
+            if self.rng.random_bool(self.unfinished) {
+                self.begin_in_vain().await;
+            }
+            let mut dealt_with = 1;
+            let mut failures = Vec::new();
+            loop {
+                // What was noticed before counts for the recovery that begins now.
+                while self.noticed.try_recv().is_ok() {
+                    dealt_with += 1;
+                }
+                self.epoch += 1;
+                let survivors = self.survivors.borrow().clone();
+                let recovered =
+                    recover(&self.rpc, &self.places, self.epoch, &survivors, PATIENCE).await;
+                let Err(why) = recovered else { break };
+                failures.push(why.to_string());
+                if self.epoch > MOST_TRIES {
+                    failures.dedup();
+                    self.shared.referee.violate(format!("no recovery succeeds: {failures:?}"));
+                    break;
+                }
+                let micros = self.rng.random_range(1..20);
+                self.timer.sleep(Duration::from_micros(micros)).await;
+            }
+            self.unsettled.take(dealt_with);
+        }
+    }
+
+    /// A coordinator that is lost on its way.
+    async fn begin_in_vain(&mut self) {
+        self.epoch += 1;
+        let survivors = self.survivors.borrow().clone();
+        let until = self.timer.now().after(Duration::from_micros(self.rng.random_range(1..20)));
+        let first = recover(&self.rpc, &self.places, self.epoch, &survivors, PATIENCE);
+        // Whether it is over before that does not matter.
+        let _ = before(first, self.timer.sleep_until(until)).await;
+    }
+}

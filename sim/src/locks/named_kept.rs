@@ -1,0 +1,204 @@
+//! Named scenarios of locks that a switch, servers or a Redis keep: the holes of FissLock as
+//! published that show over a fabric, each alone, and losses that nothing mends.
+//!
+//! Two holes do not show here. That 256 shared grants come round takes as many that are under way
+//! at once, and a release that frees a lock whose agent is on its way loses requests that are asked
+//! again: `locks/tests/fisslock/holes.rs` has both.
+
+use std::time::Duration;
+
+use lotus_fabric::sim::Rates;
+use lotus_locks::fisslock::Rules;
+use lotus_locks::fisslock::rules::Numbering;
+use lotus_locks::servers::Kept;
+use lotus_locks::trial::keepers::{KeptFaults, Plan};
+
+use super::named::{Named, Tried};
+
+/// Messages are late, and come twice.
+fn late(none: KeptFaults) -> KeptFaults {
+    let rates = Rates {
+        message_duplication: 0.2,
+        message_delay: 0.3,
+        message_delay_max: Duration::from_micros(60),
+        ..none.rates
+    };
+    KeptFaults { rates, ..none }
+}
+
+/// One lock, of which clients often give up.
+fn impatient(small: Plan) -> Plan {
+    Plan { locks: 1, hurried: 0.3, dropped: 0.3, shared: 0.2, ..small }
+}
+
+const fn many_locks(small: Plan) -> Plan {
+    Plan { locks: 8, ..small }
+}
+
+pub(super) const NAMED_KEPT: &[Named] = &[
+    Named {
+        name: "fisslock-late-grant",
+        shows: "a grant is late, and its task asks again: it is taken for the grant of that",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { nonces: false, ..Rules::CLOSED },
+            plan: impatient,
+            faults: late,
+        },
+    },
+    Named {
+        name: "fisslock-overlap",
+        shows: "two tasks of a machine ask, and the one that gives up frees the other's lock",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { one_request: false, withdraws: false, ..Rules::CLOSED },
+            plan: impatient,
+            faults: late,
+        },
+    },
+    Named {
+        name: "fisslock-overtaken",
+        shows: "a request is overtaken by a later one: it is granted, and its lock is not marked",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { numbering: Numbering::Largest, replays: false, ..Rules::CLOSED },
+            plan: many_locks,
+            faults: late,
+        },
+    },
+    Named {
+        name: "fisslock-repeated",
+        shows: "the switch decides on a packet as often as it comes: locks of no task, or of two",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { numbering: Numbering::Ignored, ..Rules::CLOSED },
+            plan: |small| small,
+            faults: late,
+        },
+    },
+    Named {
+        name: "fisslock-first-reader",
+        shows: "the switch counts the first reader, and the agent does not: never free again",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { first_counts: false, ..Rules::CLOSED },
+            plan: |small| small,
+            faults: |none| none,
+        },
+    },
+    Named {
+        name: "fisslock-refused-free",
+        shows: "FREE meets a reader at the switch, and the machine has forgotten the agent",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { keeps_freed: false, ..Rules::CLOSED },
+            plan: |small| Plan { shared: 0.8, ..small },
+            faults: |none| none,
+        },
+    },
+    Named {
+        name: "fisslock-lost-word",
+        shows: "what the switch has sent for a packet is lost, and not sent again",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { replays: false, ..Rules::CLOSED },
+            plan: |small| small,
+            faults: KeptFaults::lossy,
+        },
+    },
+    Named {
+        name: "fisslock-losses",
+        shows: "machines are lost and return, and the switch loses its state, twice",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules::PUBLISHED,
+            plan: |small| small.mixed(),
+            faults: |none| KeptFaults {
+                crashes: 1,
+                pauses: 1,
+                partitions: 1,
+                returns: true,
+                switch_losses: 2,
+                ..none.lossy()
+            },
+        },
+    },
+    Named {
+        name: "redlock-slow-holder",
+        shows: "a key's time is over while its holder pauses; the holder goes on beside the next",
+        published_fail: true,
+        published_only: true,
+        tried: Tried::Kept {
+            kept: Kept::RedLock,
+            published: Rules::CLOSED,
+            plan: |small| Plan { locks: 1, ..small },
+            faults: |none| KeptFaults {
+                pauses: 2,
+                pause: Duration::from_millis(60),
+                expelled: 0.0,
+                ..none
+            },
+        },
+    },
+    Named {
+        name: "redlock-lost-server",
+        shows: "a Redis returns without its keys, and grants what is held",
+        published_fail: true,
+        published_only: true,
+        tried: Tried::Kept {
+            kept: Kept::RedLock,
+            published: Rules::CLOSED,
+            plan: held_for_long,
+            faults: server_returns,
+        },
+    },
+    Named {
+        name: "srvlock-lost-server",
+        shows: "a server returns without its queues, and grants what is held",
+        published_fail: true,
+        published_only: true,
+        tried: Tried::Kept {
+            kept: Kept::SrvLock,
+            published: Rules::CLOSED,
+            plan: held_for_long,
+            faults: server_returns,
+        },
+    },
+    Named {
+        name: "netlock-lost-switch",
+        shows: "a switch returns without its queues, and grants what is held",
+        published_fail: true,
+        published_only: true,
+        tried: Tried::Kept {
+            kept: Kept::NetLock,
+            published: Rules::CLOSED,
+            plan: |small| Plan { locks: 1, ..held_for_long(small) },
+            faults: server_returns,
+        },
+    },
+];
+
+fn held_for_long(small: Plan) -> Plan {
+    Plan { hold: Duration::from_micros(100), ..small }
+}
+
+fn server_returns(none: KeptFaults) -> KeptFaults {
+    let detection = Duration::from_micros(20);
+    KeptFaults { server_losses: 1, server_returns: true, detection, ..none }
+}
