@@ -92,7 +92,7 @@ pub(crate) struct Popular {
 }
 
 impl Popular {
-    /// Locks whose queues have a slot for each client that may ask.
+    /// Locks with a slot in their queues for each client that may ask.
     pub(crate) const fn each_with_all_clients(locks: Vec<(u64, f64)>) -> Self {
         Self { locks, most_slots: u64::MAX }
     }

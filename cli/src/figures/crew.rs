@@ -34,7 +34,7 @@ pub(super) struct Job<'a> {
 
 /// What the threads share.
 struct Shared<'a, K, T> {
-    /// Tasks that nobody has begun.
+    /// Tasks that were not begun.
     left: T,
     course: &'a mut Course,
     keep: K,
@@ -93,7 +93,7 @@ mod tests {
     use crate::bench;
     use crate::figures::experiment::Findings;
 
-    /// An experiment whose results are the names of its tasks; one named "fails" fails.
+    /// An experiment with its tasks' names as results; one named "fails" fails.
     struct Echo {
         /// Tasks that measure wait for one another here.
         together: Barrier,

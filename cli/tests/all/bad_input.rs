@@ -219,7 +219,7 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
             &["--lock", "dslr-u", "--threads", "17"],
             "544 clients are more than a lock of dslr-u can count: at most 512",
         ),
-        (&["--lock", "spin"], "kept by servers, srvlock, parlock, rpc, traditional"),
+        (&["--lock", "spin"], "kept by servers, srvlock, parlock, parlock-local, rpc, traditional"),
         (
             &["--lock", "srvlock", "--policy", "local-prefer"],
             "--policy is of locks of memory nodes; servers keep those of srvlock",

@@ -164,7 +164,7 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-/// Whose work a transaction is, for the text of a violation: what a client was told of must be
+/// Origin of a transaction, for the text of a violation: what a client was told of must be
 /// over, and upkeep is over once the cluster has settled.
 pub(crate) fn whose(config: &Config, txn: TxnId) -> &'static str {
     if config.is_upkeep(txn.slot()) { "upkeep of a coordinator" } else { "of a client" }

@@ -85,13 +85,13 @@ impl Agent {
         Admission::Waits
     }
 
-    /// Whether nobody holds the lock or waits for it, and the switch grants it to nobody: all
+    /// Whether no task holds the lock or waits for it, and the switch grants it to none: all
     /// requests come to the agent.
     pub fn is_resting(&self) -> bool {
         self.is_unheld() && self.queue.is_empty()
     }
 
-    /// Whether nobody holds the lock, and the switch grants it to nobody.
+    /// Whether no task holds the lock, and the switch grants it to none.
     fn is_unheld(&self) -> bool {
         let is_granted = self.at_switch == Mode::Shared || !self.early.is_empty();
         !is_granted && self.holders.is_empty()

@@ -1,7 +1,5 @@
 //! The rules of the protocol: as published, and as kept here.
 
-use crate::servers::block;
-
 /// How the switch treats the numbers of packets from servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbering {
@@ -74,11 +72,12 @@ pub enum Preference {
     Writers,
 }
 
-/// Machines at which agents stay while nobody uses their locks: FissLock-Local (§7.4), for locks that
-/// are mostly used on one machine.
+/// Machines at which agents stay while their locks are free: FissLock-Local (§7.4), for locks that
+/// one machine uses more than the others.
 ///
-/// A request of a lock's home is exclusive at the switch, whatever its mode is. Once the agent is at
-/// home it stays: requests of the home need no packet, and those of others the switch sends to it.
+/// A request of a lock's home is exclusive at the switch, whatever its mode is. Once the agent is
+/// at home it stays: requests of the home need no packet, and those of others the switch sends to
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Homes {
     /// Agents are freed with their locks.
@@ -99,7 +98,8 @@ impl Homes {
         match self {
             Self::Nowhere => false,
             Self::Blocks { locks, machines } => {
-                block(lock.into(), locks.into(), machines.into()) == u64::from(machine)
+                let home = u64::from(lock) * u64::from(machines) / u64::from(locks.max(1));
+                home == u64::from(machine)
             }
         }
     }

@@ -87,13 +87,13 @@ impl RedisServers {
             let mut server = Dialled::to(*address)?;
             let (key, token) = (PROBE, Token(0));
             server.carry_out(&self.prefix, Command::Set { key, token, ttl: PATIENCE })?;
-            // Another who tries it at the same time may have set the key.
+            // Another client that tries it at the same time may have set the key.
             server.carry_out(&self.prefix, Command::Delete { key, token })?;
             server.keys(&self.prefix).map(drop)
         })
     }
 
-    /// Number of locks whose keys are on servers. Servers to which a connection was lost, or that
+    /// Number of locks with keys on servers. Servers to which a connection was lost, or that
     /// do not answer, are left out: what is there ends with its time to live.
     ///
     /// # Errors

@@ -159,7 +159,7 @@ impl Drop for SocketLink {
 }
 
 impl Traffic {
-    /// Notes a command whose bytes are on their way.
+    /// Notes a command that is on its way.
     fn ask(&mut self, asked: Awaited, now: impl FnOnce() -> Nanos) {
         if self.unanswered.is_empty() {
             self.silent_since = now();

@@ -33,11 +33,11 @@ pub enum Kept {
     /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
     /// [`Layout`] ([`crate::switched`]).
     FissLock,
-    /// The same; each machine is the home of a block of locks, where their agents stay while nobody
-    /// uses them (FissLock §7.4).
+    /// The same; each machine is the home of a block of locks, where their agents stay while they
+    /// are free (FissLock §7.4).
     FissLockLocal,
-    /// As [`Kept::FissLock`]; locks beyond the switch's capacity are kept as those of [`Kept::ParLock`]
-    /// (FissLock §6).
+    /// As [`Kept::FissLock`]; locks beyond the switch's capacity are kept as those of
+    /// [`Kept::ParLock`] (FissLock §6).
     FissParLock,
     /// A node that is a Redis: keys with a time to live, which readers do not share, and no queue.
     /// It is no [`Layout`] ([`crate::redlock`]).
@@ -90,7 +90,7 @@ impl Kept {
         matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock | Self::RedLock)
     }
 
-    /// Whether the locks of a node that is lost are others' again: those that servers have, once its
+    /// Whether the locks of a node that is lost are free again: those that servers have, once its
     /// life is settled, and those of a switch after a recovery. Locks that compute nodes keep for
     /// others are lost with them.
     pub const fn outlasts_clients(self) -> bool {

@@ -31,7 +31,6 @@ pub use client::{ServerClient, ServerHeld, Servers};
 pub use core::{ServerCore, Toll};
 pub use hot::{Buffers, Demand, FromBuffer, FromSwitch, HotQueues, SWITCH_SLOTS, allot};
 pub use name::{Answer, Ask, Asker, RequestName};
-pub(crate) use placement::block;
 pub use placement::{Keeps, Placement, SharedQueues, SharedTable};
 pub use queue::Order;
 pub use table::LockTable;

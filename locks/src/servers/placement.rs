@@ -7,8 +7,8 @@ use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use super::hot::HotQueues;
 use super::table::LockTable;
 
-/// Cores that keep locks: a lock is kept by the one of its number, modulo theirs, or each core keeps
-/// a block of them.
+/// Cores that keep locks: a lock is kept by the one of its number, modulo theirs, or each core
+/// keeps a block of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
     cores: Vec<Endpoint>,
@@ -54,16 +54,13 @@ impl Placement {
         let cores = self.cores.len() as u64;
         let core = match self.blocks_of {
             None => lock % cores,
-            Some(locks) => block(lock, locks, cores),
+            Some(locks) => {
+                let block = u128::from(lock) * u128::from(cores) / u128::from(locks.max(1));
+                (block as u64).min(cores - 1)
+            }
         };
         self.cores[core as usize]
     }
-}
-
-/// The block of a lock, of as many as there are parts.
-pub(crate) fn block(lock: u64, locks: u64, parts: u64) -> u64 {
-    let block = u128::from(lock) * u128::from(parts) / u128::from(locks.max(1));
-    (block as u64).min(parts - 1)
 }
 
 /// The queues of a switch, which are looked at when all is over. Clones are the same ones.

@@ -95,7 +95,7 @@ const fn control_lane(packets: Endpoint) -> Endpoint {
 pub struct SwitchOptions {
     /// Preference between readers and writers.
     pub preference: Preference,
-    /// Machines at which agents stay while nobody uses their locks.
+    /// Machines at which agents stay while their locks are free.
     pub homes: Homes,
     /// Time without an acknowledgement after which a machine repeats its packets: some round trips
     /// of the fabric.
@@ -105,8 +105,8 @@ pub struct SwitchOptions {
 }
 
 impl SwitchOptions {
-    /// Readers are preferred, agents have no homes, packets are repeated after `repeat`, and all holes
-    /// are closed.
+    /// Readers are preferred, agents have no homes, packets are repeated after `repeat`, and all
+    /// holes are closed.
     pub const fn repeating_after(repeat: Duration) -> Self {
         let (preference, homes) = (Preference::Readers, Homes::Nowhere);
         Self { preference, homes, repeat, rules: Rules::CLOSED }

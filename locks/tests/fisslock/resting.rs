@@ -96,7 +96,7 @@ fn the_switch_lets_no_reader_in_beside_a_writer_at_home() {
     assert!(table.violations.is_empty() && table.is_idle(), "{:?}", table.violations);
 }
 
-/// A recovery frees what nobody uses; the next request brings the agent back.
+/// A recovery frees locks that are not used; the next request brings the agent back.
 #[test]
 fn a_recovery_forgets_agents_that_rest() {
     let mut table = resting();

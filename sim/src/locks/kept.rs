@@ -63,7 +63,7 @@ fn faults(kept: Kept, rng: &mut SmallRng) -> KeptFaults {
     }
     let rates = if rng.random() { rates(rng) } else { Rates::default() };
     let is_switched = kept.is_switched();
-    // Whoever keeps a table has a machine's locks, and does not return.
+    // A machine that keeps a table of locks does not return.
     let keeps_tables = !kept.outlasts_clients();
     let loses_server = kept.has_server() && rng.random_bool(0.15);
     KeptFaults {

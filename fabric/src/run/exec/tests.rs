@@ -252,7 +252,7 @@ fn a_socket_that_takes_no_more_is_written_to_again_when_it_does() {
     assert_eq!(reader.expect("spawns").join().expect("no panic").expect("read"), BYTES);
 }
 
-/// Port of this host at which nobody listens, unless somebody begins to.
+/// Port of this host without a listener, unless another program begins to listen there.
 fn port_of_nobody() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.local_addr().unwrap()

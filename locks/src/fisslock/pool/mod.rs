@@ -220,8 +220,8 @@ impl AgentPool {
         }
     }
 
-    /// Whether the machine has neither requests nor packets under way, nor agents but those that rest
-    /// at home.
+    /// Whether the machine has neither requests nor packets under way, nor agents but those that
+    /// rest at home.
     pub fn is_idle(&self) -> bool {
         self.in_use() == 0
             && self.at_switch.is_empty()

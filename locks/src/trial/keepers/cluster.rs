@@ -34,7 +34,7 @@ use crate::word::Mode;
 const REPEAT: Duration = Duration::from_micros(20);
 /// Time between two looks whether something has happened.
 const STEP: Duration = Duration::from_micros(20);
-/// Steps that servers have to forget those who were expelled.
+/// Steps that servers have to forget expelled machines.
 const LAST_STEPS: u32 = 1_000;
 
 /// What all cores of a trial know.

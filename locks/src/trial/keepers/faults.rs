@@ -185,7 +185,7 @@ pub(super) struct Fate {
     pub(super) happenings: Vec<(Duration, Happening)>,
     /// Machines that return, each once.
     pub(super) returns: Vec<u16>,
-    /// Machines whose first life ends.
+    /// Machines that are lost in their first life.
     pub(super) lost: BTreeSet<u16>,
 }
 

@@ -29,7 +29,7 @@ const STRIDE: u64 = 16;
 /// Shape of a load.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Plan {
-    /// Machines whose lanes take locks.
+    /// Machines with lanes that take locks.
     pub machines: u16,
     /// Lanes of each machine that take locks.
     pub lanes: u16,
@@ -111,7 +111,7 @@ impl AddAssign for Done {
     }
 }
 
-/// Locks that nobody can have any more, because what kept them is lost.
+/// Locks that no client can have any more, because what kept them is lost.
 #[derive(Debug, Default)]
 pub struct Unkept(Mutex<BTreeSet<u64>>);
 

@@ -1,5 +1,5 @@
-//! The membership of a trial: a core of the memory node, which has what happens happen, expels who
-//! is lost, and has FissLock recover.
+//! The membership of a trial: a core of the memory node, which injects the faults, expels lost
+//! machines, and has FissLock recover.
 //!
 //! Faults happen while a recovery is under way, too: two tasks share the core. One lets things
 //! happen at their times, and leaves notices; the other recovers as long as there are any.
@@ -157,7 +157,7 @@ impl HappeningTask {
         }
     }
 
-    /// The node whose loss is that of the server.
+    /// The node that is lost when the server is.
     fn server(&self) -> NodeId {
         let is_in_front = self.membership.trial.kept == Kept::NetLock;
         if is_in_front && self.membership.trial.faults.server_returns { SWITCH } else { SERVER }

@@ -10,9 +10,9 @@
 //! # What it is not
 //! No memory is lost, and no verb is held up: these locks use none.
 //!
-//! # Who may return
+//! # Machines that return
 //! A machine that crashed returns in another life. To FissLock it is another machine, with a number
-//! and lanes that none had before: packets for its earlier life find nobody. Where machines keep
+//! and lanes that none had before: packets for its earlier life reach no lane. Where machines keep
 //! tables of locks (ParLock, Traditional), one that returned would begin with free ones, so there
 //! is no recovery, and none returns; its share of the locks is lost.
 //!
