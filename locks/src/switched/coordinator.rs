@@ -87,8 +87,9 @@ pub async fn recover(
 }
 
 /// Recovers from each loss of machines that the membership tells of, for ever: looks every `every`,
-/// and begins again, in a later look, what was not finished. One machine at a time does this, on
-/// its agent's core ([`AgentProgram::control`](super::AgentProgram::control)).
+/// and begins again, in a later look and a later epoch, what was not finished. (Machines that went
+/// on in an epoch do not stop for it again.) One machine at a time does this, on its agent's core
+/// ([`AgentProgram::control`](super::AgentProgram::control)).
 ///
 /// A member is settled only when it cannot act any more on what the locks protect.
 pub async fn recover_losses(
@@ -99,7 +100,7 @@ pub async fn recover_losses(
     patience: Patience,
 ) {
     let executor = rpc.lane().executor().clone();
-    let mut recovered = Epoch(0);
+    let (mut recovered, mut tried) = (Epoch(0), 0);
     loop {
         executor.sleep(every).await;
         let lost = peers.last_loss();
@@ -112,7 +113,8 @@ pub async fn recover_losses(
             is_member.then_some(number as u8)
         };
         let survivors: Vec<u8> = places.machines.iter().enumerate().filter_map(is_left).collect();
-        if recover(rpc, places, epoch.0, &survivors, patience).await.is_ok() {
+        tried = epoch.0.max(tried + 1);
+        if recover(rpc, places, tried, &survivors, patience).await.is_ok() {
             recovered = lost;
         }
     }

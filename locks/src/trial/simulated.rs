@@ -91,6 +91,18 @@ impl Struck {
     }
 }
 
+/// These rates, with a fifth of all messages lost, and others that come twice, late, or in another
+/// order.
+pub(super) fn lossy(rates: Rates) -> Rates {
+    Rates {
+        message_loss: 0.2,
+        message_duplication: 0.1,
+        message_delay: 0.2,
+        message_delay_max: Duration::from_micros(100),
+        ..rates
+    }
+}
+
 impl Faults {
     /// None.
     pub fn none() -> Self {
@@ -114,14 +126,7 @@ impl Faults {
 
     /// A fifth of all messages is lost, others come twice, late, or in another order.
     pub fn lossy(self) -> Self {
-        let rates = Rates {
-            message_loss: 0.2,
-            message_duplication: 0.1,
-            message_delay: 0.2,
-            message_delay_max: Duration::from_micros(100),
-            ..self.rates
-        };
-        Self { rates, ..self }
+        Self { rates: lossy(self.rates), ..self }
     }
 
     /// Verbs are held up; some for so long that the initiator gives up on them.

@@ -68,7 +68,7 @@ fn check(name: &str, plan: Plan, (done, together): (Done, usize), is_simulated: 
     }
 }
 
-fn simulated(seed: u64, plan: &Plan, rates: Rates) -> SimMachines {
+pub fn simulated(seed: u64, plan: &Plan, rates: Rates) -> SimMachines {
     let profile = Profile::named("tofino-cx5").expect("built in");
     let limits = Limits { time: Duration::from_secs(5), ..Limits::default() };
     let config =

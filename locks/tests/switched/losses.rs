@@ -17,13 +17,14 @@ use lotus_fabric::sim::{
     Config, Fault, Limits, MemoryFate, Profile, Rates, SimFabric, SimMachines, Stop, World,
 };
 use lotus_fabric::transport::Fabric;
-use lotus_locks::switched::{Places, Start, SwitchOptions, recover};
+use lotus_locks::Roster;
+use lotus_locks::switched::{Places, Start, SwitchOptions, recover, recover_losses};
 use lotus_locks::trial::Referee;
 use lotus_locks::trial::keepers::{MEMORY, Plan, before};
 use rand::Rng;
 
 use super::cluster::{Cluster, SWITCH, life_of, node_of, nodes, open};
-use super::families::{SIMULATED, homes, seeds};
+use super::families::{SIMULATED, homes, seeds, simulated};
 
 /// What happens, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,7 +223,6 @@ fn lost(losses: &[Loss]) -> Vec<u8> {
     losses.iter().filter_map(|loss| loss.machine()).collect()
 }
 
-#[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
 fn trial(losses: &[Loss], plan: Plan, rates: &Rates, seed: u64) {
     let profile = Profile::named("tofino-cx5").expect("built in");
     let limits = Limits { time: Duration::from_secs(5), ..Limits::default() };
@@ -236,16 +236,29 @@ fn trial(losses: &[Loss], plan: Plan, rates: &Rates, seed: u64) {
     let options = SwitchOptions { homes: homes(&plan, seed), ..SIMULATED };
     let mut cluster = Cluster::start(&machines, plan, options);
     let recovered = start_coordinator(&mut cluster, &machines, losses, seed);
-    let lost = lost(losses);
+    let is_over = || recovered.load(Ordering::Relaxed) == losses.len();
+    finish(cluster, &machines, &lost(losses), is_over, &format!("{losses:?}, seed {seed}"));
+}
+
+/// Runs until all machines that live have done their part and all `is_over`, and audits.
+#[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
+fn finish(
+    mut cluster: Cluster<SimMachines>,
+    machines: &SimMachines,
+    lost: &[u8],
+    is_over: impl Fn() -> bool,
+    name: &str,
+) {
+    let plan = cluster.plan;
     let living: Vec<_> =
         (0..plan.machines as u8).filter(|machine| !lost.contains(machine)).collect();
     // Machines that are lost may have ended before.
     let reports = usize::from(plan.lanes) * living.len();
     let mut entered = 0;
     let mut left = reports;
-    while left > 0 || recovered.load(Ordering::Relaxed) < losses.len() {
+    while left > 0 || !is_over() {
         match machines.run_for(Duration::from_micros(10)) {
-            Some(Stop::Restarted(SWITCH)) => cluster.start_switch(&machines, Start::Again),
+            Some(Stop::Restarted(SWITCH)) => cluster.start_switch(machines, Start::Again),
             Some(_) => {}
             None => break,
         }
@@ -254,7 +267,6 @@ fn trial(losses: &[Loss], plan: Plan, rates: &Rates, seed: u64) {
             left -= usize::from(living.contains(&machine));
         }
     }
-    let name = format!("{losses:?}, seed {seed}");
     assert!(
         machines.failure().is_none(),
         "{name}, {left} do not end: {:?}, {:?}",
@@ -262,7 +274,7 @@ fn trial(losses: &[Loss], plan: Plan, rates: &Rates, seed: u64) {
         cluster.referee.violations()
     );
     let at = machines.world().now();
-    let violations = cluster.finish(&machines, &living);
+    let violations = cluster.finish(machines, &living);
     println!("{name}: {entered} held in {at:?}");
     assert!(violations.is_empty(), "{name}: {violations:#?}");
 }
@@ -323,4 +335,43 @@ fn the_switch_and_a_machine_are_lost() {
 #[test]
 fn recoveries_that_are_not_finished_are_overtaken() {
     trials(&[Loss::Nobody, Loss::Nobody, Loss::Nobody]);
+}
+
+/// The membership tells of the loss. Each call of a recovery is tried once and messages are lost,
+/// so that recoveries fail when some machines go on already.
+#[test]
+fn recoveries_that_fail_on_their_way_are_begun_again() {
+    const LOST: u8 = 1;
+    let rates = Rates { message_loss: 0.1, ..Rates::default() };
+    for seed in 0..seeds() {
+        let machines = simulated(seed, &PLAN, rates.clone());
+        let mut cluster = Cluster::start(&machines, PLAN, SIMULATED);
+        let (places, referee) = (cluster.places.clone(), Arc::clone(&cluster.referee));
+        let fabric = machines.world().fabric().clone();
+        cluster.serve(&machines, MEMORY, "membership", move |executor: &mut Executor| {
+            let at = Endpoint { node: MEMORY, lane: LaneId(0) };
+            let rpc = Rpc::new(open(executor, &fabric, at));
+            let (roster, timer) = (Roster::default(), executor.handle().clone());
+            for machine in 0..PLAN.machines as u8 {
+                roster.join(node_of(machine), PLAN.lanes).expect("there are names for them");
+            }
+            let peers = roster.clone();
+            executor.handle().spawn(async move {
+                let (every, once) =
+                    (Duration::from_micros(10), Patience::constant(Duration::from_micros(20), 1));
+                recover_losses(&rpc, &places, &peers, every, once).await;
+            });
+            executor.handle().spawn(async move {
+                timer.sleep(Duration::from_micros(100)).await;
+                let crash = Fault::Crash { node: node_of(LOST), memory: MemoryFate::Lost };
+                fabric.inject(crash).expect("there is such a node");
+                timer.sleep(Duration::from_micros(50)).await;
+                let fenced = fabric.fence(MEMORY, node_of(LOST), Epoch(2));
+                fenced.expect("the memory is there");
+                referee.expel(life_of(LOST));
+                roster.settle(node_of(LOST));
+            });
+        });
+        finish(cluster, &machines, &[LOST], || true, &format!("membership, seed {seed}"));
+    }
 }

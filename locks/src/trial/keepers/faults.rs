@@ -7,6 +7,7 @@ use lotus_fabric::sim::Rates;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use super::super::simulated::lossy;
 use super::KeptTrial;
 
 /// Faults of a trial of locks that something keeps.
@@ -66,14 +67,7 @@ impl KeptFaults {
     /// A fifth of all messages is lost, others come twice, late, or in another order.
     #[must_use]
     pub fn lossy(self) -> Self {
-        let rates = Rates {
-            message_loss: 0.2,
-            message_duplication: 0.1,
-            message_delay: 0.2,
-            message_delay_max: Duration::from_micros(100),
-            ..self.rates
-        };
-        Self { rates, ..self }
+        Self { rates: lossy(self.rates), ..self }
     }
 
     /// Whether a machine may be cut off from the memory, or its verbs may be refused.
