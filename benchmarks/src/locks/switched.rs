@@ -1,7 +1,7 @@
 //! Load on FissLock: the switch's core and the agents' cores, each on a node of the machines.
 //!
 //! The switch is the node behind the one that audits. The agent of a compute node has the two lanes
-//! behind those of its clients.
+//! behind those of its clients, which are the machine's cores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
 use lotus_locks::fisslock::Homes;
+use lotus_locks::fisslock::capacity::CapacityError;
 use lotus_locks::switched::{
-    AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
-    recover_losses,
+    AgentProgram, Machine, MachineLanes, Places, Start, SwitchOptions, SwitchProgram,
+    SwitchedLocker, recover_losses,
 };
 
 use super::kept::Service;
@@ -57,9 +58,15 @@ impl Switched {
         has_homes: bool,
     ) -> Result<Self, DeployError> {
         let switch = clients.switch().ok_or_else(|| refused("the locks have no switch"))?;
-        let at = |node| Endpoint { node: NodeId(node), lane: LaneId(clients.threads) };
+        let threads = clients.threads;
+        let cores = u8::try_from(threads).map_err(|_| CapacityError::Cores(threads.into()));
+        let cores = cores.map_err(refused)?;
+        let machine = |node| {
+            let agent = Endpoint { node: NodeId(node), lane: LaneId(threads) };
+            MachineLanes { agent, clients: LaneId(0), cores }
+        };
         let switch = Endpoint { node: switch, lane: LaneId(0) };
-        let places = Places::new(switch, (1..=clients.cns).map(at).collect(), locks);
+        let places = Places::new(switch, (1..=clients.cns).map(machine).collect(), locks);
         let places = places.map_err(refused)?;
         let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
         let homes = match has_homes {
@@ -119,7 +126,7 @@ impl Service for Switched {
 
     fn open(&self, rpc: &Rpc, member: Member, _course: &Course) -> SwitchedLocker {
         let pool = &self.pools[usize::from(member.node.0 - 1)];
-        SwitchedLocker::new(Arc::clone(pool), rpc.lane().executor().clone())
+        SwitchedLocker::open(Arc::clone(pool), &self.places, rpc)
     }
 
     fn used(&self) -> Result<usize, String> {

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::cores::MAX_CLIENT_CORES;
+
 /// Match-action units of the switch's ingress pipeline (FissLock §7.2).
 pub const UNITS: u64 = 12;
 /// Bits of a unit's registers: 560 KB.
@@ -43,6 +45,9 @@ pub enum CapacityError {
     /// A machine has no number.
     #[error("a FissLock switch serves 1 to {MAX_MACHINES} machines, not {0}")]
     Machines(usize),
+    /// A core has no number.
+    #[error("a FissLock machine has at most {MAX_CLIENT_CORES} client cores, not {0}")]
+    Cores(usize),
     /// There is no room for the locks, and no fallback.
     #[error("a FissLock switch has room for {MAX_LOCKS} locks, not {0}, without the fallback")]
     Locks(u64),

@@ -1,4 +1,4 @@
-//! Numbered packets from a core to the switch and beyond, repeated until they are acknowledged.
+//! Channels: numbered packets of a core to the switch and beyond, repeated until acknowledged.
 //!
 //! The switch takes the packets of an origin in order and drops what is ahead of its turn, so after
 //! a loss the sender goes back and repeats all that is not acknowledged. Acknowledgements come from
@@ -42,7 +42,8 @@ impl Outbox {
     pub fn send(&mut self, packet: Packet, now: u64, out: &mut Vec<Packet>) -> u32 {
         let sequence = self.next;
         self.next += 1;
-        let numbered = Packet { origin: self.origin, epoch: self.epoch, sequence, ..packet };
+        let (origin, epoch) = (self.origin, self.epoch);
+        let numbered = Packet { origin, epoch, sequence, repeated: false, ..packet };
         self.waiting.insert(sequence, numbered);
         self.send_more(now, out);
         sequence
@@ -83,7 +84,7 @@ impl Outbox {
     pub fn tick(&mut self, now: u64, out: &mut Vec<Packet>) {
         let late = self.waiting.range(..self.unsent);
         if self.repeat_at <= now {
-            out.extend(late.map(|(_, packet)| packet.clone()));
+            out.extend(late.map(|(_, packet)| Packet { repeated: true, ..packet.clone() }));
             self.repeat_at = now + self.repeat_ns;
         }
     }
@@ -129,7 +130,7 @@ mod tests {
     use crate::fisslock::packet::{Kind, Participant};
     use crate::word::Mode;
 
-    const ORIGIN: Origin = Origin { machine: 1, core: 2 };
+    const ORIGIN: Origin = Origin { machine: 1, channel: 2 };
 
     fn packet() -> Packet {
         let who = Participant { machine: 1, task: 0, nonce: 0 };

@@ -381,7 +381,7 @@ mod tests {
         let shared = packet(Kind::Acquire, Mode::Shared);
         let release = Packet { granted: true, ..packet(Kind::Release, Mode::Shared) };
         let grant = with_agent(Mode::Shared, Mode::Exclusive, 0);
-        let origin = Origin { machine: 9, core: 1 };
+        let origin = Origin { machine: 9, channel: 1 };
         let free = Packet { origin, ..freed(Mode::Shared, 0) };
         assert_eq!(kinds(&shared, Decision::Fresh), [(2, Kind::Grant, true)]);
         assert_eq!(
@@ -419,7 +419,7 @@ mod tests {
         let mut decider = Decider::new(1, Rules::CLOSED, Preference::Readers);
         let first = Packet { sequence: 1, ..packet(Kind::Acquire, Mode::Shared) };
         let granted = decider.process(&first);
-        let other = Origin { machine: 3, core: 0 };
+        let other = Origin { machine: 3, channel: 0 };
         let joins = Packet { origin: other, ..first.clone() };
         assert_eq!(decider.process(&joins).len(), 2);
         let state = decider.lock(0);
@@ -433,7 +433,7 @@ mod tests {
         decider.recover(1, &[7], &BTreeMap::new());
         let old = Packet { sequence: 1, ..packet(Kind::Acquire, Mode::Shared) };
         assert_eq!(decider.process(&old), []);
-        let dead = Origin { machine: 7, core: 0 };
+        let dead = Origin { machine: 7, channel: 0 };
         assert_eq!(decider.process(&Packet { epoch: 1, origin: dead, ..old.clone() }), []);
         assert_eq!(decider.lock(0), FREE);
         assert_eq!(decider.process(&Packet { epoch: 1, lock: 1, ..old.clone() }), []);

@@ -38,6 +38,7 @@
 pub mod agent;
 pub mod capacity;
 pub mod channel;
+pub mod cores;
 pub mod decider;
 pub mod packet;
 pub mod pipeline;

@@ -3,12 +3,12 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 1 | kind, from 1 |
-//! | 1 | 1 | flags, from bit 0: shared, old mode shared, granted, agent, refused, absent |
+//! | 1 | 1 | flags, from bit 0: shared, old mode shared, granted, agent, refused, absent, repeated |
 //! | 2 | 1 | epoch |
 //! | 3 | 1 | incarnation |
 //! | 4 | 1 | machine of the requester |
 //! | 5 | 1 | machine of the origin |
-//! | 6 | 1 | core of the origin |
+//! | 6 | 1 | channel of the origin |
 //! | 7 | 1 | bounces so far |
 //! | 8 | 4 | lock |
 //! | 12 | 4 | task of the requester |
@@ -50,7 +50,7 @@ pub enum Kind {
 pub struct Participant {
     /// Machine of the task.
     pub machine: u8,
-    /// Number of the task on its machine.
+    /// Number of the task on its machine; the highest 8 bits are its core's.
     pub task: u32,
     /// Number of the request.
     pub nonce: u16,
@@ -70,8 +70,8 @@ pub struct Queued {
 pub struct Origin {
     /// Machine that sends.
     pub machine: u8,
-    /// Core of that machine.
-    pub core: u8,
+    /// Channel of that machine: two for each core.
+    pub channel: u8,
 }
 
 /// An agent as a packet carries it. It has no holders: a lock moves when the last has left.
@@ -116,6 +116,8 @@ pub struct Packet {
     pub refused: bool,
     /// Of RELEASE as published: no agent has arrived with a grant.
     pub absent: bool,
+    /// It was sent before, or comes of a packet that was.
+    pub repeated: bool,
     /// Period between recoveries; packets of another one are dropped.
     pub epoch: u8,
     /// Sender that numbered the packet.
@@ -160,7 +162,8 @@ const GRANTED: u8 = 4;
 const AGENT: u8 = 8;
 const REFUSED: u8 = 16;
 const ABSENT: u8 = 32;
-const FLAGS: u8 = SHARED | OLD_SHARED | GRANTED | AGENT | REFUSED | ABSENT;
+const REPEATED: u8 = 64;
+const FLAGS: u8 = SHARED | OLD_SHARED | GRANTED | AGENT | REFUSED | ABSENT | REPEATED;
 
 impl Packet {
     /// A packet about a request, without a number, an epoch or an agent.
@@ -175,12 +178,18 @@ impl Packet {
             granted: false,
             refused: false,
             absent: false,
+            repeated: false,
             epoch: 0,
-            origin: Origin { machine: 0, core: 0 },
+            origin: Origin { machine: 0, channel: 0 },
             sequence: 0,
             tries: 0,
             agent: None,
         }
+    }
+
+    /// Channel and number of the packet, which it has alone.
+    pub(crate) const fn id(&self) -> (Origin, u32) {
+        (self.origin, self.sequence)
     }
 
     /// The packet's bytes.
@@ -197,11 +206,12 @@ impl Packet {
             (self.agent.is_some(), AGENT),
             (self.refused, REFUSED),
             (self.absent, ABSENT),
+            (self.repeated, REPEATED),
         ] {
             flags |= if is_set { flag } else { 0 };
         }
         let mut bytes = vec![self.kind as u8, flags, self.epoch, self.incarnation];
-        bytes.extend([self.who.machine, self.origin.machine, self.origin.core, self.tries]);
+        bytes.extend([self.who.machine, self.origin.machine, self.origin.channel, self.tries]);
         bytes.extend(self.lock.to_le_bytes());
         bytes.extend(self.who.task.to_le_bytes());
         bytes.extend(self.who.nonce.to_le_bytes());
@@ -235,12 +245,13 @@ impl Packet {
         );
         packet.epoch = header[2];
         packet.incarnation = header[3];
-        packet.origin = Origin { machine: header[5], core: header[6] };
+        packet.origin = Origin { machine: header[5], channel: header[6] };
         packet.tries = header[7];
         packet.old_mode = mode(flags & OLD_SHARED);
         packet.granted = flags & GRANTED != 0;
         packet.refused = flags & REFUSED != 0;
         packet.absent = flags & ABSENT != 0;
+        packet.repeated = flags & REPEATED != 0;
         packet.sequence = word(&header[20..]);
 
         let count = half(&header[18..]);
@@ -327,10 +338,10 @@ mod tests {
 
     fn packets() -> impl Strategy<Value = Packet> {
         let numbers = any::<(u32, u32, u8, u8, u8, u8, u8)>();
-        (1..=7u8, numbers, participants(), 0..32u8, prop::option::of(agents())).prop_map(
+        (1..=7u8, numbers, participants(), 0..64u8, prop::option::of(agents())).prop_map(
             |(
                 raw,
-                (lock, sequence, epoch, incarnation, tries, machine, core),
+                (lock, sequence, epoch, incarnation, tries, machine, channel),
                 who,
                 flags,
                 agent,
@@ -342,8 +353,9 @@ mod tests {
                     granted: flags & 4 != 0,
                     refused: flags & 8 != 0,
                     absent: flags & 16 != 0,
+                    repeated: flags & 32 != 0,
                     epoch,
-                    origin: Origin { machine, core },
+                    origin: Origin { machine, channel },
                     sequence,
                     tries,
                     agent,
@@ -390,7 +402,7 @@ mod tests {
         assert_eq!(Packet::decode(&[&good[..], &[0]].concat()), Err(PacketError::TooLong(1)));
         assert_eq!(with(0, 0), PacketError::UnknownKind(0));
         assert_eq!(with(0, 8), PacketError::UnknownKind(8));
-        assert_eq!(with(1, AGENT | 64), PacketError::UnknownFlags(64));
+        assert_eq!(with(1, AGENT | 128), PacketError::UnknownFlags(128));
         assert_eq!(with(18, 2), short(34, 42), "more waiters than its length says");
         assert_eq!(with(19, 2), PacketError::Waiters(513));
         assert_eq!(with(1, 0), PacketError::Waiters(1), "waiters without an agent");

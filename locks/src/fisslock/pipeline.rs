@@ -86,11 +86,11 @@ struct UnitOffset {
     offset: usize,
 }
 
-/// The switch of a number of locks, machines and cores.
+/// The switch of a number of locks, machines and channels.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     preference: Preference,
-    cores: u8,
+    channels: u16,
     locks: u32,
     packets: u64,
     epoch: u8,
@@ -106,12 +106,12 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// A switch of free locks. Origins are cores below `cores` of 256 machines.
-    pub fn new(locks: u32, cores: u8, preference: Preference) -> Self {
-        let (each, origins) = (locks as usize, 256 * usize::from(cores));
+    /// A switch of free locks. Origins are channels below `channels` of 256 machines.
+    pub fn new(locks: u32, channels: u16, preference: Preference) -> Self {
+        let (each, origins) = (locks as usize, 256 * usize::from(channels));
         Self {
             preference,
-            cores,
+            channels,
             locks,
             packets: 0,
             epoch: 0,
@@ -131,7 +131,7 @@ impl Pipeline {
     pub fn process(&mut self, packet: &Packet) -> Vec<(u8, Packet)> {
         self.packets += 1;
         // Match tables, which the control plane writes.
-        let is_known = packet.lock < self.locks && packet.origin.core < self.cores;
+        let is_known = packet.lock < self.locks && u16::from(packet.origin.channel) < self.channels;
         let is_filtered =
             packet.kind != Kind::Ack && self.filtered.contains(&packet.origin.machine);
         if packet.epoch != self.epoch || !is_known || is_filtered {
@@ -158,7 +158,7 @@ impl Pipeline {
     }
 
     fn origin(&self, origin: Origin) -> usize {
-        usize::from(origin.machine) * usize::from(self.cores) + usize::from(origin.core)
+        usize::from(origin.machine) * usize::from(self.channels) + usize::from(origin.channel)
     }
 
     /// Order stage.
@@ -271,7 +271,7 @@ impl Pipeline {
     /// If the switch does not have one of the locks.
     pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Restored>) {
         let filtered = dead.iter().copied().collect();
-        *self = Self { epoch, filtered, ..Self::new(self.locks, self.cores, self.preference) };
+        *self = Self { epoch, filtered, ..Self::new(self.locks, self.channels, self.preference) };
         for (&lock, restored) in locks {
             let state = restored.metadata();
             let (unit, offset) = ((lock / BYTES_A_UNIT) as usize, (lock % BYTES_A_UNIT) as usize);
@@ -336,7 +336,7 @@ mod tests {
     fn packets() -> impl Strategy<Value = (Packet, u32)> {
         let numbers = (0..7u8, 0..3u32, 0..3u8, 0..2u8, 0..3u8, 0..3u8);
         let flags = (any::<bool>(), any::<bool>(), any::<bool>(), 0..2u8, 0..2u8, 0..8u32);
-        (numbers, flags).prop_map(|((kind, lock, machine, core, from, count), flags)| {
+        (numbers, flags).prop_map(|((kind, lock, machine, channel, from, count), flags)| {
             let (is_shared, was_shared, has_agent, tries, epoch, ahead) = flags;
             let mode = |is_shared| if is_shared { Mode::Shared } else { Mode::Exclusive };
             let kinds = [
@@ -356,7 +356,7 @@ mod tests {
                 incarnation: count,
                 tries,
                 epoch: epoch & u8::from(ahead == 7),
-                origin: Origin { machine: from, core },
+                origin: Origin { machine: from, channel },
                 agent: (has_agent && kind == Kind::Grant).then_some(agent),
                 ..Packet::new(kind, lock, who, mode(is_shared))
             };

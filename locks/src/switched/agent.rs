@@ -12,9 +12,10 @@ use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
 use super::control::{ControlRequest, encode_done};
-use super::inbox::Inbox;
 use super::machine::Machine;
-use super::{Places, control_lane};
+use super::places::{Places, control_lane};
+use super::port::Port;
+use crate::fisslock::cores::AGENT_CORE;
 
 /// Service of the control lanes.
 pub(super) const SERVICE: Service = Service(0);
@@ -35,7 +36,7 @@ pub(super) fn open_lane(
 pub struct AgentProgram {
     machine: Arc<Machine>,
     switch: Endpoint,
-    inbox: Inbox,
+    port: Port,
     control: Rpc,
 }
 
@@ -50,9 +51,10 @@ impl AgentProgram {
         executor: &mut Executor,
         fabric: &dyn Fabric,
     ) -> Result<Self, FabricError> {
-        let at = places.machines[usize::from(machine.number())];
-        let switch = places.switch;
-        let inbox = Inbox::of(open_lane(at, executor, fabric)?, move |from| from == switch);
+        let at = places.agent(machine.number());
+        let switch = places.switch();
+        let lane = Rpc::new(open_lane(at, executor, fabric)?);
+        let port = Port::of(lane, move |from| from == switch);
         let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);
         let (asked, clock) = (Arc::clone(&machine), executor.handle().env().clone());
         control.serve(
@@ -70,7 +72,7 @@ impl AgentProgram {
                 Some(ControlRequest::Life | ControlRequest::Rewrite { .. }) | None => {}
             }),
         );
-        Ok(Self { machine, switch, inbox, control })
+        Ok(Self { machine, switch, port, control })
     }
 
     /// The lane for recoveries; a coordinator on this core may use it.
@@ -78,19 +80,23 @@ impl AgentProgram {
         &self.control
     }
 
-    /// Sends and takes in packets for ever.
+    /// Sends and takes in packets for ever, and looks after all cores' packets that are lost.
     pub async fn run(self) {
-        let executor = self.inbox.lane().executor().clone();
+        let executor = self.port.rpc().lane().executor().clone();
         let (mut due, mut armed) = (Nanos::NEVER, Nanos::NEVER);
-        let step = self.machine.repeat() / 2;
+        let step = self.machine.repetition() / 2;
         poll_fn(|task| {
-            self.inbox.read_here();
+            self.port.read_here();
             let now = executor.now();
-            let (packets, is_due) = (self.inbox.take(), due <= now);
-            let (sent, is_busy) = self.machine.turn(packets, is_due, now, task.waker());
-            for packet in sent {
-                self.inbox.lane().send(self.switch, &packet.encode());
+            let is_due = due <= now;
+            if is_due {
+                self.machine.repeat_lost(now);
             }
+            let sent = self.machine.turn(AGENT_CORE, self.port.take(), now, task.waker());
+            for packet in sent {
+                self.port.send(self.switch, &packet);
+            }
+            let is_busy = self.machine.is_watched();
             if !is_busy {
                 due = Nanos::NEVER;
             } else if is_due || due == Nanos::NEVER {

@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use lotus_fabric::ids::{Endpoint, Epoch};
+use lotus_fabric::ids::Epoch;
 use lotus_fabric::rpc::{Patience, Rpc, RpcError};
 use thiserror::Error;
 
 use super::agent::SERVICE;
 use super::control::{ControlRequest, decode_done};
-use super::{Places, control_lane};
+use super::places::{Places, control_lane};
 use crate::contract::Peers;
 use crate::fisslock::recovery::restore;
 use crate::fisslock::report::decode_report;
@@ -52,7 +52,7 @@ pub async fn recover(
     survivors: &[u8],
     patience: Patience,
 ) -> Result<(), RecoveryError> {
-    let control = |machine: u8| control_lane(places.machines[usize::from(machine)]);
+    let control = |machine: u8| control_lane(places.agent(machine));
     let stop = ControlRequest::Stop { epoch }.encode();
     let calls: Vec<_> = survivors
         .iter()
@@ -65,7 +65,7 @@ pub async fn recover(
         reports.push(report.ok_or(RecoveryError::Overtaken)?);
     }
     let locks = restore(&reports);
-    let switch = control_lane(places.switch);
+    let switch = control_lane(places.switch());
     let life = rpc.call(switch, SERVICE, &ControlRequest::Life.encode(), patience).await;
     let life = life.map_err(RecoveryError::Switch)?;
     let life = life[..].try_into().map_err(|_| RecoveryError::Overtaken)?;
@@ -108,11 +108,10 @@ pub async fn recover_losses(
             continue;
         }
         let Some((epoch, members)) = peers.members().await else { continue };
-        let is_left = |(number, at): (usize, &Endpoint)| {
-            let is_member = members.iter().any(|member| member.node == at.node);
-            is_member.then_some(number as u8)
-        };
-        let survivors: Vec<u8> = places.machines.iter().enumerate().filter_map(is_left).collect();
+        let is_left =
+            |machine: &u8| members.iter().any(|member| member.node == places.agent(*machine).node);
+        // There are at most 255.
+        let survivors: Vec<u8> = (0..places.machines() as u8).filter(is_left).collect();
         tried = epoch.0.max(tried + 1);
         if recover(rpc, places, tried, &survivors, patience).await.is_ok() {
             recovered = lost;

@@ -8,10 +8,16 @@ use std::task::Poll;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::Handle;
+use lotus_fabric::ids::Endpoint;
+use lotus_fabric::rpc::Rpc;
 
 use super::machine::{Machine, News};
+use super::places::Places;
+use super::port::Port;
 use crate::client::Wait;
 use crate::contract::{Counts, NotHeld};
+use crate::fisslock::Packet;
+use crate::fisslock::cores::AGENT_CORE;
 use crate::locker::Locker;
 use crate::word::Mode;
 
@@ -23,18 +29,53 @@ pub struct SwitchedLocker {
 
 struct Lane {
     machine: Arc<Machine>,
+    /// The machine's core that the lane is of.
+    core: u8,
     executor: Handle,
+    switch: Endpoint,
+    port: Port,
     counts: RefCell<Counts>,
 }
 
 impl SwitchedLocker {
-    /// The locks of a machine's lane, for tasks of that executor.
-    pub fn new(machine: Arc<Machine>, executor: Handle) -> Self {
-        Self { inner: Rc::new(Lane { machine, executor, counts: RefCell::default() }) }
+    /// The locks of a machine, for tasks of a lane's executor. A further task sends and gets what
+    /// they need. When the executor ends, the agent's core does what is left.
+    ///
+    /// # Panics
+    /// If the lane is not of a client's core of the machine.
+    pub fn open(machine: Arc<Machine>, places: &Places, rpc: &Rpc) -> Self {
+        let core = places.core_at(machine.number(), rpc.lane().at());
+        let core = core.filter(|core| *core != AGENT_CORE).expect("a lane of a client's core");
+        let (executor, switch) = (rpc.lane().executor().clone(), places.switch());
+        let port = Port::of(rpc.clone(), move |from| from == switch);
+        let counts = RefCell::default();
+        let inner = Rc::new(Lane { machine, core, executor, switch, port, counts });
+        let pumped = Rc::clone(&inner);
+        inner.executor.spawn(async move { pumped.pump().await });
+        Self { inner }
     }
 
     fn count(&self, add: impl FnOnce(&mut Counts)) {
         add(&mut self.inner.counts.borrow_mut());
+    }
+}
+
+impl Lane {
+    fn send(&self, packets: Vec<Packet>) {
+        for packet in packets {
+            self.port.send(self.switch, &packet);
+        }
+    }
+
+    /// Sends and takes in packets for ever.
+    async fn pump(&self) {
+        poll_fn(|task| {
+            self.port.read_here();
+            let (packets, now) = (self.port.take(), self.executor.now());
+            self.send(self.machine.turn(self.core, packets, now, task.waker()));
+            Poll::<()>::Pending
+        })
+        .await;
     }
 }
 
@@ -47,7 +88,8 @@ struct Asking {
 
 impl Asking {
     fn of(inner: &Rc<Lane>, lock: u32, mode: Mode) -> Self {
-        let task = inner.machine.ask(lock, mode, inner.executor.now());
+        let (task, sent) = inner.machine.ask(inner.core, lock, mode, inner.executor.now());
+        inner.send(sent);
         Self { inner: Rc::clone(inner), task: Some(task) }
     }
 
@@ -87,7 +129,8 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
-            self.inner.machine.give_up(task, self.inner.executor.now());
+            let inner = &self.inner;
+            inner.send(inner.machine.give_up(task, inner.executor.now()));
         }
     }
 }
@@ -102,8 +145,8 @@ pub struct SwitchedHold {
 
 impl Drop for SwitchedHold {
     fn drop(&mut self) {
-        let now = self.inner.executor.now();
-        self.inner.machine.release(self.lock, self.task, now);
+        let inner = &self.inner;
+        inner.send(inner.machine.release(self.lock, self.task, inner.executor.now()));
     }
 }
 
@@ -140,7 +183,7 @@ impl Locker for SwitchedLocker {
                 // The queue is full, or the agent was absent for long.
                 Some(_) => self.count(|counts| counts.retries += 1),
             }
-            inner.executor.sleep(inner.machine.repeat()).await;
+            inner.executor.sleep(inner.machine.repetition()).await;
         }
     }
 
@@ -157,7 +200,7 @@ impl Locker for SwitchedLocker {
     /// Waits until no lane of the machine has a request or a packet under way.
     async fn quiet(&self) {
         while !self.inner.machine.is_quiet() {
-            self.inner.executor.sleep(self.inner.machine.repeat()).await;
+            self.inner.executor.sleep(self.inner.machine.repetition()).await;
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The pool of a machine, shared by its lanes, and the requests that wait there.
 //!
-//! Everything happens under one mutex, and nothing waits while it is held. What the pool sends is
-//! kept for the agent's lane; what it tells a task is kept for that task's future, which is woken.
+//! Everything happens under one mutex, and nothing waits while it is held. What the pool sends on
+//! the channels of the core that acts, that core sends at once; what it sends on others is kept for
+//! their cores, which are woken. What it tells a task is kept for that task's future.
 //!
 //! While the machine is stopped for a recovery, the pool is left as it is: packets are dropped, and
 //! what lanes do is noted and done when it goes on.
@@ -13,7 +14,9 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
-use super::{Places, SwitchOptions};
+use super::SwitchOptions;
+use super::places::Places;
+use crate::fisslock::cores::{AGENT_CORE, core_of, task_of};
 use crate::fisslock::pool::{Effects, Told};
 use crate::fisslock::report::{Locks, encode_report};
 use crate::fisslock::{AgentPool, Packet};
@@ -51,17 +54,25 @@ enum Deferred {
     Release { lock: u32, task: u32 },
 }
 
+/// What the machine keeps for a core.
+#[derive(Clone, Debug, Default)]
+struct Core {
+    /// Packets for the switch.
+    outgoing: Vec<Packet>,
+    /// Number of requests so far, and of smaller ones that none has any more.
+    tasks: u32,
+    free_tasks: Vec<u32>,
+    /// The task that sends.
+    sender: Option<Waker>,
+}
+
 #[derive(Debug)]
 struct MachineState {
     pool: AgentPool,
-    /// Packets for the switch.
-    outgoing: Vec<Packet>,
+    cores: Vec<Core>,
     pending: BTreeMap<u32, Pending>,
-    /// Largest number of a request, and smaller ones that none has any more.
-    tasks: u32,
-    free_tasks: Vec<u32>,
-    /// The agent's task.
-    agent: Option<Waker>,
+    /// Whether the agent's core looks for what is to be repeated.
+    is_watched: bool,
     /// Epoch of the last recovery that is over.
     epoch: u32,
     /// Epoch of the recovery for which the machine stands still.
@@ -89,11 +100,9 @@ impl Machine {
         let pool = pool.with_homes(options.homes);
         let state = MachineState {
             pool,
-            outgoing: Vec::new(),
+            cores: vec![Core::default(); usize::from(places.cores(number))],
             pending: BTreeMap::new(),
-            tasks: 0,
-            free_tasks: Vec::new(),
-            agent: None,
+            is_watched: false,
             epoch: 0,
             stopped: None,
             deferred: Vec::new(),
@@ -111,7 +120,8 @@ impl Machine {
         self.locks
     }
 
-    pub(super) const fn repeat(&self) -> Duration {
+    /// Time without an acknowledgement after which packets are repeated.
+    pub(super) const fn repetition(&self) -> Duration {
         self.repeat
     }
 
@@ -119,15 +129,16 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a lock: the number of the request, which waits for news.
-    pub(super) fn ask(&self, lock: u32, mode: Mode, now: Nanos) -> u32 {
+    /// A core asks for a lock: the number of the request, which waits for news, and the packets
+    /// that the core has to send.
+    pub(super) fn ask(&self, core: u8, lock: u32, mode: Mode, now: Nanos) -> (u32, Vec<Packet>) {
         let state = &mut *self.state();
-        let task = state.new_task();
+        let task = state.new_task(core);
         let (news, was_queued, waker) = (None, false, None);
         let pending = Pending { lock, news, was_queued, is_asked: false, mode, waker };
         state.pending.insert(task, pending);
         state.do_or_defer(Deferred::Ask(task), now);
-        task
+        (task, state.take_outgoing(core))
     }
 
     /// News of a request, and whether it was in a queue; if there are none, `waker` is woken when
@@ -144,17 +155,18 @@ impl Machine {
             state.pending.remove(&task);
         }
         if news == News::Refused {
-            state.free_tasks.push(task);
+            state.core_of(task).free_tasks.push(task);
         }
         Some((news, was_queued))
     }
 
-    /// A request is not wanted any more; if it was granted meanwhile, the lock is released.
-    pub(super) fn give_up(&self, task: u32, now: Nanos) {
+    /// A request is not wanted any more; if it was granted meanwhile, the lock is released. Returns
+    /// the packets that the request's core has to send.
+    pub(super) fn give_up(&self, task: u32, now: Nanos) -> Vec<Packet> {
         let state = &mut *self.state();
-        let Some(pending) = state.pending.remove(&task) else { return };
+        let Some(pending) = state.pending.remove(&task) else { return Vec::new() };
         let lock = pending.lock;
-        state.free_tasks.push(task);
+        state.core_of(task).free_tasks.push(task);
         match pending.news {
             Some(News::Granted) => state.do_or_defer(Deferred::Release { lock, task }, now),
             Some(News::Refused) => {}
@@ -163,13 +175,15 @@ impl Machine {
                 state.do_or_defer(Deferred::GiveUp { lock, task }, now);
             }
         }
+        state.take_outgoing(core_of(task))
     }
 
-    /// The holder of a lock releases it.
-    pub(super) fn release(&self, lock: u32, task: u32, now: Nanos) {
+    /// The holder of a lock releases it. Returns the packets that the request's core has to send.
+    pub(super) fn release(&self, lock: u32, task: u32, now: Nanos) -> Vec<Packet> {
         let state = &mut *self.state();
-        state.free_tasks.push(task);
+        state.core_of(task).free_tasks.push(task);
         state.do_or_defer(Deferred::Release { lock, task }, now);
+        state.take_outgoing(core_of(task))
     }
 
     /// Whether no request waits, and no packet is under way.
@@ -191,27 +205,40 @@ impl Machine {
         self.state().pool.in_use()
     }
 
-    /// Takes in packets of the switch, and lets time pass. Returns the packets for the switch; if
-    /// there are none, `waker` is woken when there are. Also whether it is to be called again after
-    /// the time of a repetition.
+    /// Takes in packets that have come to a core. Returns those that it has to send; `waker` is
+    /// woken when there are more.
     pub(super) fn turn(
         &self,
+        core: u8,
         packets: Vec<Packet>,
-        is_due: bool,
         now: Nanos,
         waker: &Waker,
-    ) -> (Vec<Packet>, bool) {
+    ) -> Vec<Packet> {
         let state = &mut *self.state();
         if state.stopped.is_none() {
             for packet in packets {
-                state.act(|pool, out| pool.receive(packet, now.0, out), now);
-            }
-            if is_due {
-                state.act(|pool, out| pool.tick(now.0, out), now);
+                state.act(core, |pool, out| pool.receive(packet, now.0, out), now);
             }
         }
-        state.agent = Some(waker.clone());
-        (std::mem::take(&mut state.outgoing), !state.pool.is_idle())
+        state.cores[usize::from(core)].sender = Some(waker.clone());
+        state.take_outgoing(core)
+    }
+
+    /// Has all cores repeat packets that are not acknowledged in time. To be called by the agent's
+    /// core, about twice in the time of a repetition, while [`Self::is_watched`].
+    pub(super) fn repeat_lost(&self, now: Nanos) {
+        let state = &mut *self.state();
+        if state.stopped.is_none() {
+            state.act(AGENT_CORE, |pool, out| pool.tick(now.0, out), now);
+        }
+    }
+
+    /// Whether anything may have to be repeated. If not, the agent's core is woken when that
+    /// changes.
+    pub(super) fn is_watched(&self) -> bool {
+        let state = &mut *self.state();
+        state.is_watched = !state.pool.is_idle();
+        state.is_watched
     }
 
     /// Stops the machine for a recovery: its report. `None` if the recovery is over, or a later one
@@ -223,7 +250,7 @@ impl Machine {
         }
         state.stopped = Some(epoch);
         // They are of the epoch that ends.
-        state.outgoing.clear();
+        state.cores.iter_mut().for_each(|core| core.outgoing.clear());
         Some(encode_report(&state.pool.report()))
     }
 
@@ -235,22 +262,42 @@ impl Machine {
         }
         (state.epoch, state.stopped) = (epoch, None);
         // Packets have the low byte: those of 256 recoveries ago have arrived long since.
-        state.act(|pool, out| pool.recover(epoch as u8, locks, now.0, out), now);
+        state.act(AGENT_CORE, |pool, out| pool.recover(epoch as u8, locks, now.0, out), now);
         for deferred in std::mem::take(&mut state.deferred) {
             state.carry_out(deferred, now);
         }
+        // None of them has asked for it.
+        state.cores.iter_mut().filter(|core| !core.outgoing.is_empty()).for_each(Core::wake);
         true
     }
 }
 
+impl Core {
+    fn wake(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            sender.wake();
+        }
+    }
+}
+
 impl MachineState {
-    /// A number that no request has. It is that of the last one that ended, whose grant may be
-    /// under way: nonces tell them apart.
-    fn new_task(&mut self) -> u32 {
-        self.free_tasks.pop().unwrap_or_else(|| {
-            self.tasks += 1;
-            self.tasks
+    /// A number that no request has. It is that of the core's last one that ended, whose grant may
+    /// be under way: nonces tell them apart.
+    fn new_task(&mut self, core: u8) -> u32 {
+        let of = &mut self.cores[usize::from(core)];
+        of.free_tasks.pop().unwrap_or_else(|| {
+            of.tasks += 1;
+            task_of(core, of.tasks)
         })
+    }
+
+    /// The core of a request.
+    fn core_of(&mut self, task: u32) -> &mut Core {
+        &mut self.cores[usize::from(core_of(task))]
+    }
+
+    fn take_outgoing(&mut self, core: u8) -> Vec<Packet> {
+        std::mem::take(&mut self.cores[usize::from(core)].outgoing)
     }
 
     fn do_or_defer(&mut self, what: Deferred, now: Nanos) {
@@ -269,20 +316,24 @@ impl MachineState {
                 let Some(pending) = pending else { return };
                 pending.is_asked = true;
                 let (lock, mode) = (pending.lock, pending.mode);
-                self.act(|pool, out| pool.acquire(lock, task, mode, now.0, out), now);
+                self.act(
+                    core_of(task),
+                    |pool, out| pool.acquire(lock, task, mode, now.0, out),
+                    now,
+                );
             }
             Deferred::GiveUp { lock, task } => {
-                self.act(|pool, out| pool.give_up(lock, task, now.0, out), now);
+                self.act(core_of(task), |pool, out| pool.give_up(lock, task, now.0, out), now);
             }
             Deferred::Release { lock, task } => {
-                self.act(|pool, out| pool.release(lock, task, now.0, out), now);
+                self.act(core_of(task), |pool, out| pool.release(lock, task, now.0, out), now);
             }
         }
     }
 
-    /// Does something with the pool, and passes on what comes of it.
-    fn act(&mut self, act: impl FnOnce(&mut AgentPool, &mut Effects), now: Nanos) {
-        let mut out = Effects::default();
+    /// Does something with the pool on a core, and passes on what comes of it.
+    fn act(&mut self, core: u8, act: impl FnOnce(&mut AgentPool, &mut Effects), now: Nanos) {
+        let mut out = Effects { core, ..Effects::default() };
         act(&mut self.pool, &mut out);
         let mut at = 0;
         while at < out.told.len() {
@@ -303,11 +354,17 @@ impl MachineState {
                 self.tell(lock, task, News::Queued);
             }
         }
-        self.outgoing.append(&mut out.packets);
-        if !self.outgoing.is_empty()
-            && let Some(agent) = self.agent.take()
-        {
-            agent.wake();
+        for packet in out.packets {
+            let sends = packet.sender(core);
+            let of = &mut self.cores[usize::from(sends)];
+            of.outgoing.push(packet);
+            if sends != core {
+                of.wake();
+            }
+        }
+        if !self.is_watched && !self.pool.is_idle() {
+            self.is_watched = true;
+            self.cores[usize::from(AGENT_CORE)].wake();
         }
     }
 

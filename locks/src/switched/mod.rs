@@ -3,92 +3,46 @@
 //! # What it is
 //! The protocol of [`crate::fisslock`] with a network, clocks and tasks. The *switch* is a program
 //! of one core ([`SwitchProgram`]); on simulated fabrics its node may be declared a switch. Each
-//! machine has one *agent's* core ([`AgentProgram`]) with the lane for all packets of the machine.
-//! The lanes of a machine share its pool ([`Machine`]); a lane takes locks through a
-//! [`SwitchedLocker`]. [`recover`] carries out a recovery from lost machines or from a lost switch.
+//! machine has an *agent's* core ([`AgentProgram`]), which hears what others want of the machine's
+//! agents and repeats lost packets, and cores of clients, which take locks through a
+//! [`SwitchedLocker`] each. All share the machine's pool ([`Machine`]). [`recover`] carries out a
+//! recovery from lost machines or from a lost switch.
 //!
 //! # What it is not
 //! It decides nothing about locks: that is in [`crate::fisslock`]. It neither detects losses nor
 //! fences the lost: a caller of [`recover`] has done both.
 //!
-//! # Why one lane sends for a machine
-//! The switch takes the packets of an origin in order, and drops those ahead of their turn. Two
-//! lanes would number their packets in one order and send them in another.
+//! # Who sends
+//! The switch takes the packets of a channel in order, and drops those ahead of their turn. Two
+//! lanes would number their packets in one order and send them in another, so each lane has
+//! channels of its own ([`crate::fisslock::cores`]) and nothing else sends on them: what another
+//! core wants sent there, the lane is woken to send.
 //!
 //! # Rooms
-//! `machine`: the pool of a machine, and its requests; `agent`, `switch`: the programs; `locker`: a
-//! lane's locks; `inbox`: packets that come to a lane; `control`: messages of a recovery;
-//! `coordinator`: its steps, and when it begins.
+//! `places`: the lanes of all; `machine`: the pool of a machine, and its requests; `agent`,
+//! `switch`: the programs; `locker`: a lane's locks; `port`: packets that a lane sends and gets;
+//! `control`: messages of a recovery; `coordinator`: its steps, and when it begins.
 
 mod agent;
 mod control;
 mod coordinator;
-mod inbox;
 mod locker;
 mod machine;
+mod places;
+mod port;
 mod switch;
 
 use std::time::Duration;
 
-use lotus_fabric::ids::{Endpoint, LaneId};
-
-use crate::fisslock::capacity::{CapacityError, Fallback, Placement};
 use crate::fisslock::{Homes, Preference, Rules};
 
 pub use agent::AgentProgram;
 pub use coordinator::{RecoveryError, recover, recover_losses};
 pub use locker::{SwitchedHold, SwitchedLocker};
 pub use machine::Machine;
+pub use places::{MachineLanes, Places};
+pub use port::PACKETS;
 pub use switch::{Start, SwitchProgram};
-
-/// The lanes of the switch and of the machines, and the number of locks.
-#[derive(Clone, Debug)]
-pub struct Places {
-    switch: Endpoint,
-    machines: Vec<Endpoint>,
-    locks: u32,
-}
-
-impl Places {
-    /// A switch and its machines: for each the first of two lanes that its program opens. The
-    /// machines are numbered as they are listed.
-    ///
-    /// # Errors
-    /// There are more machines or locks than a switch serves.
-    pub fn new(
-        switch: Endpoint,
-        machines: Vec<Endpoint>,
-        locks: u64,
-    ) -> Result<Self, CapacityError> {
-        let placement = Placement::new(machines.len(), locks, Fallback::None)?;
-        Ok(Self { switch, machines, locks: placement.on_switch() })
-    }
-
-    /// Packet lane of the switch.
-    pub const fn switch(&self) -> Endpoint {
-        self.switch
-    }
-
-    /// Number of machines.
-    pub const fn machines(&self) -> usize {
-        self.machines.len()
-    }
-
-    /// Number of locks.
-    pub const fn locks(&self) -> u32 {
-        self.locks
-    }
-
-    /// Packet lane of a machine, if there is such a machine.
-    fn machine(&self, number: u8) -> Option<Endpoint> {
-        self.machines.get(usize::from(number)).copied()
-    }
-}
-
-/// The lane for messages of recoveries beside a lane for packets.
-const fn control_lane(packets: Endpoint) -> Endpoint {
-    Endpoint { lane: LaneId(packets.lane.0 + 1), ..packets }
-}
 
 /// Choices that the switch and all machines have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,24 +68,5 @@ impl SwitchOptions {
 
     fn repeat_ns(self) -> u64 {
         u64::try_from(self.repeat.as_nanos()).unwrap_or(u64::MAX)
-    }
-}
-
-#[cfg(all(test, not(lotus_loom)))]
-mod tests {
-    use lotus_fabric::ids::NodeId;
-
-    use super::*;
-
-    #[test]
-    fn a_switch_has_no_numbers_for_more_machines_and_no_room_for_more_locks() {
-        let at = |node| Endpoint { node: NodeId(node), lane: LaneId(0) };
-        let places = |machines, locks| Places::new(at(0), (1..=machines).map(at).collect(), locks);
-        let fits = places(255, 1_680_000).expect("it has");
-        assert_eq!((fits.machines(), fits.locks()), (255, 1_680_000));
-        assert_eq!(fits.machine(254), Some(at(255)));
-        let refused = |machines, locks| places(machines, locks).expect_err("too many").to_string();
-        assert_eq!(refused(256, 1), "a FissLock switch serves 1 to 255 machines, not 256");
-        assert!(refused(1, 1_680_001).contains("room for 1680000 locks"));
     }
 }

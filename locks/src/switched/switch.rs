@@ -9,15 +9,13 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
 
+use super::SwitchOptions;
 use super::agent::{SERVICE, open_lane};
 use super::control::{ControlRequest, encode_done};
-use super::inbox::Inbox;
-use super::{Places, SwitchOptions, control_lane};
+use super::places::{Places, control_lane};
+use super::port::Port;
 use crate::fisslock::report::Locks;
 use crate::fisslock::{Decider, Packet, Pipeline, Rules};
-
-/// Cores of a machine that number packets.
-const CORES: u8 = 2;
 
 /// Beginning of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +34,10 @@ enum Deciding {
 }
 
 impl Deciding {
-    fn new(locks: u32, options: SwitchOptions) -> Self {
+    fn new(locks: u32, channels: u16, options: SwitchOptions) -> Self {
         let SwitchOptions { preference, rules, .. } = options;
         match rules == Rules::CLOSED {
-            true => Self::Pipeline(Box::new(Pipeline::new(locks, CORES, preference))),
+            true => Self::Pipeline(Box::new(Pipeline::new(locks, channels, preference))),
             false => Self::Table(Decider::new(locks, rules, preference)),
         }
     }
@@ -93,7 +91,7 @@ impl SwitchState {
 pub struct SwitchProgram {
     state: Rc<RefCell<SwitchState>>,
     places: Places,
-    inbox: Inbox,
+    port: Port,
     control: Rpc,
 }
 
@@ -109,13 +107,13 @@ impl SwitchProgram {
         executor: &mut Executor,
         fabric: &dyn Fabric,
     ) -> Result<Self, FabricError> {
-        let machines = places.machines.clone();
-        let lane = open_lane(places.switch, executor, fabric)?;
-        let inbox = Inbox::of(lane, move |from| machines.contains(&from));
-        let control = Rpc::new(open_lane(control_lane(places.switch), executor, fabric)?);
+        let (at, cores) = (places.switch(), places.all_cores());
+        let lane = Rpc::new(open_lane(at, executor, fabric)?);
+        let port = Port::of(lane, move |from| cores.contains(&from));
+        let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);
         let state = Rc::new(RefCell::new(SwitchState {
-            deciding: Deciding::new(places.locks, options),
-            locks: places.locks,
+            deciding: Deciding::new(places.locks(), places.channels(), options),
+            locks: places.locks(),
             life: executor.handle().env().begin_counting(),
             epoch: (start == Start::First).then_some(0),
         }));
@@ -134,7 +132,7 @@ impl SwitchProgram {
                 }
             }),
         );
-        Ok(Self { state, places: places.clone(), inbox, control })
+        Ok(Self { state, places: places.clone(), port, control })
     }
 
     /// The control plane's lane.
@@ -145,12 +143,12 @@ impl SwitchProgram {
     /// Processes packets for ever.
     pub async fn run(self) {
         poll_fn(|_| {
-            self.inbox.read_here();
-            for packet in self.inbox.take() {
+            self.port.read_here();
+            for packet in self.port.take() {
                 let routed = self.state.borrow_mut().process(&packet);
                 for (machine, packet) in routed {
-                    if let Some(to) = self.places.machine(machine) {
-                        self.inbox.lane().send(to, &packet.encode());
+                    if let Some(to) = self.places.core(machine, packet.destination()) {
+                        self.port.send(to, &packet);
                     }
                 }
             }
@@ -170,7 +168,7 @@ mod tests {
 
     fn state(epoch: Option<u32>) -> SwitchState {
         SwitchState {
-            deciding: Deciding::new(2, SwitchOptions::repeating_after(Duration::ZERO)),
+            deciding: Deciding::new(2, 4, SwitchOptions::repeating_after(Duration::ZERO)),
             locks: 2,
             life: 7,
             epoch,
@@ -186,7 +184,7 @@ mod tests {
 
     fn request(epoch: u8, sequence: u32) -> Packet {
         let who = Participant { machine: 1, task: 1, nonce: 1 };
-        let origin = Origin { machine: 1, core: 0 };
+        let origin = Origin { machine: 1, channel: 0 };
         Packet { epoch, sequence, origin, ..Packet::new(Kind::Acquire, 0, who, Mode::Exclusive) }
     }
 

@@ -3,6 +3,7 @@
 
 use lotus_locks::Mode;
 use lotus_locks::fisslock::agent::Agent;
+use lotus_locks::fisslock::cores::task_of;
 use lotus_locks::fisslock::decider::Metadata;
 use lotus_locks::fisslock::pool::Told;
 use lotus_locks::fisslock::rules::Numbering;
@@ -41,6 +42,8 @@ pub struct Plan {
     pub homes: Homes,
     pub machines: u8,
     pub tasks: u32,
+    /// Cores of the tasks on each machine; 0: they are on the agents' core.
+    pub cores: u8,
     pub locks: u32,
     /// Acquisitions of each task.
     pub rounds: u32,
@@ -63,6 +66,7 @@ impl Plan {
         homes: Homes::Nowhere,
         machines: 4,
         tasks: 3,
+        cores: 0,
         locks: 2,
         rounds: 6,
         lost: 10,
@@ -71,6 +75,14 @@ impl Plan {
         impatient: 0,
         dies: None,
     };
+}
+
+impl Plan {
+    /// A machine's task, by its number from 0: tasks take turns on the cores.
+    fn task(&self, number: u32) -> u32 {
+        let core = number.checked_rem(u32::from(self.cores)).map_or(0, |turn| turn + 1);
+        task_of(core as u8, number)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -109,8 +121,8 @@ const STEP_NS: u64 = 250;
 pub fn run(plan: Plan) -> Outcome {
     let Plan { machines, locks, rules, preference, homes, .. } = plan;
     let table = Table::with_homes(machines, locks, rules, preference, homes);
-    let all =
-        (0..plan.machines).flat_map(|machine| (0..plan.tasks).map(move |task| (machine, task)));
+    let all = (0..plan.machines)
+        .flat_map(|machine| (0..plan.tasks).map(move |task| (machine, plan.task(task))));
     let idle = Task::Idle { until: 0 };
     let tasks = all.map(|(machine, task)| (machine, task, plan.rounds, idle)).collect();
     let (dice, network) = (Dice(plan.seed), Vec::new());
@@ -284,6 +296,19 @@ fn a_bad_network_with_writers_preferred() {
 }
 
 #[test]
+fn tasks_of_several_cores() {
+    for preference in [Preference::Readers, Preference::Writers] {
+        let plan = Plan { cores: 3, tasks: 6, preference, ..Plan::BAD };
+        all_are_served(100, plan);
+        all_are_served(100, Plan { impatient: 50, ..plan });
+        all_are_served(50, Plan { locks: 1, lost: 30, repeated: 30, ..plan });
+        for at in [20_000, 60_000, 150_000] {
+            all_are_served(40, Plan { dies: Some(at), impatient: 20, ..plan });
+        }
+    }
+}
+
+#[test]
 fn a_very_bad_network_and_one_lock() {
     all_are_served(50, Plan { locks: 1, lost: 30, repeated: 30, ..Plan::BAD });
 }
@@ -292,7 +317,7 @@ fn a_very_bad_network_and_one_lock() {
 fn agents_that_rest_at_home() {
     let homes = Homes::Blocks { locks: 2, machines: 2 };
     for preference in [Preference::Readers, Preference::Writers] {
-        let plan = Plan { homes, preference, ..Plan::BAD };
+        let plan = Plan { homes, preference, cores: 2, ..Plan::BAD };
         all_are_served(100, plan);
         all_are_served(100, Plan { impatient: 50, ..plan });
         all_are_served(50, Plan { lost: 30, repeated: 30, readers: 20, ..plan });

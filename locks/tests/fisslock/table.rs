@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use lotus_locks::Mode;
+use lotus_locks::fisslock::cores::{AGENT_CORE, core_of};
 use lotus_locks::fisslock::packet::{Kind, Packet};
 use lotus_locks::fisslock::pool::{Effects, Told};
 use lotus_locks::fisslock::recovery::restore;
 use lotus_locks::fisslock::{AgentPool, Decider, Homes, Pipeline, Preference, Rules};
 
+/// Channels of a machine: of its agents' core, and of at most three others.
+const CHANNELS: u16 = 8;
 /// Nanoseconds after which machines repeat packets.
 pub const REPEAT_NS: u64 = 20_000;
 
@@ -70,7 +73,7 @@ impl Table {
     ) -> Self {
         let pool =
             |machine| AgentPool::new(machine, rules, preference, REPEAT_NS).with_homes(homes);
-        let pipeline = (rules == Rules::CLOSED).then(|| Pipeline::new(locks, 2, preference));
+        let pipeline = (rules == Rules::CLOSED).then(|| Pipeline::new(locks, CHANNELS, preference));
         Self {
             pools: (0..machines).map(pool).collect(),
             decider: Decider::new(locks, rules, preference),
@@ -89,9 +92,19 @@ impl Table {
         Self::new(machines, 1, rules, Preference::Readers)
     }
 
-    /// Does something with a pool, and carries out what it asks for.
+    /// Does something with a pool, on its agents' core, and carries out what it asks for.
     pub fn with(&mut self, machine: u8, act: impl FnOnce(&mut AgentPool, u64, &mut Effects)) {
-        let mut out = Effects::default();
+        self.with_core(machine, AGENT_CORE, act);
+    }
+
+    /// The same on a core.
+    fn with_core(
+        &mut self,
+        machine: u8,
+        core: u8,
+        act: impl FnOnce(&mut AgentPool, u64, &mut Effects),
+    ) {
+        let mut out = Effects { core, ..Effects::default() };
         act(&mut self.pools[usize::from(machine)], self.now, &mut out);
         // Through the bytes, as a network would have it.
         let packets = out
@@ -124,18 +137,21 @@ impl Table {
 
     /// A task asks for a lock.
     pub fn ask(&mut self, machine: u8, task: u32, lock: u32, mode: Mode) {
-        self.with(machine, |pool, now, out| pool.acquire(lock, task, mode, now, out));
+        let core = core_of(task);
+        self.with_core(machine, core, |pool, now, out| pool.acquire(lock, task, mode, now, out));
     }
 
     /// A holder releases a lock.
     pub fn release(&mut self, machine: u8, task: u32, lock: u32) {
         assert!(self.inside.remove(&(lock, machine, task)).is_some(), "it holds the lock");
-        self.with(machine, |pool, now, out| pool.release(lock, task, now, out));
+        let core = core_of(task);
+        self.with_core(machine, core, |pool, now, out| pool.release(lock, task, now, out));
     }
 
     /// A waiter gives up.
     pub fn give_up(&mut self, machine: u8, task: u32, lock: u32) {
-        self.with(machine, |pool, now, out| pool.give_up(lock, task, now, out));
+        let core = core_of(task);
+        self.with_core(machine, core, |pool, now, out| pool.give_up(lock, task, now, out));
     }
 
     /// Delivers a packet.
@@ -149,7 +165,8 @@ impl Table {
             let to = |(machine, packet)| Flying { to: Some(machine), packet };
             return self.wire.extend(routed.into_iter().map(to));
         };
-        self.with(machine, |pool, now, out| pool.receive(flying.packet, now, out));
+        let core = flying.packet.destination();
+        self.with_core(machine, core, |pool, now, out| pool.receive(flying.packet, now, out));
     }
 
     /// Recovers from the death of a machine (S1 to S3).

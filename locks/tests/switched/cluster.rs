@@ -10,9 +10,11 @@ use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
+use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::Fabric;
 use lotus_locks::switched::{
-    AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
+    AgentProgram, Machine, MachineLanes, Places, Start, SwitchOptions, SwitchProgram,
+    SwitchedLocker,
 };
 use lotus_locks::trial::Referee;
 use lotus_locks::trial::keepers::{Done, LockUser, MEMORY, Plan, REGION};
@@ -63,7 +65,10 @@ impl<M: Machines> Cluster<M> {
     /// Starts the switch, the machines, and their clients.
     pub fn start(machines: &M, plan: Plan, options: SwitchOptions) -> Self {
         let at = |node| Endpoint { node, lane: LaneId(0) };
-        let all = (0..plan.machines as u8).map(|machine| at(node_of(machine))).collect();
+        // One more audits.
+        let (clients, cores) = (LaneId(LANES), plan.lanes as u8 + 1);
+        let lanes = |number| MachineLanes { agent: at(node_of(number)), clients, cores };
+        let all = (0..plan.machines as u8).map(lanes).collect();
         let places = Places::new(at(SWITCH), all, plan.locks).expect("the switch serves them");
         machines.fabric().register(MEMORY, REGION, 4096, Rights::ALL).expect("there is room");
         let machine = |number| Arc::new(Machine::new(number, &places, options));
@@ -130,9 +135,10 @@ impl<M: Machines> Cluster<M> {
         let (plan, referee) = (self.plan, Arc::clone(&self.referee));
         let machine = Arc::clone(&self.machines[usize::from(number)]);
         let (fabric, done) = (machines.fabric(), self.reporter.clone());
+        let places = self.places.clone();
         let program: Program = Box::new(move |executor| {
             let lane = open(executor, &*fabric, Endpoint { node, lane: LaneId(LANES + lane) });
-            let locker = SwitchedLocker::new(machine, executor.handle().clone());
+            let locker = SwitchedLocker::open(machine, &places, &Rpc::new(lane.clone()));
             let timer = executor.handle().clone();
             let seat = |client: u16| LockUser {
                 locker: locker.clone(),
@@ -207,10 +213,12 @@ impl<M: Machines> Cluster<M> {
         let (plan, referee) = (self.plan, Arc::clone(&self.referee));
         let all: Vec<_> = self.machines.iter().map(Arc::clone).collect();
         let (machine, fabric) = (Arc::clone(machine), machines.fabric());
+        let places = self.places.clone();
         let program: Program = Box::new(move |executor| {
             let lane = open(executor, &*fabric, at);
             let timer = executor.handle().clone();
-            let locker = SwitchedLocker::new(Arc::clone(&machine), timer.clone());
+            let locker =
+                SwitchedLocker::open(Arc::clone(&machine), &places, &Rpc::new(lane.clone()));
             let (rng, life) = (timer.env().rng(99), life_of(number));
             let plan = Plan { hold: Duration::ZERO, ..plan };
             let unkept = Arc::default();

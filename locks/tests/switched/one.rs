@@ -11,12 +11,13 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Fault, Profile, SimFabric, SimMachines, World};
 use lotus_locks::fisslock::Preference;
 use lotus_locks::switched::{
-    AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
+    AgentProgram, Machine, MachineLanes, PACKETS, Places, Start, SwitchOptions, SwitchProgram,
+    SwitchedLocker,
 };
 use lotus_locks::trial::keepers::before;
 use lotus_locks::{Locker, Mode, NotHeld, Wait};
@@ -26,6 +27,8 @@ use super::families::SIMULATED;
 
 const SWITCH: NodeId = NodeId(0);
 const MACHINES: u16 = 3;
+/// A machine's lane behind those of its agent.
+const CLIENT: LaneId = LaneId(2);
 
 /// Everything that a test has in hand: one program on the last node uses all machines' locks.
 struct Hand {
@@ -35,7 +38,7 @@ struct Hand {
     fabric: SimFabric,
     timer: Handle,
     /// A lane of a node that is no machine.
-    stranger: Lane,
+    stranger: Rpc,
     places: Vec<Endpoint>,
 }
 
@@ -77,7 +80,8 @@ fn with<F: Future<Output = ()> + 'static>(
     let machines = SimMachines::new(world.expect("a valid world"));
     let at = |node| Endpoint { node: NodeId(node), lane: LaneId(0) };
     let all: Vec<_> = (1..=MACHINES).map(at).collect();
-    let places = Places::new(at(0), all.clone(), 4).expect("few");
+    let lanes = |agent| MachineLanes { agent, clients: CLIENT, cores: 1 };
+    let places = Places::new(at(0), all.iter().copied().map(lanes).collect(), 4).expect("few");
     let fabric = machines.world().fabric().clone();
     let (to, opens) = (places.clone(), fabric.clone());
     let switch: Program = Box::new(move |executor| {
@@ -98,10 +102,13 @@ fn with<F: Future<Output = ()> + 'static>(
     let (done, ended) = async_channel::bounded(1);
     let node = NodeId(MACHINES + 1);
     let program: Program = Box::new(move |executor: &mut Executor| {
-        let stranger = open(executor, &fabric, Endpoint { node, lane: LaneId(0) });
+        let stranger = Rpc::new(open(executor, &fabric, Endpoint { node, lane: LaneId(0) }));
         let timer = executor.handle().clone();
-        let locker = |machine| SwitchedLocker::new(Arc::clone(machine), timer.clone());
-        let lockers = pools.iter().map(locker).collect();
+        let lockers = pools.iter().zip(&all).map(|(machine, at)| {
+            let lane = open(executor, &fabric, Endpoint { lane: CLIENT, ..*at });
+            SwitchedLocker::open(Arc::clone(machine), &places, &Rpc::new(lane))
+        });
+        let lockers = lockers.collect();
         let hand = Hand { lockers, machines: pools, fabric, timer, stranger, places: all };
         let life: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
             body(Rc::new(hand)).await;
@@ -258,17 +265,19 @@ fn garbage_and_strangers_are_ignored() {
         let switch = Endpoint { node: SWITCH, lane: LaneId(0) };
         let mut rng = hand.timer.env().rng(7);
         let all = hand.places.iter().copied().chain([switch]);
-        let control = |at: Endpoint| Endpoint { lane: LaneId(1), ..at };
-        for to in all.flat_map(|at| [at, control(at)]) {
+        let lanes =
+            |at: Endpoint| [0, 1, CLIENT.0].map(|lane| Endpoint { lane: LaneId(lane), ..at });
+        for to in all.flat_map(lanes) {
             for length in 0..80 {
                 let bytes: Vec<u8> = (0..length).map(|_| rand::Rng::random(&mut rng)).collect();
-                hand.stranger.send(to, &bytes);
+                hand.stranger.lane().send(to, &bytes);
+                hand.stranger.tell(to, PACKETS, &bytes).expect("it is short");
             }
             // A packet that would free the lock, or grant it, from one that is no machine.
             for kind in 1..=7 {
                 let mut packet = [0_u8; 24];
                 (packet[0], packet[20]) = (kind, 1);
-                hand.stranger.send(to, &packet);
+                hand.stranger.tell(to, PACKETS, &packet).expect("it is short");
             }
         }
         hand.sleep(100).await;

@@ -1,7 +1,7 @@
 //! Agents that come to a machine and leave it.
 
 use super::super::agent::{Agent, NextOwner};
-use super::super::packet::{Kind, Packet, Participant};
+use super::super::packet::{Kind, Origin, Packet, Participant};
 use super::super::rules::Preference;
 use super::{AGENT_CORE, AgentPool, Effects, Hosted, Parked};
 use crate::word::Mode;
@@ -72,7 +72,7 @@ impl AgentPool {
         if who.machine != self.machine {
             let mode = self.agent(lock).map_or(Mode::Shared, |agent| agent.mode);
             let packet = Packet::new(Kind::Grant, lock, who, mode);
-            self.send(AGENT_CORE, packet, now, out);
+            self.send_as_agent(out.core, packet, now, out);
         } else if !self.grant(lock, who, now, out)
             && let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock)
         {
@@ -92,7 +92,7 @@ impl AgentPool {
         if who.machine == self.machine {
             return self.refused_task(lock, who, now, out);
         }
-        self.send(AGENT_CORE, Packet::new(Kind::Refuse, lock, who, mode), now, out);
+        self.send_as_agent(out.core, Packet::new(Kind::Refuse, lock, who, mode), now, out);
     }
 
     /// Lets the agent go if the last holder has left: to the next waiter, or nowhere. It is kept
@@ -130,26 +130,28 @@ impl AgentPool {
         };
         let is_free = packet.kind == Kind::Free;
         let packet = Packet { old_mode, incarnation, ..packet };
-        let sequence = self.send(AGENT_CORE, packet, now, out);
+        // Behind STARVE, if it has sent one.
+        let core = if agent.starving { AGENT_CORE } else { out.core };
+        let by = self.send_as_agent(core, packet, now, out);
         if is_free && !self.rules.keeps_freed {
             self.hosted.remove(&lock);
         } else {
-            self.hosted.insert(lock, Hosted::Leaving { agent, sequence, parked: Vec::new() });
+            self.hosted.insert(lock, Hosted::Leaving { agent, by, parked: Vec::new() });
         }
     }
 
-    /// Whether the agent of a lock is about to leave by the packet of that number.
-    fn leaves_by(&self, lock: u32, number: u32) -> bool {
+    /// Whether the agent of a lock is about to leave by that packet.
+    fn leaves_by(&self, lock: u32, packet: (Origin, u32)) -> bool {
         match self.hosted.get(&lock) {
-            Some(Hosted::Leaving { sequence, .. }) => *sequence == number,
+            Some(Hosted::Leaving { by, .. }) => *by == packet,
             _ => false,
         }
     }
 
-    /// The switch has let an agent go, by the packet of that number. What waited for the agent is
+    /// The switch has let an agent go, by that packet. What waited for the agent is
     /// sent after it.
-    pub(super) fn left(&mut self, lock: u32, sequence: u32, now: u64, out: &mut Effects) {
-        if !self.leaves_by(lock, sequence) {
+    pub(super) fn left(&mut self, lock: u32, packet: (Origin, u32), now: u64, out: &mut Effects) {
+        if !self.leaves_by(lock, packet) {
             return;
         }
         if let Some(Hosted::Leaving { parked, .. }) = self.hosted.remove(&lock) {
@@ -166,7 +168,7 @@ impl AgentPool {
             return;
         }
         let lock = answer.lock;
-        if !self.leaves_by(lock, answer.sequence) {
+        if !self.leaves_by(lock, answer.id()) {
             return;
         }
         if let Some(Hosted::Leaving { mut agent, parked, .. }) = self.hosted.remove(&lock) {
@@ -196,7 +198,7 @@ impl AgentPool {
         }
         let nobody = Participant { machine: self.machine, task: 0, nonce: 0 };
         let packet = Packet::new(Kind::Starve, lock, nobody, Mode::Shared);
-        self.send(AGENT_CORE, packet, now, out);
+        self.send_as_agent(AGENT_CORE, packet, now, out);
     }
 
     /// As [`Self::look_for_writers`], of an agent that has just come, if writers are preferred.

@@ -8,9 +8,7 @@
 use super::super::decider::acknowledgement;
 use super::super::packet::{Kind, Packet, Participant};
 use super::super::rules::{MAX_TRIES, Numbering};
-use super::{
-    AGENT_CORE, AgentPool, CLIENT_CORE, Effects, Hosted, Parked, Progress, Told, is_stale,
-};
+use super::{AgentPool, Effects, Hosted, Parked, Progress, Told, is_stale};
 use crate::word::Mode;
 
 impl AgentPool {
@@ -79,7 +77,7 @@ impl AgentPool {
         if !(packet.granted && self.rules.withdraws) && packet.tries < MAX_TRIES {
             self.acknowledge(&packet, now, out);
             let again = Packet { tries: packet.tries + 1, ..packet };
-            self.send(AGENT_CORE, again, now, out);
+            self.send_as_agent(out.core, again, now, out);
             return;
         }
         if is_release && !packet.granted {
@@ -106,9 +104,7 @@ impl AgentPool {
         else {
             return false;
         };
-        let is_it = |other: &Parked| {
-            (other.packet.origin, other.packet.sequence) == (packet.origin, packet.sequence)
-        };
+        let is_it = |other: &Parked| other.packet.id() == packet.id();
         is_switch_grant(packet) && parked.iter().any(is_it)
     }
 
@@ -179,17 +175,17 @@ impl AgentPool {
             return self.settle(lock, now, out);
         }
         let packet = Packet::new(Kind::Release, lock, who, mode);
-        self.send(CLIENT_CORE, Packet { granted: true, ..packet }, now, out);
+        self.request(Packet { granted: true, ..packet }, now, out);
     }
 
     /// The packet of this machine that an answer is to, if it is under way.
     fn under_way(&self, answer: &Packet) -> Option<&Packet> {
-        self.outboxes.get(usize::from(answer.origin.core))?.under_way(answer.sequence)
+        self.outboxes.get(&answer.origin)?.under_way(answer.sequence)
     }
 
     /// Takes a packet of this machine from those that are repeated.
     pub(super) fn take(&mut self, answer: &Packet, now: u64, out: &mut Effects) -> Option<Packet> {
-        let outbox = self.outboxes.get_mut(usize::from(answer.origin.core))?;
+        let outbox = self.outboxes.get_mut(&answer.origin)?;
         outbox.acknowledge(answer.sequence, now, &mut out.packets)
     }
 
@@ -216,7 +212,7 @@ impl AgentPool {
                 }
                 self.at_switch_is(lock, who, |state| state.acknowledged = true, now, out);
             }
-            Kind::Free | Kind::Grant => self.left(lock, packet.sequence, now, out),
+            Kind::Free | Kind::Grant => self.left(lock, packet.id(), now, out),
             _ => {}
         }
     }

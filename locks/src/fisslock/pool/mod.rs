@@ -4,9 +4,11 @@
 //! to [`Effects`] the packets for the switch and what tasks are told. `arrivals` has what packets
 //! do, `agents` how agents come and go.
 //!
-//! A machine has two origins of packets: its tasks' ([`CLIENT_CORE`]), ACQUIRE and RELEASE, and its
-//! agents' ([`AGENT_CORE`]), all others and what is sent on. So no agent waits for room behind
-//! requests, some of which wait for an agent to be acknowledged.
+//! A machine has several cores, whose channels are in [`super::cores`]. A request is sent by its
+//! task's core, and withdrawn by it, so that the switch hears the one before the other. All else is
+//! sent by the core that acts, with one exception: an agent that has closed its lock for readers
+//! leaves by the channel on which it has closed it. Otherwise STARVE might come after FREE, and
+//! close the lock for whoever has it next.
 
 mod agents;
 mod arrivals;
@@ -17,15 +19,11 @@ use lotus_sabotage::{Rule, broken};
 
 use super::agent::{Admission, Agent};
 use super::channel::{Inbox, Outbox};
+use super::cores::{AGENT_CORE, Traffic};
 use super::packet::{Kind, Origin, Packet, Participant};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
 use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS};
 use crate::word::Mode;
-
-/// Origin of requests.
-pub const CLIENT_CORE: u8 = 0;
-/// Origin of what agents send.
-pub const AGENT_CORE: u8 = 1;
 
 /// News for a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +40,10 @@ pub enum Told {
 /// Packets for the switch, and news: lock, task, and mode of a grant.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Effects {
-    /// Packets, in the order in which they are sent.
+    /// Core that acts: the one that a packet has come to, or that of the task.
+    pub core: u8,
+    /// Packets, in the order in which they are sent. Those of other cores' channels are sent by
+    /// these cores.
     pub packets: Vec<Packet>,
     /// News, in the order of the events.
     pub told: Vec<Told>,
@@ -87,8 +88,8 @@ struct Parked {
 enum Hosted {
     /// Here.
     Here(Agent),
-    /// Here until the switch has acknowledged the packet of that number.
-    Leaving { agent: Agent, sequence: u32, parked: Vec<Parked> },
+    /// Here until the switch has acknowledged the packet by which it leaves.
+    Leaving { agent: Agent, by: (Origin, u32), parked: Vec<Parked> },
     /// On its way to this machine, or elsewhere.
     Absent { parked: Vec<Parked> },
 }
@@ -102,8 +103,8 @@ pub struct AgentPool {
     homes: Homes,
     epoch: u8,
     repeat_ns: u64,
-    /// By core.
-    outboxes: [Outbox; 2],
+    /// By channel; there from the first packet on.
+    outboxes: BTreeMap<Origin, Outbox>,
     inboxes: BTreeMap<Origin, Inbox>,
     hosted: BTreeMap<u32, Hosted>,
     wanted: BTreeMap<(u32, Participant), Wanted>,
@@ -125,7 +126,7 @@ impl AgentPool {
             homes: Homes::Nowhere,
             epoch: 0,
             repeat_ns,
-            outboxes: outboxes(machine, 0, repeat_ns),
+            outboxes: BTreeMap::new(),
             inboxes: BTreeMap::new(),
             hosted: BTreeMap::new(),
             wanted: BTreeMap::new(),
@@ -201,13 +202,13 @@ impl AgentPool {
             self.at_switch.remove(&key);
             release.absent = true;
         }
-        self.send(CLIENT_CORE, release, now, out);
+        self.request(release, now, out);
     }
 
     /// Time has passed: repeats packets, refuses what waited too long for an absent agent, and has
     /// agents look for starving writers.
     pub fn tick(&mut self, now: u64, out: &mut Effects) {
-        for outbox in &mut self.outboxes {
+        for outbox in self.outboxes.values_mut() {
             outbox.tick(now, &mut out.packets);
         }
         self.refuse_stale(now, out);
@@ -223,16 +224,17 @@ impl AgentPool {
     /// Whether the machine has neither requests nor packets under way, nor agents but those that
     /// rest at home.
     pub fn is_idle(&self) -> bool {
-        self.in_use() == 0
+        self.wanted.is_empty()
             && self.at_switch.is_empty()
-            && self.outboxes.iter().all(Outbox::is_empty)
+            && self.outboxes.values().all(Outbox::is_empty)
+            && self.in_use() == 0
     }
 
     /// Whether no request waits for its answer, and no packet is under way. Tasks may hold locks.
     pub fn is_quiet(&self) -> bool {
         self.wanted.values().all(|wanted| wanted.progress == Progress::Holds)
             && self.at_switch.is_empty()
-            && self.outboxes.iter().all(Outbox::is_empty)
+            && self.outboxes.values().all(Outbox::is_empty)
     }
 
     /// Agents that are here or leave, but for those that rest, and requests that hold locks or wait
@@ -290,7 +292,7 @@ impl AgentPool {
         out: &mut Effects,
     ) {
         self.epoch = epoch;
-        self.outboxes = outboxes(self.machine, epoch, self.repeat_ns);
+        self.outboxes.clear();
         self.inboxes.clear();
         self.at_switch.clear();
         self.local.clear();
@@ -324,8 +326,34 @@ impl AgentPool {
         all.find(|(_, wanted)| is(wanted)).map(|((_, who), wanted)| (*who, wanted.mode))
     }
 
-    fn send(&mut self, core: u8, packet: Packet, now: u64, out: &mut Effects) -> u32 {
-        self.outboxes[usize::from(core)].send(packet, now, &mut out.packets)
+    /// Sends a packet of a task: its request, or its RELEASE.
+    fn request(&mut self, packet: Packet, now: u64, out: &mut Effects) {
+        self.send(packet.who.core(), Traffic::Requests, packet, now, out);
+    }
+
+    /// Sends a packet of an agent, or one that is sent on: its channel and number.
+    fn send_as_agent(
+        &mut self,
+        core: u8,
+        packet: Packet,
+        now: u64,
+        out: &mut Effects,
+    ) -> (Origin, u32) {
+        self.send(core, Traffic::Agents, packet, now, out)
+    }
+
+    fn send(
+        &mut self,
+        core: u8,
+        traffic: Traffic,
+        packet: Packet,
+        now: u64,
+        out: &mut Effects,
+    ) -> (Origin, u32) {
+        let (origin, epoch) = (Origin::of(self.machine, core, traffic), self.epoch);
+        let new = || Outbox::new(origin, epoch, self.repeat_ns);
+        let outbox = self.outboxes.entry(origin).or_insert_with(new);
+        (origin, outbox.send(packet, now, &mut out.packets))
     }
 
     /// Asks for the lock for tasks that wait on this machine: the agent if it is here, else the
@@ -360,7 +388,7 @@ impl AgentPool {
                 self.at_switch.insert((lock, who), AtSwitch::default());
                 let mode = if is_home { Mode::Exclusive } else { mode };
                 let packet = Packet::new(Kind::Acquire, lock, who, mode);
-                self.send(CLIENT_CORE, packet, now, out);
+                self.request(packet, now, out);
             }
         }
         self.local.remove(&lock);
@@ -451,12 +479,6 @@ impl AgentPool {
             self.ask_local(lock, now, out);
         }
     }
-}
-
-const fn outboxes(machine: u8, epoch: u8, repeat_ns: u64) -> [Outbox; 2] {
-    let clients = Origin { machine, core: CLIENT_CORE };
-    let agents = Origin { machine, core: AGENT_CORE };
-    [Outbox::new(clients, epoch, repeat_ns), Outbox::new(agents, epoch, repeat_ns)]
 }
 
 /// All requests of a lock.

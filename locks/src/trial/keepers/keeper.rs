@@ -18,7 +18,7 @@ use crate::locker::Split;
 use crate::redlock::rules::Times;
 use crate::redlock::{RedLockClient, RedisCore, RpcLink, SharedRedis};
 use crate::servers::{Keeps, Kept, Layout, ServerClient, ServerCore, ServiceNodes};
-use crate::switched::{Machine, Places, SwitchOptions, SwitchedLocker};
+use crate::switched::{Machine, MachineLanes, Places, SwitchOptions, SwitchedLocker};
 
 /// Node of the switch.
 pub(super) const SWITCH: NodeId = NodeId(1);
@@ -70,13 +70,17 @@ impl Keeper {
         };
         let lives = (0..machines).map(|machine| (machine, 0));
         let lives = lives.chain(fate.returns.iter().map(|machine| (*machine, 1)));
-        let at = |(machine, life)| Endpoint {
-            node: node_of(machine),
-            lane: LaneId(life * LANES_A_LIFE),
+        let lanes = |(machine, life)| {
+            let (node, first) = (node_of(machine), life * LANES_A_LIFE);
+            MachineLanes {
+                agent: Endpoint { node, lane: LaneId(first) },
+                clients: LaneId(first + AGENT_LANES),
+                cores: (LANES_A_LIFE - AGENT_LANES) as u8,
+            }
         };
         let switch = Endpoint { node: SWITCH, lane: LaneId(0) };
         let places = trial.kept.is_switched().then(|| {
-            Places::new(switch, lives.map(at).collect(), below).expect("there is room for them")
+            Places::new(switch, lives.map(lanes).collect(), below).expect("there is room for them")
         });
         let pools = places.iter().flat_map(|places| {
             let numbers = 0..places.machines() as u8;
@@ -161,7 +165,8 @@ impl Keeper {
         let executor = rpc.lane().executor().clone();
         let switched = || {
             let pool = Arc::clone(&self.pools[usize::from(number)]);
-            SwitchedLocker::new(pool, executor.clone())
+            let places = self.places.as_ref().expect("a switch has places");
+            SwitchedLocker::open(pool, places, rpc)
         };
         let served = |layout: &Layout| {
             let servers = layout.servers(member.node);
