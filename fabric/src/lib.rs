@@ -53,7 +53,7 @@ pub use run::{env, exec};
 /// The machines that a cluster runs on: a fabric, clocks, and cores that turn executors.
 pub mod machines {
     pub use crate::backends::threads::Threads;
-    pub use crate::run::machines::{Courier, Errand, Machines, Program};
+    pub use crate::run::machines::{Courier, Errand, Machines, Program, Toll};
 }
 
 /// Fuzz targets (`just fuzz`): everything that decodes bytes from outside. Each function accepts

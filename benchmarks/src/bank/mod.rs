@@ -36,7 +36,7 @@ use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Clients, Course, Done, KeptLane, Latencies, Run, Seat, Used, latencies, refused,
 };
-use crate::locks::kept::{self, Popular, Service, ServiceTimes, ServiceVisitor};
+use crate::locks::kept::{self, Popular, Service, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
 use crate::workloads::zipf::KeyChooser;
 use books::Books;
@@ -63,9 +63,6 @@ pub struct BankLoad {
     pub loses: Option<Duration>,
     /// Seed of the balances.
     pub seed: u64,
-    /// Core time that a lock server takes for a request and its release, where time is virtual and
-    /// a server keeps the locks.
-    pub lock_request: Duration,
     /// Whether the run is judged.
     pub audit: bool,
 }
@@ -211,13 +208,12 @@ pub fn run<M: Machines>(
     match load.clients.kept {
         Some(kept) => {
             let clients = &load.clients;
-            let times = ServiceTimes { request: load.lock_request, redlock: Times::BANK };
             // No account is more popular than others.
             let accounts = load.accounts();
             let chooser = KeyChooser::new(accounts, 0.0);
             let popular =
                 || Popular::each_with_all_clients(chooser.by_popularity(SWITCH_SLOTS as usize));
-            kept::visit(machines, kept, clients, accounts, times, popular, visit)
+            kept::visit(machines, kept, clients, accounts, Times::BANK, popular, visit)
         }
         None => load.clients.choice.visit(visit),
     }

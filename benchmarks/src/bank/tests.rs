@@ -15,6 +15,7 @@ fn short(kind: Kind, business: Business) -> BankLoad {
             kept: None,
             redis: None,
             ttl: None,
+            costs: KeeperCosts::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -27,7 +28,6 @@ fn short(kind: Kind, business: Business) -> BankLoad {
         request: Duration::from_micros(1),
         patience: Duration::from_millis(10),
         loses: None,
-        lock_request: Duration::ZERO,
         seed: 1,
         audit: true,
     }

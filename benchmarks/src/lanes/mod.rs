@@ -61,6 +61,8 @@ pub struct Clients {
     pub redis: Option<Arc<[SocketAddr]>>,
     /// Time to live of the keys of [`Kept::RedLock`], in place of the load's own.
     pub ttl: Option<Duration>,
+    /// Core time that those take who keep the locks, where time is virtual.
+    pub costs: KeeperCosts,
     /// The way in which the clients of a node share its locks, if they do.
     pub policy: Option<Policy>,
     /// Compute nodes.
@@ -73,6 +75,15 @@ pub struct Clients {
     pub warmup: f64,
     /// Time in which they count, in seconds.
     pub secs: f64,
+}
+
+/// Core time of those who keep locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KeeperCosts {
+    /// Of a server, for a request and its release.
+    pub request: Duration,
+    /// Of a machine of [`Kept::FissLock`], for a packet that it takes in.
+    pub packet: Duration,
 }
 
 impl Clients {

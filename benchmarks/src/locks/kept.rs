@@ -74,15 +74,6 @@ pub(crate) trait ServiceVisitor {
     fn visit<S: Service>(self, service: S) -> Self::Output;
 }
 
-/// Times of a service.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ServiceTimes {
-    /// Time that a core of a server takes for a request and its release.
-    pub(crate) request: Duration,
-    /// Times of the clients of RedLock.
-    pub(crate) redlock: Times,
-}
-
 /// What a switch knows beforehand of the locks that are wanted most.
 pub(crate) struct Popular {
     /// They, with the share of each among all requests.
@@ -108,7 +99,7 @@ pub(crate) fn visit<M, V, T>(
     kept: Kept,
     clients: &Clients,
     locks: u64,
-    times: ServiceTimes,
+    redlock: Times,
     popular: impl FnOnce() -> Popular,
     visitor: V,
 ) -> Result<T, DeployError>
@@ -116,7 +107,7 @@ where
     M: Machines,
     V: ServiceVisitor<Output = Result<T, DeployError>>,
 {
-    let ServiceTimes { request, redlock } = times;
+    let request = clients.costs.request;
     let redlock = Times { ttl: clients.ttl.unwrap_or(redlock.ttl), ..redlock };
     match kept {
         Kept::RedLock => match &clients.redis {
@@ -235,8 +226,7 @@ pub(super) fn run<M: Machines>(
             Popular::each_with_all_clients(chooser.by_popularity(SWITCH_SLOTS as usize))
         }
     };
-    let times = ServiceTimes { request: load.request, redlock: Times::LOCKS };
-    visit(machines, kept, &load.clients, load.count, times, popular, alone)
+    visit(machines, kept, &load.clients, load.count, Times::LOCKS, popular, alone)
 }
 
 /// The load on locks alone.

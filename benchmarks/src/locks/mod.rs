@@ -69,9 +69,6 @@ pub struct LockLoad {
     /// Time after [`lanes::START`] at which the last compute node is lost, and taken off the
     /// membership; the machines have to end it then.
     pub loses: Option<Duration>,
-    /// Core time that a server takes for a request and its release, where time is virtual and a
-    /// server keeps the locks.
-    pub request: Duration,
     /// Whether the run is judged.
     pub audit: bool,
 }

@@ -9,12 +9,13 @@ use std::time::Duration;
 use async_channel::Receiver;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Machines, Program, Toll as Charge};
 use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
 use lotus_locks::fisslock::Homes;
 use lotus_locks::fisslock::capacity::CapacityError;
+use lotus_locks::servers::Toll;
 use lotus_locks::switched::{
     AgentProgram, Machine, MachineLanes, Places, Start, SwitchOptions, SwitchProgram,
     SwitchedLocker, recover_losses,
@@ -24,9 +25,9 @@ use super::kept::Service;
 use crate::contract::deployment::DeployError;
 use crate::lanes::{Clients, Course, refused};
 
-/// Time without an acknowledgement after which packets are repeated, where time is virtual: some
-/// round trips.
-const REPEAT_SIMULATED: Duration = Duration::from_micros(20);
+/// Time without an acknowledgement after which packets are repeated, where time is virtual. Nothing
+/// is lost there but with its node; an agent that all clients ask at once is late by so much.
+const REPEAT_SIMULATED: Duration = Duration::from_micros(500);
 /// The same where it is real: threads may stand still for longer, and repeat in vain.
 const REPEAT: Duration = Duration::from_millis(2);
 
@@ -41,6 +42,8 @@ pub(super) struct Switched {
     options: SwitchOptions,
     /// What the lanes of each compute node share.
     pools: Vec<Arc<Machine>>,
+    /// Charges a core of a machine for a packet.
+    charge: Option<(Charge, Duration)>,
 }
 
 impl Switched {
@@ -79,7 +82,8 @@ impl Switched {
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
         let pools = pools.collect();
-        Ok(Self { places, options, pools })
+        let charge = machines.toll().map(|charge| (charge, clients.costs.packet));
+        Ok(Self { places, options, pools, charge })
     }
 }
 
@@ -104,9 +108,9 @@ impl Service for Switched {
             let (pool, places) = (Arc::clone(pool), self.places.clone());
             // The first compute node is never lost.
             let peers = (node == 1).then(|| course.roster().clone());
-            let repeat = self.options.repeat;
+            let (repeat, charge) = (self.options.repeat, self.charge.clone());
             let agent = serve(course, machines.fabric(), stopped, move |executor, fabric| {
-                let program = AgentProgram::open(pool, &places, executor, fabric)?;
+                let program = AgentProgram::open(pool, &places, executor, fabric, toll(charge))?;
                 let spawner = executor.handle().clone();
                 if let Some(peers) = peers {
                     let rpc = program.control().clone();
@@ -126,12 +130,17 @@ impl Service for Switched {
 
     fn open(&self, rpc: &Rpc, member: Member, _course: &Course) -> SwitchedLocker {
         let pool = &self.pools[usize::from(member.node.0 - 1)];
-        SwitchedLocker::open(Arc::clone(pool), &self.places, rpc)
+        SwitchedLocker::open(Arc::clone(pool), &self.places, rpc, toll(self.charge.clone()))
     }
 
     fn used(&self) -> Result<usize, String> {
         Ok(self.pools.iter().map(|pool| pool.in_use()).sum())
     }
+}
+
+/// What a core charges for each packet.
+fn toll(charge: Option<(Charge, Duration)>) -> Option<Toll> {
+    charge.map(|(charge, cost)| -> Toll { Box::new(move || charge(cost)) })
 }
 
 /// The program of a core that serves until the end; what it cannot open fails the run.

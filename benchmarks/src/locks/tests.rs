@@ -20,6 +20,7 @@ fn short() -> LockLoad {
             kept: None,
             redis: None,
             ttl: None,
+            costs: KeeperCosts::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -37,7 +38,6 @@ fn short() -> LockLoad {
         patience: None,
         habits: Habits::default(),
         loses: None,
-        request: Duration::ZERO,
         audit: true,
     }
 }
@@ -204,8 +204,8 @@ fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
 
 /// The same clients on locks that servers keep, on simulated machines with these times.
 fn kept(kept: Kept, request: Duration, load: LockLoad) -> LockOutcome {
-    let load =
-        LockLoad { request, ..by(Clients { kept: Some(kept), ..load.clients.clone() }, load) };
+    let costs = KeeperCosts { request, ..KeeperCosts::default() };
+    let load = by(Clients { kept: Some(kept), costs, ..load.clients.clone() }, load);
     assert_eq!(load.check(), Ok(()));
     let profile = Profile::named("tofino-cx5").expect("built in");
     let switches = load.clients.switch().into_iter().collect();

@@ -40,7 +40,7 @@ use crate::lanes::{
     self, Clients, Course, KeptLane, Latencies, MEMORY, REGION, Run, Seat, Used, latencies,
     offset_of_data, refused,
 };
-use crate::locks::kept::{self, Popular, Service, ServiceTimes, ServiceVisitor};
+use crate::locks::kept::{self, Popular, Service, ServiceVisitor};
 use crate::traces::{MAX_LOCKS, Origin, Trace};
 pub(crate) use holders::Holders;
 use lane::Transacting;
@@ -67,9 +67,6 @@ pub struct TraceLoad {
     pub busy: bool,
     /// Time after which an acquisition is given up, and its transaction begun again.
     pub patience: Duration,
-    /// Core time that a server takes for a request and its release, where time is virtual and a
-    /// server keeps the locks.
-    pub request: Duration,
     /// Whether the run is judged.
     pub audit: bool,
 }
@@ -213,9 +210,8 @@ pub fn run<M: Machines>(
     match load.clients.kept {
         Some(kept) => {
             let (clients, locks) = (&load.clients, load.trace.locks());
-            let times = ServiceTimes { request: load.request, redlock: Times::LOCKS };
             let popular = || Popular::each_with_all_clients(load.popular());
-            kept::visit(machines, kept, clients, locks, times, popular, visit)
+            kept::visit(machines, kept, clients, locks, Times::LOCKS, popular, visit)
         }
         None => load.clients.choice.visit(visit),
     }

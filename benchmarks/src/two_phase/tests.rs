@@ -15,6 +15,7 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
             kept: None,
             redis: None,
             ttl: None,
+            costs: KeeperCosts::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -28,7 +29,6 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
         execution: Duration::from_micros(2),
         busy: false,
         patience: Duration::from_millis(10),
-        request: Duration::ZERO,
         audit: true,
     }
 }

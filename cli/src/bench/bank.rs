@@ -88,11 +88,9 @@ pub fn measure(args: &BankArgs) -> Result<BankOutcome, Failure> {
 }
 
 fn load(args: &BankArgs) -> Result<BankLoad, String> {
-    let clients = clients(&args.system, &args.run);
-    let lock_request = clients::request(&args.run, clients.kept);
+    let clients = clients::charged(clients(&args.system, &args.run), &args.run);
     Ok(BankLoad {
-        lock_request: lock_request.map_err(|error| error.to_string())?,
-        clients,
+        clients: clients.map_err(|error| error.to_string())?,
         business: args.business,
         customers: args.accounts,
         request: Duration::from_secs_f64(args.request_us / 1e6),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
-use lotus_benchmarks::lanes::{Clients, Latencies, Used};
+use lotus_benchmarks::lanes::{Clients, KeeperCosts, Latencies, Used};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
@@ -178,13 +178,18 @@ fn profile(args: &LockRunArgs, kept: Option<Kept>) -> Result<Profile, DeployErro
 /// more than a Redis takes in a benchmark, where nothing else asks it: the balances are there too.
 const REDIS_REQUEST: Duration = Duration::from_nanos(97_200);
 
-/// Core time that a server takes for a request: nothing where time is real.
-pub(super) fn request(args: &LockRunArgs, kept: Option<Kept>) -> Result<Duration, DeployError> {
-    match (args.fabric, kept) {
-        (Fabric::Sim, Some(Kept::RedLock)) => Ok(REDIS_REQUEST),
-        (Fabric::Sim, Some(_)) => Ok(profile(args, kept)?.server_request().unwrap_or_default()),
-        _ => Ok(Duration::ZERO),
+/// The clients, with the core time of those who keep their locks: nothing where time is real.
+pub(super) fn charged(clients: Clients, args: &LockRunArgs) -> Result<Clients, DeployError> {
+    if args.fabric != Fabric::Sim || clients.kept.is_none() {
+        return Ok(clients);
     }
+    let profile = profile(args, clients.kept)?;
+    let request = match clients.kept {
+        Some(Kept::RedLock) => REDIS_REQUEST,
+        _ => profile.server_request().unwrap_or_default(),
+    };
+    let costs = KeeperCosts { request, packet: profile.switch_packet().unwrap_or_default() };
+    Ok(Clients { costs, ..clients })
 }
 
 /// Simulated machines, which meet these faults.
@@ -227,6 +232,7 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
         kept,
         redis,
         ttl: system.ttl_ms.map(Duration::from_millis),
+        costs: KeeperCosts::default(),
         choice: Choice {
             kind,
             recovery: if system.as_published { Recovery::Paper } else { Recovery::Fenced },

@@ -115,11 +115,10 @@ fn load(args: &LockTraceArgs) -> Result<TraceLoad, String> {
         }
         path => (Trace::File(read(Path::new(path))?), 0.0),
     };
-    let clients = clients(&args.system, &args.run);
-    let request = clients::request(&args.run, clients.kept).map_err(|error| error.to_string())?;
+    let clients = clients::charged(clients(&args.system, &args.run), &args.run);
+    let clients = clients.map_err(|error| error.to_string())?;
     Ok(TraceLoad {
         clients,
-        request,
         mns: args.mns as u16,
         trace: Arc::new(trace),
         sorted: args.sorted,

@@ -90,8 +90,8 @@ pub fn measure(args: &LocksArgs) -> Result<LockOutcome, Failure> {
 
 /// The load, with the times of the simulated machines' profile.
 fn timed(load: LockLoad, run: &LockRunArgs) -> Result<LockLoad, Failure> {
-    let request = clients::request(run, load.clients.kept).map_err(BenchError::from)?;
-    Ok(LockLoad { request, ..load })
+    let clients = clients::charged(load.clients, run).map_err(BenchError::from)?;
+    Ok(LockLoad { clients, ..load })
 }
 
 /// Refuses what makes no sense together.
@@ -153,7 +153,6 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
         patience: None,
         habits: Habits::default(),
         loses: run.lose_ms.map(Duration::from_millis),
-        request: Duration::ZERO,
         audit: !run.no_audit,
     }
 }

@@ -10,6 +10,20 @@ use std::collections::BTreeMap;
 use super::packet::{Origin, Packet};
 use super::rules::WINDOW;
 
+/// Longest time until a packet is repeated once more, as a multiple of that until it is repeated
+/// first. Cores that are late with acknowledgements are not made much later by repetitions.
+const MOST_PATIENCE: u64 = 8;
+
+/// A packet that is not acknowledged.
+#[derive(Clone, Debug)]
+struct Unacknowledged {
+    packet: Packet,
+    /// Time at which it is repeated, once it was sent.
+    due: u64,
+    /// Time between the last two repetitions, in nanoseconds: doubled each time.
+    patience: u64,
+}
+
 /// Packets of one origin.
 #[derive(Clone, Debug)]
 pub struct Outbox {
@@ -19,23 +33,14 @@ pub struct Outbox {
     next: u32,
     /// Number of the next packet that is sent for the first time.
     unsent: u32,
-    waiting: BTreeMap<u32, Packet>,
+    waiting: BTreeMap<u32, Unacknowledged>,
     repeat_ns: u64,
-    repeat_at: u64,
 }
 
 impl Outbox {
-    /// An origin that repeats packets after `repeat_ns` nanoseconds without an acknowledgement.
+    /// An origin that repeats a packet after `repeat_ns` nanoseconds without an acknowledgement.
     pub const fn new(origin: Origin, epoch: u8, repeat_ns: u64) -> Self {
-        Self {
-            origin,
-            epoch,
-            next: 1,
-            unsent: 1,
-            waiting: BTreeMap::new(),
-            repeat_ns,
-            repeat_at: 0,
-        }
+        Self { origin, epoch, next: 1, unsent: 1, waiting: BTreeMap::new(), repeat_ns }
     }
 
     /// Adds a packet: its number. It is sent at once if at most [`WINDOW`] are under way with it.
@@ -43,27 +48,27 @@ impl Outbox {
         let sequence = self.next;
         self.next += 1;
         let (origin, epoch) = (self.origin, self.epoch);
-        let numbered = Packet { origin, epoch, sequence, repeated: false, ..packet };
-        self.waiting.insert(sequence, numbered);
+        let packet = Packet { origin, epoch, sequence, repeated: false, ..packet };
+        self.waiting.insert(sequence, Unacknowledged { packet, due: 0, patience: self.repeat_ns });
         self.send_more(now, out);
         sequence
     }
 
     fn send_more(&mut self, now: u64, out: &mut Vec<Packet>) {
         let first = self.waiting.keys().next().map_or(self.next, |first| *first);
-        if first == self.unsent {
-            // Nothing was under way.
-            self.repeat_at = now + self.repeat_ns;
-        }
         while self.unsent < self.next && self.unsent - first < WINDOW {
-            out.extend(self.waiting.get(&self.unsent).cloned());
+            if let Some(sent) = self.waiting.get_mut(&self.unsent) {
+                sent.due = now + sent.patience;
+                out.push(sent.packet.clone());
+            }
             self.unsent += 1;
         }
     }
 
     /// The packet of that number, if it was sent and is not acknowledged.
     pub fn under_way(&self, sequence: u32) -> Option<&Packet> {
-        self.waiting.get(&sequence).filter(|_| sequence < self.unsent)
+        let sent = self.waiting.get(&sequence).filter(|_| sequence < self.unsent);
+        sent.map(|sent| &sent.packet)
     }
 
     /// A packet has arrived: the packet, unless that was known. Later ones are sent if the window
@@ -75,17 +80,20 @@ impl Outbox {
         out: &mut Vec<Packet>,
     ) -> Option<Packet> {
         self.under_way(sequence)?;
-        let packet = self.waiting.remove(&sequence);
+        let sent = self.waiting.remove(&sequence)?;
         self.send_more(now, out);
-        packet
+        Some(sent.packet)
     }
 
-    /// Repeats what is under way for too long.
+    /// Repeats what is under way for too long, in order: packets that were dropped behind a lost
+    /// one are due after it.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Packet>) {
-        let late = self.waiting.range(..self.unsent);
-        if self.repeat_at <= now {
-            out.extend(late.map(|(_, packet)| Packet { repeated: true, ..packet.clone() }));
-            self.repeat_at = now + self.repeat_ns;
+        for (_, sent) in self.waiting.range_mut(..self.unsent) {
+            if sent.due <= now {
+                sent.patience = (2 * sent.patience).min(MOST_PATIENCE * self.repeat_ns);
+                sent.due = now + sent.patience;
+                out.push(Packet { repeated: true, ..sent.packet.clone() });
+            }
         }
     }
 
@@ -141,27 +149,45 @@ mod tests {
         std::mem::take(out).iter().map(|packet| packet.sequence).collect()
     }
 
+    /// Numbers of the packets that are repeated at a time.
+    fn repeated(outbox: &mut Outbox, now: u64) -> Vec<u32> {
+        let mut out = Vec::new();
+        outbox.tick(now, &mut out);
+        assert!(out.iter().all(|packet| packet.repeated));
+        numbers(&mut out)
+    }
+
     #[test]
     fn a_packet_is_repeated_until_it_is_acknowledged() {
         let (mut outbox, mut out) = (Outbox::new(ORIGIN, 3, 100), Vec::new());
-        for _ in 0..3 {
-            outbox.send(packet(), 0, &mut out);
+        for now in [0, 0, 30] {
+            outbox.send(packet(), now, &mut out);
         }
-        assert!(out.iter().all(|packet| packet.origin == ORIGIN && packet.epoch == 3));
+        let is_so = |packet: &Packet| packet.origin == ORIGIN && packet.epoch == 3;
+        assert!(out.iter().all(|packet| is_so(packet) && !packet.repeated));
         assert_eq!(numbers(&mut out), [1, 2, 3]);
-        outbox.tick(99, &mut out);
-        assert_eq!(numbers(&mut out), []);
+        assert_eq!(repeated(&mut outbox, 99), []);
         assert!(outbox.acknowledge(2, 99, &mut out).is_some());
         assert!(outbox.acknowledge(2, 99, &mut out).is_none(), "that was known");
-        outbox.tick(100, &mut out);
-        assert_eq!(numbers(&mut out), [1, 3], "all that is not acknowledged, in order");
-        outbox.tick(150, &mut out);
-        assert_eq!(numbers(&mut out), []);
-        assert!(outbox.acknowledge(1, 150, &mut out).is_some());
-        assert!(outbox.acknowledge(3, 150, &mut out).is_some());
-        assert!(outbox.is_empty());
-        outbox.tick(1_000, &mut out);
-        assert_eq!(numbers(&mut out), []);
+        assert_eq!(repeated(&mut outbox, 100), [1]);
+        assert_eq!(repeated(&mut outbox, 130), [3], "it was sent later");
+        assert_eq!(repeated(&mut outbox, 299), []);
+        assert_eq!(repeated(&mut outbox, 330), [1, 3], "after twice the time");
+        assert!(outbox.acknowledge(1, 601, &mut out).is_some());
+        assert!(outbox.acknowledge(3, 601, &mut out).is_some());
+        assert!(outbox.is_empty() && out.is_empty());
+        assert_eq!(repeated(&mut outbox, 100_000), []);
+    }
+
+    #[test]
+    fn cores_that_are_late_are_asked_more_and_more_seldom() {
+        let (mut outbox, mut out) = (Outbox::new(ORIGIN, 0, 100), Vec::new());
+        outbox.send(packet(), 0, &mut out);
+        let late: usize =
+            (0..1_000_000).step_by(50).map(|now| repeated(&mut outbox, now).len()).sum();
+        // After 100, 200 and 400, and then after 800 each.
+        assert_eq!(late, 3 + (1_000_000 - 700 - 1) / 800);
+        assert!(outbox.acknowledge(1, 1_000_000, &mut out).is_some());
     }
 
     #[test]

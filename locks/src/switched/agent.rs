@@ -16,6 +16,7 @@ use super::machine::Machine;
 use super::places::{Places, control_lane};
 use super::port::Port;
 use crate::fisslock::cores::AGENT_CORE;
+use crate::servers::Toll;
 
 /// Service of the control lanes.
 pub(super) const SERVICE: Service = Service(0);
@@ -41,7 +42,8 @@ pub struct AgentProgram {
 }
 
 impl AgentProgram {
-    /// Opens the machine's lanes, the one of its place and the next.
+    /// Opens the machine's lanes, the one of its place and the next. `toll` is charged for each
+    /// packet that comes, where time is virtual.
     ///
     /// # Errors
     /// The fabric refuses.
@@ -50,11 +52,12 @@ impl AgentProgram {
         places: &Places,
         executor: &mut Executor,
         fabric: &dyn Fabric,
+        toll: Option<Toll>,
     ) -> Result<Self, FabricError> {
         let at = places.agent(machine.number());
         let switch = places.switch();
         let lane = Rpc::new(open_lane(at, executor, fabric)?);
-        let port = Port::of(lane, move |from| from == switch);
+        let port = Port::of(lane, toll, move |from| from == switch);
         let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);
         let (asked, clock) = (Arc::clone(&machine), executor.handle().env().clone());
         control.serve(

@@ -19,6 +19,7 @@ use crate::contract::{Counts, NotHeld};
 use crate::fisslock::Packet;
 use crate::fisslock::cores::AGENT_CORE;
 use crate::locker::Locker;
+use crate::servers::Toll;
 use crate::word::Mode;
 
 /// The locks of a switch, as one lane of a machine uses them. An update lock is exclusive.
@@ -39,15 +40,16 @@ struct Lane {
 
 impl SwitchedLocker {
     /// The locks of a machine, for tasks of a lane's executor. A further task sends and gets what
-    /// they need. When the executor ends, the agent's core does what is left.
+    /// they need. When the executor ends, the agent's core does what is left. `toll` is charged for
+    /// each packet that comes, where time is virtual.
     ///
     /// # Panics
     /// If the lane is not of a client's core of the machine.
-    pub fn open(machine: Arc<Machine>, places: &Places, rpc: &Rpc) -> Self {
+    pub fn open(machine: Arc<Machine>, places: &Places, rpc: &Rpc, toll: Option<Toll>) -> Self {
         let core = places.core_at(machine.number(), rpc.lane().at());
         let core = core.filter(|core| *core != AGENT_CORE).expect("a lane of a client's core");
         let (executor, switch) = (rpc.lane().executor().clone(), places.switch());
-        let port = Port::of(rpc.clone(), move |from| from == switch);
+        let port = Port::of(rpc.clone(), toll, move |from| from == switch);
         let counts = RefCell::default();
         let inner = Rc::new(Lane { machine, core, executor, switch, port, counts });
         let pumped = Rc::clone(&inner);

@@ -8,6 +8,7 @@ use lotus_fabric::ids::Endpoint;
 use lotus_fabric::rpc::{Rpc, Service};
 
 use crate::fisslock::Packet;
+use crate::servers::Toll;
 
 /// Service of packets: notices on the lanes of clients, agents and switches.
 pub const PACKETS: Service = Service(7);
@@ -22,8 +23,13 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// The port of a lane. There is one.
-    pub(super) fn of(rpc: Rpc, is_known: impl Fn(Endpoint) -> bool + 'static) -> Self {
+    /// The port of a lane. There is one. `toll` is charged for each packet that comes, where time
+    /// is virtual.
+    pub(super) fn of(
+        rpc: Rpc,
+        toll: Option<Toll>,
+        is_known: impl Fn(Endpoint) -> bool + 'static,
+    ) -> Self {
         let (packets, reader) = (Rc::<RefCell<Vec<Packet>>>::default(), Rc::default());
         let port = Self { packets: Rc::clone(&packets), reader: Rc::clone(&reader), rpc };
         let executor = port.rpc.lane().executor().clone();
@@ -33,6 +39,9 @@ impl Port {
                 if let Ok(packet) = Packet::decode(bytes)
                     && is_known(from)
                 {
+                    if let Some(toll) = &toll {
+                        toll();
+                    }
                     packets.borrow_mut().push(packet);
                     if let Some(reader) = reader.get() {
                         executor.wake(reader);

@@ -109,7 +109,7 @@ impl SwitchProgram {
     ) -> Result<Self, FabricError> {
         let (at, cores) = (places.switch(), places.all_cores());
         let lane = Rpc::new(open_lane(at, executor, fabric)?);
-        let port = Port::of(lane, move |from| cores.contains(&from));
+        let port = Port::of(lane, None, move |from| cores.contains(&from));
         let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);
         let state = Rc::new(RefCell::new(SwitchState {
             deciding: Deciding::new(places.locks(), places.channels(), options),

@@ -106,7 +106,7 @@ impl<M: Machines> Cluster<M> {
         let (places, fabric) = (self.places.clone(), machines.fabric());
         let machine = Arc::clone(&self.machines[usize::from(number)]);
         self.serve(machines, node_of(number), "agent", move |executor| {
-            let program = AgentProgram::open(machine, &places, executor, &*fabric);
+            let program = AgentProgram::open(machine, &places, executor, &*fabric, None);
             executor.handle().spawn(program.expect("its lanes are free").run());
         });
     }
@@ -138,7 +138,7 @@ impl<M: Machines> Cluster<M> {
         let places = self.places.clone();
         let program: Program = Box::new(move |executor| {
             let lane = open(executor, &*fabric, Endpoint { node, lane: LaneId(LANES + lane) });
-            let locker = SwitchedLocker::open(machine, &places, &Rpc::new(lane.clone()));
+            let locker = SwitchedLocker::open(machine, &places, &Rpc::new(lane.clone()), None);
             let timer = executor.handle().clone();
             let seat = |client: u16| LockUser {
                 locker: locker.clone(),
@@ -218,7 +218,7 @@ impl<M: Machines> Cluster<M> {
             let lane = open(executor, &*fabric, at);
             let timer = executor.handle().clone();
             let locker =
-                SwitchedLocker::open(Arc::clone(&machine), &places, &Rpc::new(lane.clone()));
+                SwitchedLocker::open(Arc::clone(&machine), &places, &Rpc::new(lane.clone()), None);
             let (rng, life) = (timer.env().rng(99), life_of(number));
             let plan = Plan { hold: Duration::ZERO, ..plan };
             let unkept = Arc::default();

@@ -94,7 +94,7 @@ fn with<F: Future<Output = ()> + 'static>(
     for (machine, at) in pools.iter().zip(&all) {
         let (machine, to, opens) = (Arc::clone(machine), places.clone(), fabric.clone());
         let agent: Program = Box::new(move |executor| {
-            let program = AgentProgram::open(machine, &to, executor, &opens);
+            let program = AgentProgram::open(machine, &to, executor, &opens, None);
             Box::pin(program.expect("its lanes are free").run())
         });
         start(&machines, at.node, agent);
@@ -106,7 +106,7 @@ fn with<F: Future<Output = ()> + 'static>(
         let timer = executor.handle().clone();
         let lockers = pools.iter().zip(&all).map(|(machine, at)| {
             let lane = open(executor, &fabric, Endpoint { lane: CLIENT, ..*at });
-            SwitchedLocker::open(Arc::clone(machine), &places, &Rpc::new(lane))
+            SwitchedLocker::open(Arc::clone(machine), &places, &Rpc::new(lane), None)
         });
         let lockers = lockers.collect();
         let hand = Hand { lockers, machines: pools, fabric, timer, stranger, places: all };

@@ -215,7 +215,7 @@ impl<'a> Cluster<'a> {
             let pool = Arc::clone(&self.keeper.pools[usize::from(number)]);
             let fabric = self.machines.fabric();
             self.serve(node, "agent", move |executor| {
-                let program = AgentProgram::open(pool, &places, executor, &*fabric);
+                let program = AgentProgram::open(pool, &places, executor, &*fabric, None);
                 executor.handle().spawn(program.expect("its lanes are free").run());
             })?;
         }

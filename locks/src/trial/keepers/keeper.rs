@@ -166,7 +166,7 @@ impl Keeper {
         let switched = || {
             let pool = Arc::clone(&self.pools[usize::from(number)]);
             let places = self.places.as_ref().expect("a switch has places");
-            SwitchedLocker::open(pool, places, rpc)
+            SwitchedLocker::open(pool, places, rpc, None)
         };
         let served = |layout: &Layout| {
             let servers = layout.servers(member.node);
