@@ -221,7 +221,6 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         patience: None,
         habits: Habits::default(),
         loses: None,
-        request: Duration::ZERO,
         audit: false,
     };
     let progress = Progress::new(1, |_| ()).ending_after(count);
