@@ -16,7 +16,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lotus_benchmarks::callgrind::{self, Layers};
 use lotus_benchmarks::config::{Aborted, ClusterConfig, Fabric, LoadConfig, Routing};
