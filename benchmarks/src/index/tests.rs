@@ -9,7 +9,7 @@ use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::{Client, Recovery};
 
 use super::*;
-use crate::lanes::START;
+use crate::lanes::{KeeperCosts, START};
 
 fn small(kind: Kind) -> TreeLoad {
     TreeLoad {

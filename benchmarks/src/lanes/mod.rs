@@ -116,7 +116,7 @@ impl Clients {
             Some(Kept::FissParLock) => Fallback::ParLock,
             _ => return Ok(()),
         };
-        let room = Placement::new(usize::from(self.cns), locks, fallback);
+        let room = Placement::new(usize::from(self.cns), 1, locks, fallback);
         room.map(drop).map_err(|error| error.to_string())
     }
 

@@ -120,7 +120,7 @@ where
             visitor.visit(Switched::new(machines, clients, locks, has_homes)?)
         }
         Kept::FissParLock => {
-            let room = Placement::new(usize::from(clients.cns), locks, Fallback::ParLock);
+            let room = Placement::new(usize::from(clients.cns), 1, locks, Fallback::ParLock);
             let below = u64::from(room.map_err(refused)?.on_switch());
             let first = Switched::new(machines, clients, below, false)?;
             let lanes = clients.threads + Switched::LANES;

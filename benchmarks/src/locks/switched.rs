@@ -69,7 +69,7 @@ impl Switched {
             MachineLanes { agent, clients: LaneId(0), cores }
         };
         let switch = Endpoint { node: switch, lane: LaneId(0) };
-        let places = Places::new(switch, (1..=clients.cns).map(machine).collect(), locks);
+        let places = Places::new(vec![switch], (1..=clients.cns).map(machine).collect(), locks);
         let places = places.map_err(refused)?;
         let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
         let homes = match has_homes {
@@ -98,11 +98,11 @@ impl Service for Switched {
     ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         let (places, options) = (self.places.clone(), self.options);
         let switch = serve(course, machines.fabric(), stopped, move |executor, fabric| {
-            let program = SwitchProgram::open(Start::First, &places, options, executor, fabric)?;
+            let program = SwitchProgram::open(0, Start::First, &places, options, executor, fabric)?;
             executor.handle().spawn(program.run());
             Ok(())
         });
-        let node = self.places.switch().node;
+        let node = self.places.switch(0).node;
         let mut cores = vec![(node, machines.start(node, "switch", switch).map_err(refused)?)];
         for (pool, node) in self.pools.iter().zip(1..) {
             let (pool, places) = (Arc::clone(pool), self.places.clone());

@@ -11,7 +11,7 @@ use lotus_locks::systems::Choice;
 
 use super::*;
 use crate::drive::progress::Phase;
-use crate::lanes::START;
+use crate::lanes::{KeeperCosts, START};
 
 fn short() -> LockLoad {
     LockLoad {
@@ -303,7 +303,7 @@ fn locks_beyond_a_switch_are_kept_by_compute_nodes() {
     }
     let alone = Clients { kept: Some(Kept::FissLock), ..beyond.clients.clone() };
     let refused = by(alone, beyond).check().expect_err("too many locks");
-    let sentence = "a FissLock switch has room for 1680000 locks, not 2100000, without";
+    let sentence = "FissLock switches have room for 1680000 locks, not 2100000, without";
     assert!(refused.starts_with(sentence), "{refused}");
 }
 

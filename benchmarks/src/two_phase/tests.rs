@@ -6,6 +6,7 @@ use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
 
 use super::*;
+use crate::lanes::KeeperCosts;
 use crate::traces::{FileTrace, Grain, TatpTrace, TpccTrace};
 
 fn short(kind: Kind, trace: Trace) -> TraceLoad {

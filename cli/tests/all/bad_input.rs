@@ -238,7 +238,7 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
         ),
         (
             &["--lock", "fisslock", "--count", "1680001"],
-            "a FissLock switch has room for 1680000 locks, not 1680001",
+            "FissLock switches have room for 1680000 locks, not 1680001",
         ),
         (&["--lock", "fisslock", "--backoff"], "a switch grants those of fisslock"),
         (&["--lock", "srvlock", "--fabric", "rdma"], "locks alone run on local, shm, tcp and sim"),

@@ -32,10 +32,11 @@ pub enum Fallback {
     ParLock,
 }
 
-/// Machines and locks that a switch serves.
+/// Machines and locks that switches serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     locks: u64,
+    room: u64,
 }
 
 /// Reason for which a switch cannot serve what it was asked to.
@@ -45,33 +46,55 @@ pub enum CapacityError {
     /// A machine has no number.
     #[error("a FissLock switch serves 1 to {MAX_MACHINES} machines, not {0}")]
     Machines(usize),
+    /// A rack has no number, or no machine.
+    #[error("{machines} machines of FissLock are in 1 to {machines} racks, not {racks}")]
+    Racks {
+        /// Number of racks.
+        racks: usize,
+        /// Number of machines.
+        machines: usize,
+    },
     /// A core has no number.
     #[error("a FissLock machine has at most {MAX_CLIENT_CORES} client cores, not {0}")]
     Cores(usize),
     /// There is no room for the locks, and no fallback.
-    #[error("a FissLock switch has room for {MAX_LOCKS} locks, not {0}, without the fallback")]
-    Locks(u64),
+    #[error("FissLock switches have room for {room} locks, not {locks}, without the fallback")]
+    Locks {
+        /// Number of locks.
+        locks: u64,
+        /// Room of all switches.
+        room: u64,
+    },
 }
 
 impl Placement {
-    /// A switch for `machines` machines and `locks` locks.
+    /// The switches of `racks` racks, for `machines` machines and `locks` locks.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if they are too many.
     pub const fn new(
         machines: usize,
+        racks: usize,
         locks: u64,
         fallback: Fallback,
     ) -> Result<Self, CapacityError> {
         if machines == 0 || machines > MAX_MACHINES {
             return Err(CapacityError::Machines(machines));
         }
-        if locks > MAX_LOCKS && matches!(fallback, Fallback::None) {
-            return Err(CapacityError::Locks(locks));
+        if racks == 0 || racks > machines {
+            return Err(CapacityError::Racks { racks, machines });
         }
-        Ok(Self { locks })
+        let room = MAX_LOCKS * racks as u64;
+        if locks > room && matches!(fallback, Fallback::None) {
+            return Err(CapacityError::Locks { locks, room });
+        }
+        Ok(Self { locks, room })
     }
 
-    /// Number of locks whose state is in the switch's registers: those of the lowest numbers.
+    /// Number of locks whose state is in registers of switches: those of the lowest numbers.
     pub fn on_switch(self) -> u32 {
-        self.locks.min(MAX_LOCKS) as u32
+        // 255 switches have room for fewer than 2^32.
+        self.locks.min(self.room) as u32
     }
 }
 
@@ -91,20 +114,25 @@ mod tests {
 
     #[test]
     fn what_a_switch_cannot_serve_is_refused_in_a_sentence() {
-        let sentence = |machines, locks| {
-            Placement::new(machines, locks, Fallback::None).expect_err("too many").to_string()
+        let sentence = |machines, racks, locks| {
+            let placement = Placement::new(machines, racks, locks, Fallback::None);
+            placement.expect_err("too many").to_string()
         };
-        assert_eq!(sentence(256, 1), "a FissLock switch serves 1 to 255 machines, not 256");
-        assert_eq!(sentence(0, 1), "a FissLock switch serves 1 to 255 machines, not 0");
+        assert_eq!(sentence(256, 1, 1), "a FissLock switch serves 1 to 255 machines, not 256");
+        assert_eq!(sentence(0, 1, 1), "a FissLock switch serves 1 to 255 machines, not 0");
         assert_eq!(
-            sentence(255, 1_680_001),
-            "a FissLock switch has room for 1680000 locks, not 1680001, without the fallback"
+            sentence(255, 1, 1_680_001),
+            "FissLock switches have room for 1680000 locks, not 1680001, without the fallback"
         );
+        assert!(sentence(255, 2, 3_360_001).contains("room for 3360000 locks"));
+        assert_eq!(sentence(3, 4, 1), "3 machines of FissLock are in 1 to 3 racks, not 4");
     }
 
     #[test]
     fn locks_beyond_the_capacity_are_on_machines() {
-        let placement = Placement::new(8, 10_000_000, Fallback::ParLock).expect("a fallback");
+        let placement = Placement::new(8, 1, 10_000_000, Fallback::ParLock).expect("a fallback");
         assert_eq!(placement.on_switch(), 1_680_000);
+        let most = Placement::new(255, 255, u64::MAX, Fallback::ParLock).expect("a fallback");
+        assert_eq!(most.on_switch(), 428_400_000);
     }
 }

@@ -105,6 +105,14 @@ impl Homes {
     }
 }
 
+/// Rack whose switch decides on a lock.
+///
+/// # Panics
+/// If there are no racks.
+pub const fn rack_of(lock: u32, racks: u8) -> u8 {
+    (lock % racks as u32) as u8
+}
+
 /// Most packets of one origin that are sent and not acknowledged.
 pub const WINDOW: u32 = 32;
 /// Most bounces of a request whose agent is absent, through the switch.

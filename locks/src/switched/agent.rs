@@ -55,7 +55,7 @@ impl AgentProgram {
         toll: Option<Toll>,
     ) -> Result<Self, FabricError> {
         let at = places.agent(machine.number());
-        let switch = places.switch();
+        let switch = places.switch_of(machine.number());
         let lane = Rpc::new(open_lane(at, executor, fabric)?);
         let port = Port::of(lane, toll, move |from| from == switch);
         let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);

@@ -65,7 +65,7 @@ pub async fn recover(
         reports.push(report.ok_or(RecoveryError::Overtaken)?);
     }
     let locks = restore(&reports);
-    let switch = control_lane(places.switch());
+    let switch = control_lane(places.switch(0));
     let life = rpc.call(switch, SERVICE, &ControlRequest::Life.encode(), patience).await;
     let life = life.map_err(RecoveryError::Switch)?;
     let life = life[..].try_into().map_err(|_| RecoveryError::Overtaken)?;

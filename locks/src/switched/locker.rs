@@ -48,7 +48,8 @@ impl SwitchedLocker {
     pub fn open(machine: Arc<Machine>, places: &Places, rpc: &Rpc, toll: Option<Toll>) -> Self {
         let core = places.core_at(machine.number(), rpc.lane().at());
         let core = core.filter(|core| *core != AGENT_CORE).expect("a lane of a client's core");
-        let (executor, switch) = (rpc.lane().executor().clone(), places.switch());
+        let executor = rpc.lane().executor().clone();
+        let switch = places.switch_of(machine.number());
         let port = Port::of(rpc.clone(), toll, move |from| from == switch);
         let counts = RefCell::default();
         let inner = Rc::new(Lane { machine, core, executor, switch, port, counts });

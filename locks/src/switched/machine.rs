@@ -97,7 +97,7 @@ impl Machine {
     pub fn new(number: u8, places: &Places, options: SwitchOptions) -> Self {
         assert!(usize::from(number) < places.machines(), "there is no machine {number}");
         let pool = AgentPool::new(number, options.rules, options.preference, options.repeat_ns());
-        let pool = pool.with_homes(options.homes);
+        let pool = pool.with_homes(options.homes).with_racks(places.racks());
         let state = MachineState {
             pool,
             cores: vec![Core::default(); usize::from(places.cores(number))],

@@ -1,4 +1,7 @@
-//! Where the switch and the machines are.
+//! Where the switches and the machines are.
+//!
+//! Each rack has a switch and a block of the machines. A lock is decided on by the switch of one
+//! rack ([`rack_of`]); machines of others reach it through their own, one hop further (FissLock §6).
 
 use std::collections::BTreeSet;
 
@@ -6,6 +9,7 @@ use lotus_fabric::ids::{Endpoint, LaneId};
 
 use crate::fisslock::capacity::{CapacityError, Fallback, Placement};
 use crate::fisslock::cores::{AGENT_CORE, CHANNELS, MAX_CLIENT_CORES};
+use crate::fisslock::rules::rack_of;
 
 /// Lanes of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,36 +39,66 @@ impl MachineLanes {
     }
 }
 
-/// The lanes of the switch and of the machines, and the number of locks.
+/// The lanes of the switches and of the machines, and the number of locks.
 #[derive(Clone, Debug)]
 pub struct Places {
-    switch: Endpoint,
+    switches: Vec<Endpoint>,
     machines: Vec<MachineLanes>,
     locks: u32,
 }
 
 impl Places {
-    /// A switch, by the first of the two lanes that its program opens, and its machines, which are
-    /// numbered as they are listed.
+    /// The switch of each rack, by the first of the two lanes that its program opens, and the
+    /// machines, which are numbered as they are listed: as many in each rack, the first in the
+    /// first.
     ///
     /// # Errors
-    /// There are more machines, cores or locks than a switch serves.
+    /// There are more machines, racks, cores or locks than switches serve.
     pub fn new(
-        switch: Endpoint,
+        switches: Vec<Endpoint>,
         machines: Vec<MachineLanes>,
         locks: u64,
     ) -> Result<Self, CapacityError> {
-        let placement = Placement::new(machines.len(), locks, Fallback::None)?;
+        let placement = Placement::new(machines.len(), switches.len(), locks, Fallback::None)?;
         let most = machines.iter().map(|machine| machine.cores).max().unwrap_or(0);
         if most > MAX_CLIENT_CORES {
             return Err(CapacityError::Cores(most.into()));
         }
-        Ok(Self { switch, machines, locks: placement.on_switch() })
+        Ok(Self { switches, machines, locks: placement.on_switch() })
     }
 
-    /// Packet lane of the switch.
-    pub const fn switch(&self) -> Endpoint {
-        self.switch
+    /// Number of racks: at least one.
+    pub const fn racks(&self) -> u8 {
+        // There are no more than machines.
+        self.switches.len() as u8
+    }
+
+    /// Packet lane of a rack's switch.
+    ///
+    /// # Panics
+    /// If there is no such rack.
+    pub fn switch(&self, rack: u8) -> Endpoint {
+        self.switches[usize::from(rack)]
+    }
+
+    /// Rack of a machine.
+    pub(super) const fn rack_of(&self, machine: u8) -> u8 {
+        (machine as usize * self.switches.len() / self.machines.len()) as u8
+    }
+
+    /// Rack whose switch decides on a lock.
+    pub(super) const fn home(&self, lock: u32) -> u8 {
+        rack_of(lock, self.racks())
+    }
+
+    /// Number of locks that the switch of a rack decides on.
+    pub(super) const fn locks_at(&self, rack: u8) -> u32 {
+        self.locks.saturating_sub(rack as u32).div_ceil(self.racks() as u32)
+    }
+
+    /// Packet lane of the switch in a machine's rack.
+    pub(super) fn switch_of(&self, machine: u8) -> Endpoint {
+        self.switch(self.rack_of(machine))
     }
 
     /// Number of machines.
@@ -109,13 +143,14 @@ impl Places {
         self.machines.get(usize::from(machine))?.core_at(at)
     }
 
-    /// Packet lanes of all machines' cores.
-    pub(super) fn all_cores(&self) -> BTreeSet<Endpoint> {
-        let lanes = |machine: &MachineLanes| {
-            let machine = *machine;
+    /// Packet lanes of all cores in a rack.
+    pub(super) fn cores_in(&self, rack: u8) -> BTreeSet<Endpoint> {
+        let machines = (0..self.machines.len() as u8).filter(|of| self.rack_of(*of) == rack);
+        let lanes = |machine: u8| {
+            let machine = self.machines[usize::from(machine)];
             (AGENT_CORE..=machine.cores).filter_map(move |core| machine.core(core))
         };
-        self.machines.iter().flat_map(lanes).collect()
+        machines.flat_map(lanes).collect()
     }
 }
 
@@ -134,17 +169,18 @@ mod tests {
         Endpoint { node: NodeId(node), lane: LaneId(lane) }
     }
 
-    fn places(machines: u16, cores: u8, locks: u64) -> Result<Places, CapacityError> {
+    fn places(racks: u16, machines: u16, cores: u8, locks: u64) -> Result<Places, CapacityError> {
         let machine = |node| MachineLanes { agent: at(node, 0), clients: LaneId(2), cores };
-        Places::new(at(0, 0), (1..=machines).map(machine).collect(), locks)
+        let switches = (1000..1000 + racks).map(|node| at(node, 0)).collect();
+        Places::new(switches, (1..=machines).map(machine).collect(), locks)
     }
 
     #[test]
     fn a_switch_has_no_numbers_for_more_machines_and_no_room_for_more_locks() {
-        let fits = places(255, 127, 1_680_000).expect("it has");
+        let fits = places(1, 255, 127, 1_680_000).expect("it has");
         assert_eq!((fits.machines(), fits.locks(), fits.channels()), (255, 1_680_000, 256));
         let refused = |machines, cores, locks| {
-            places(machines, cores, locks).expect_err("too many").to_string()
+            places(1, machines, cores, locks).expect_err("too many").to_string()
         };
         assert_eq!(refused(256, 1, 1), "a FissLock switch serves 1 to 255 machines, not 256");
         assert!(refused(1, 1, 1_680_001).contains("room for 1680000 locks"));
@@ -153,14 +189,27 @@ mod tests {
 
     #[test]
     fn cores_are_lanes_of_their_machine() {
-        let places = places(2, 3, 1).expect("few");
+        let places = places(1, 2, 3, 1).expect("few");
         let lanes: Vec<_> = (0..5).map(|core| places.core(1, core)).collect();
         let expected = [at(2, 0), at(2, 2), at(2, 3), at(2, 4)].map(Some);
         assert_eq!(lanes, [&expected[..], &[None]].concat());
         assert_eq!(places.core(2, 0), None, "there are two machines");
         assert_eq!((places.core_at(1, at(2, 3)), places.core_at(0, at(2, 3))), (Some(2), None));
-        let all = places.all_cores();
+        let all = places.cores_in(0);
         assert!(all.len() == 8 && all.contains(&at(1, 0)) && all.contains(&at(2, 4)));
         assert!(!all.contains(&at(2, 1)), "for control");
+    }
+    #[test]
+    fn racks_have_blocks_of_machines_and_locks_in_turn() {
+        let places = places(3, 7, 1, 10).expect("few");
+        let racks: Vec<_> = (0..7).map(|machine| places.rack_of(machine)).collect();
+        assert_eq!(racks, [0, 0, 0, 1, 1, 2, 2]);
+        let homes: Vec<_> = (0..10).map(|lock| places.home(lock)).collect();
+        assert_eq!(homes, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!([0, 1, 2].map(|rack| places.locks_at(rack)), [4, 3, 3]);
+        assert_eq!(places.switch_of(6), at(1002, 0));
+        assert_eq!([0, 1, 2].map(|rack| places.cores_in(rack).len()), [6, 4, 4]);
+        let few = super::tests::places(3, 3, 1, 1).expect("few");
+        assert_eq!([0, 1, 2].map(|rack| few.locks_at(rack)), [1, 0, 0]);
     }
 }

@@ -69,7 +69,8 @@ impl<M: Machines> Cluster<M> {
         let (clients, cores) = (LaneId(LANES), plan.lanes as u8 + 1);
         let lanes = |number| MachineLanes { agent: at(node_of(number)), clients, cores };
         let all = (0..plan.machines as u8).map(lanes).collect();
-        let places = Places::new(at(SWITCH), all, plan.locks).expect("the switch serves them");
+        let places =
+            Places::new(vec![at(SWITCH)], all, plan.locks).expect("the switch serves them");
         machines.fabric().register(MEMORY, REGION, 4096, Rights::ALL).expect("there is room");
         let machine = |number| Arc::new(Machine::new(number, &places, options));
         let (reporter, reports) = async_channel::unbounded();
@@ -97,7 +98,7 @@ impl<M: Machines> Cluster<M> {
     pub fn start_switch(&mut self, machines: &M, start: Start) {
         let (places, options, fabric) = (self.places.clone(), self.options, machines.fabric());
         self.serve(machines, SWITCH, "switch", move |executor| {
-            let program = SwitchProgram::open(start, &places, options, executor, &*fabric);
+            let program = SwitchProgram::open(0, start, &places, options, executor, &*fabric);
             executor.handle().spawn(program.expect("its lanes are free").run());
         });
     }

@@ -81,11 +81,12 @@ fn with<F: Future<Output = ()> + 'static>(
     let at = |node| Endpoint { node: NodeId(node), lane: LaneId(0) };
     let all: Vec<_> = (1..=MACHINES).map(at).collect();
     let lanes = |agent| MachineLanes { agent, clients: CLIENT, cores: 1 };
-    let places = Places::new(at(0), all.iter().copied().map(lanes).collect(), 4).expect("few");
+    let places =
+        Places::new(vec![at(0)], all.iter().copied().map(lanes).collect(), 4).expect("few");
     let fabric = machines.world().fabric().clone();
     let (to, opens) = (places.clone(), fabric.clone());
     let switch: Program = Box::new(move |executor| {
-        let program = SwitchProgram::open(Start::First, &to, options, executor, &opens);
+        let program = SwitchProgram::open(0, Start::First, &to, options, executor, &opens);
         Box::pin(program.expect("its lanes are free").run())
     });
     start(&machines, SWITCH, switch);

@@ -28,9 +28,10 @@ impl AgentPool {
             // The answer to a packet that was acknowledged.
             return;
         }
+        let channel = self.channel(packet.lock, packet.origin);
         let is_first = is_own
             || self.rules.numbering == Numbering::Ignored
-            || self.inboxes.entry(packet.origin).or_default().is_first(packet.sequence);
+            || self.inboxes.entry(channel).or_default().is_first(packet.sequence);
         if self.is_parked(&packet) {
             return;
         }
@@ -180,12 +181,12 @@ impl AgentPool {
 
     /// The packet of this machine that an answer is to, if it is under way.
     fn under_way(&self, answer: &Packet) -> Option<&Packet> {
-        self.outboxes.get(&answer.origin)?.under_way(answer.sequence)
+        self.outboxes.get(&self.channel(answer.lock, answer.origin))?.under_way(answer.sequence)
     }
 
     /// Takes a packet of this machine from those that are repeated.
     pub(super) fn take(&mut self, answer: &Packet, now: u64, out: &mut Effects) -> Option<Packet> {
-        let outbox = self.outboxes.get_mut(&answer.origin)?;
+        let outbox = self.outboxes.get_mut(&self.channel(answer.lock, answer.origin))?;
         outbox.acknowledge(answer.sequence, now, &mut out.packets)
     }
 

@@ -22,7 +22,7 @@ use super::channel::{Inbox, Outbox};
 use super::cores::{AGENT_CORE, Traffic};
 use super::packet::{Kind, Origin, Packet, Participant};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
-use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS};
+use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS, rack_of};
 use crate::word::Mode;
 
 /// News for a task.
@@ -101,11 +101,13 @@ pub struct AgentPool {
     rules: Rules,
     preference: Preference,
     homes: Homes,
+    racks: u8,
     epoch: u8,
     repeat_ns: u64,
-    /// By channel; there from the first packet on.
-    outboxes: BTreeMap<Origin, Outbox>,
-    inboxes: BTreeMap<Origin, Inbox>,
+    /// By the rack whose switch decides, and channel: each switch counts for itself. There from the
+    /// first packet on.
+    outboxes: BTreeMap<(u8, Origin), Outbox>,
+    inboxes: BTreeMap<(u8, Origin), Inbox>,
     hosted: BTreeMap<u32, Hosted>,
     wanted: BTreeMap<(u32, Participant), Wanted>,
     at_switch: BTreeMap<(u32, Participant), AtSwitch>,
@@ -124,6 +126,7 @@ impl AgentPool {
             rules,
             preference,
             homes: Homes::Nowhere,
+            racks: 1,
             epoch: 0,
             repeat_ns,
             outboxes: BTreeMap::new(),
@@ -141,6 +144,21 @@ impl AgentPool {
     #[must_use]
     pub fn with_homes(self, homes: Homes) -> Self {
         Self { homes, ..self }
+    }
+
+    /// The pool with a switch in each of so many racks.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn with_racks(self, racks: u8) -> Self {
+        assert!(racks > 0, "there is a switch");
+        Self { racks, ..self }
+    }
+
+    /// Key of a channel to the switch that decides on a lock.
+    fn channel(&self, lock: u32, origin: Origin) -> (u8, Origin) {
+        (rack_of(lock, self.racks), origin)
     }
 
     fn is_home(&self, lock: u32) -> bool {
@@ -352,7 +370,8 @@ impl AgentPool {
     ) -> (Origin, u32) {
         let (origin, epoch) = (Origin::of(self.machine, core, traffic), self.epoch);
         let new = || Outbox::new(origin, epoch, self.repeat_ns);
-        let outbox = self.outboxes.entry(origin).or_insert_with(new);
+        let key = self.channel(packet.lock, origin);
+        let outbox = self.outboxes.entry(key).or_insert_with(new);
         (origin, outbox.send(packet, now, &mut out.packets))
     }
 

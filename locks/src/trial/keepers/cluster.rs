@@ -164,7 +164,7 @@ impl<'a> Cluster<'a> {
         let Some(places) = self.keeper.places.clone() else { return Ok(()) };
         let (options, fabric) = (self.options, self.machines.fabric());
         self.serve(SWITCH, "switch", move |executor| {
-            let program = SwitchProgram::open(start, &places, options, executor, &*fabric);
+            let program = SwitchProgram::open(0, start, &places, options, executor, &*fabric);
             executor.handle().spawn(program.expect("its lanes are free").run());
         })
     }

@@ -80,7 +80,8 @@ impl Keeper {
         };
         let switch = Endpoint { node: SWITCH, lane: LaneId(0) };
         let places = trial.kept.is_switched().then(|| {
-            Places::new(switch, lives.map(lanes).collect(), below).expect("there is room for them")
+            Places::new(vec![switch], lives.map(lanes).collect(), below)
+                .expect("there is room for them")
         });
         let pools = places.iter().flat_map(|places| {
             let numbers = 0..places.machines() as u8;
