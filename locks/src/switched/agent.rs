@@ -11,7 +11,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
-use super::control::{ControlRequest, encode_done};
+use super::control::ControlRequest;
 use super::inbox::Inbox;
 use super::machine::Machine;
 use super::{Places, control_lane};
@@ -58,14 +58,13 @@ impl AgentProgram {
         control.serve(
             SERVICE,
             Box::new(move |responder, bytes| match ControlRequest::decode(bytes) {
-                Some(ControlRequest::Stop { epoch }) => {
-                    if let Some(report) = asked.stop(epoch) {
-                        responder.respond(&report);
+                Some(ControlRequest::Stop { epoch, page }) => {
+                    if let Some(page) = asked.stop(epoch, page) {
+                        responder.respond(&page.encode());
                     }
                 }
-                Some(ControlRequest::Resume { epoch, locks }) => {
-                    let is_done = asked.resume(epoch, &locks, clock.now());
-                    responder.respond(&encode_done(is_done));
+                Some(ControlRequest::Resume { epoch, page }) => {
+                    responder.respond(&asked.resume(epoch, page, clock.now()).encode());
                 }
                 Some(ControlRequest::Life | ControlRequest::Rewrite { .. }) | None => {}
             }),

@@ -4,18 +4,21 @@
 //! that were not finished. Every step may be repeated, and a step of an earlier epoch does nothing
 //! any more, so a coordinator that dies is replaced by one with a later epoch.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use RecoveryError::Overtaken;
 use lotus_fabric::ids::{Endpoint, Epoch};
-use lotus_fabric::rpc::{Patience, Rpc, RpcError};
+use lotus_fabric::rpc::{Patience, PendingCall, Rpc, RpcError};
 use thiserror::Error;
 
 use super::agent::SERVICE;
-use super::control::{ControlRequest, decode_done};
+use super::control::{ControlRequest, Progress};
+use super::pages::{Added, Assembly, MOST_BYTES, Page, pages_of};
 use super::{Places, control_lane};
 use crate::contract::Peers;
-use crate::fisslock::recovery::restore;
-use crate::fisslock::report::decode_report;
+use crate::fisslock::recovery::{MachineReport, concerning, metadata, restore};
+use crate::fisslock::report::{Locks, decode_report, encode_locks, encode_switch};
 
 /// Reason for which a recovery was not finished. The machines stand still until another one is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -32,9 +35,34 @@ pub enum RecoveryError {
     Overtaken,
 }
 
+/// A recovery that is over: what it took until all survivors had gone on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recovered {
+    /// Locks that are held after it.
+    pub locks: usize,
+    /// Time until all survivors had stopped and reported (S1).
+    pub reporting: Duration,
+    /// Time from then on until the switch was rewritten (S3).
+    pub rewriting: Duration,
+    /// Time from then on until the last survivor had gone on (S2).
+    pub resuming: Duration,
+}
+
+impl Recovered {
+    /// Time of the whole recovery.
+    pub fn took(&self) -> Duration {
+        self.reporting + self.rewriting + self.resuming
+    }
+}
+
 /// Recovers from the loss of machines, of the switch, or of both: all survivors stop and report,
 /// the switch is rewritten, and they go on, in a new epoch. Locks that only the lost held are free
 /// then, or their waiters'.
+///
+/// Whatever is long travels in pages of one datagram, 16 under way at a time. The switch
+/// and the machines act when they have all of them; the switch is told only which locks are held,
+/// and a machine of those that concern it. A machine may report, and be told, at most 256 MiB, some
+/// ten million requests.
 ///
 /// The lost must not be able to act on what the locks protect any more; their packets the switch
 /// drops from then on. A machine that was lost does not return under its number: it takes one that
@@ -51,39 +79,172 @@ pub async fn recover(
     epoch: u32,
     survivors: &[u8],
     patience: Patience,
-) -> Result<(), RecoveryError> {
-    let control = |machine: u8| control_lane(places.machines[usize::from(machine)]);
-    let stop = ControlRequest::Stop { epoch }.encode();
-    let calls: Vec<_> = survivors
-        .iter()
-        .map(|&machine| (machine, rpc.call(control(machine), SERVICE, &stop, patience)))
-        .collect();
-    let mut reports = Vec::new();
-    for (machine, call) in calls {
-        let answer = call.await.map_err(|why| RecoveryError::Machine(machine, why))?;
-        let report = decode_report(&answer).filter(|report| report.machine == machine);
-        reports.push(report.ok_or(RecoveryError::Overtaken)?);
-    }
+) -> Result<Recovered, RecoveryError> {
+    let recovery = Recovery { rpc, places, epoch, survivors, patience };
+    let executor = rpc.lane().executor();
+    let began = executor.now();
+    let reports = recovery.reports().await?;
+    let reported = executor.now();
     let locks = restore(&reports);
-    let switch = control_lane(places.switch);
-    let life = rpc.call(switch, SERVICE, &ControlRequest::Life.encode(), patience).await;
-    let life = life.map_err(RecoveryError::Switch)?;
-    let life = life[..].try_into().map_err(|_| RecoveryError::Overtaken)?;
-    let life = u64::from_le_bytes(life);
-    let all = 0..places.machines() as u8;
-    let dead = all.filter(|machine| !survivors.contains(machine)).collect();
-    let rewrite = ControlRequest::Rewrite { epoch, life, dead, locks: locks.clone() }.encode();
-    let answer = rpc.call(switch, SERVICE, &rewrite, patience).await;
-    check(&answer.map_err(RecoveryError::Switch)?)?;
-    let resume = ControlRequest::Resume { epoch, locks }.encode();
-    let calls: Vec<_> = survivors
-        .iter()
-        .map(|&machine| (machine, rpc.call(control(machine), SERVICE, &resume, patience)))
-        .collect();
-    for (machine, call) in calls {
-        check(&call.await.map_err(|why| RecoveryError::Machine(machine, why))?)?;
+    drop(reports);
+    recovery.rewrite(&locks).await?;
+    let rewritten = executor.now();
+    recovery.resume(&locks).await?;
+    Ok(Recovered {
+        locks: locks.len(),
+        reporting: reported.since(began),
+        rewriting: rewritten.since(reported),
+        resuming: executor.now().since(rewritten),
+    })
+}
+
+/// Most pages that are under way.
+const AT_A_TIME: usize = 16;
+
+/// A recovery that is under way.
+struct Recovery<'a> {
+    rpc: &'a Rpc,
+    places: &'a Places,
+    epoch: u32,
+    survivors: &'a [u8],
+    patience: Patience,
+}
+
+/// A request that was sent, and the machine that it went to, if it was not the switch.
+type Asked = (Option<u8>, PendingCall);
+
+impl Recovery<'_> {
+    fn ask(&self, machine: Option<u8>, request: &ControlRequest) -> Asked {
+        let at =
+            machine.map_or(self.places.switch, |number| self.places.machines[usize::from(number)]);
+        let request = request.encode();
+        (machine, self.rpc.call(control_lane(at), SERVICE, &request, self.patience))
     }
-    Ok(())
+
+    /// Awaits the answers to requests that an iterator sends, `at_a_time` under way at a time.
+    async fn answers(
+        &self,
+        at_a_time: usize,
+        mut requests: impl Iterator<Item = Asked>,
+        mut note: impl FnMut(Option<u8>, &[u8]) -> Result<(), RecoveryError>,
+    ) -> Result<(), RecoveryError> {
+        let mut under_way = VecDeque::new();
+        loop {
+            while under_way.len() < at_a_time
+                && let Some(asked) = requests.next()
+            {
+                under_way.push_back(asked);
+            }
+            let Some((machine, call)) = under_way.pop_front() else { return Ok(()) };
+            let failed = |why| {
+                machine.map_or(RecoveryError::Switch(why), |who| RecoveryError::Machine(who, why))
+            };
+            note(machine, &call.await.map_err(failed)?)?;
+        }
+    }
+
+    /// Stops the survivors, all at once, and fetches their reports (S1).
+    async fn reports(&self) -> Result<Vec<MachineReport>, RecoveryError> {
+        let ask = |machine: u8, page| {
+            self.ask(Some(machine), &ControlRequest::Stop { epoch: self.epoch, page })
+        };
+        let mut reports = Reports::default();
+        let mut pages = BTreeMap::new();
+        let stop = self.survivors.iter().map(|&machine| ask(machine, 0));
+        self.answers(self.survivors.len(), stop, |machine, answer| {
+            let (machine, page) = machine.zip(Page::decode(answer)).ok_or(Overtaken)?;
+            pages.insert(machine, page.pages);
+            reports.add(machine, page)
+        })
+        .await?;
+        let further = turns(&pages, 1).map(|(machine, page)| ask(machine, page));
+        self.answers(AT_A_TIME, further, |machine, answer| {
+            let (machine, page) = machine.zip(Page::decode(answer)).ok_or(Overtaken)?;
+            reports.add(machine, page)
+        })
+        .await?;
+        Ok(reports.whole)
+    }
+
+    /// Rewrites the switch (S3).
+    async fn rewrite(&self, locks: &Locks) -> Result<(), RecoveryError> {
+        let life = self.ask(None, &ControlRequest::Life).1.await.map_err(RecoveryError::Switch)?;
+        let life = u64::from_le_bytes(life[..].try_into().map_err(|_| Overtaken)?);
+        let all = 0..self.places.machines() as u8;
+        let dead: Vec<_> = all.filter(|machine| !self.survivors.contains(machine)).collect();
+        let state = encode_switch(&dead, &metadata(locks));
+        let pages = (0..pages_of(&state)).filter_map(|number| Page::of(&state, number));
+        let rewrite = |page| ControlRequest::Rewrite { epoch: self.epoch, life, page };
+        let requests = pages.map(|page| self.ask(None, &rewrite(page)));
+        let mut is_done = false;
+        self.answers(AT_A_TIME, requests, |_, answer| {
+            is_done |= check(answer)?;
+            Ok(())
+        })
+        .await?;
+        is_done.then_some(()).ok_or(Overtaken)
+    }
+
+    /// Has the survivors go on (S2).
+    async fn resume(&self, locks: &Locks) -> Result<(), RecoveryError> {
+        let told = |&machine: &u8| (machine, encode_locks(&concerning(machine, locks)));
+        let told: BTreeMap<u8, Vec<u8>> = self.survivors.iter().map(told).collect();
+        let pages = told.iter().map(|(machine, told)| (*machine, pages_of(told))).collect();
+        let requests = turns(&pages, 0).filter_map(|(machine, number)| {
+            let page = Page::of(&told[&machine], number)?;
+            Some(self.ask(Some(machine), &ControlRequest::Resume { epoch: self.epoch, page }))
+        });
+        let mut waits_for: BTreeSet<u8> = self.survivors.iter().copied().collect();
+        self.answers(AT_A_TIME, requests, |machine, answer| {
+            if check(answer)? {
+                machine.map(|machine| waits_for.remove(&machine));
+            }
+            Ok(())
+        })
+        .await?;
+        waits_for.is_empty().then_some(()).ok_or(Overtaken)
+    }
+}
+
+/// Reports whose pages come in any order.
+#[derive(Default)]
+struct Reports {
+    begun: BTreeMap<u8, Assembly>,
+    whole: Vec<MachineReport>,
+}
+
+impl Reports {
+    /// Adds a page of a machine's report.
+    fn add(&mut self, machine: u8, page: Page) -> Result<(), RecoveryError> {
+        let begun = self.begun.entry(machine);
+        match begun.or_insert_with(|| Assembly::of_at_most(MOST_BYTES)).add(page) {
+            Added::Kept => Ok(()),
+            Added::Refused => Err(Overtaken),
+            Added::Whole(bytes) => {
+                let report = decode_report(&bytes).filter(|report| report.machine == machine);
+                self.whole.push(report.ok_or(Overtaken)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Pages from a number on, by turns of the machines, which have so many of them each.
+fn turns(pages: &BTreeMap<u8, u32>, from: u32) -> impl Iterator<Item = (u8, u32)> {
+    let most = pages.values().copied().max().unwrap_or(0);
+    (from..most).flat_map(move |number| {
+        let have = pages.iter().filter(move |(_, pages)| number < **pages);
+        have.map(move |(machine, _)| (*machine, number))
+    })
+}
+
+/// Whether what was asked is done; if not, further pages are missing.
+fn check(answer: &[u8]) -> Result<bool, RecoveryError> {
+    match Progress::decode(answer) {
+        Some(Progress::Done) => Ok(true),
+        Some(Progress::Kept) => Ok(false),
+        Some(Progress::Refused) | None => Err(Overtaken),
+    }
 }
 
 /// Recovers from each loss of machines that the membership tells of, for ever: looks every `every`,
@@ -120,8 +281,52 @@ pub async fn recover_losses(
     }
 }
 
-/// Whether a step is done.
-fn check(answer: &[u8]) -> Result<(), RecoveryError> {
-    let is_done = decode_done(answer) == Some(true);
-    is_done.then_some(()).ok_or(RecoveryError::Overtaken)
+#[cfg(all(test, not(lotus_loom)))]
+mod tests {
+    use super::*;
+    use crate::fisslock::packet::Participant;
+    use crate::fisslock::recovery::Granted;
+    use crate::fisslock::report::encode_report;
+    use crate::word::Mode;
+
+    fn report(machine: u8, locks: u32) -> MachineReport {
+        let who = Participant { machine, task: 1, nonce: 1 };
+        let of = |lock| (lock, who, Mode::Exclusive, Granted::Holds);
+        MachineReport { machine, agents: Vec::new(), requests: (0..locks).map(of).collect() }
+    }
+
+    #[test]
+    fn machines_take_turns_until_none_has_further_pages() {
+        let pages = BTreeMap::from([(1, 1), (4, 3), (7, 2)]);
+        let all: Vec<_> = turns(&pages, 0).collect();
+        assert_eq!(all, [(1, 0), (4, 0), (7, 0), (4, 1), (7, 1), (4, 2)]);
+        assert_eq!(turns(&pages, 1).collect::<Vec<_>>(), all[3..]);
+        assert_eq!(turns(&BTreeMap::new(), 0).count(), 0);
+    }
+
+    #[test]
+    fn reports_are_whole_when_all_of_their_pages_have_come() {
+        let (mut reports, all) = (Reports::default(), [report(1, 1_000), report(2, 500)]);
+        let bytes = [encode_report(&all[0]), encode_report(&all[1])];
+        let pages = BTreeMap::from([(1, pages_of(&bytes[0])), (2, pages_of(&bytes[1]))]);
+        assert_eq!(pages, BTreeMap::from([(1, 4), (2, 2)]));
+        for (machine, number) in turns(&pages, 0) {
+            assert!(reports.whole.len() < 2);
+            let page = Page::of(&bytes[usize::from(machine) - 1], number).expect("it has it");
+            assert_eq!(reports.add(machine, page), Ok(()));
+        }
+        reports.whole.sort_by_key(|report| report.machine);
+        assert_eq!(reports.whole, all);
+    }
+
+    #[test]
+    fn reports_of_others_and_garbage_are_refused() {
+        let page = |bytes: &[u8]| Page::of(bytes, 0).expect("there is a first one");
+        let mut reports = Reports::default();
+        assert_eq!(reports.add(2, page(&encode_report(&report(1, 1)))), Err(Overtaken));
+        assert_eq!(reports.add(1, page(&[1])), Err(Overtaken));
+        let mut long = page(&[1]);
+        long.pages = u32::MAX;
+        assert_eq!(reports.add(3, long), Err(Overtaken));
+    }
 }

@@ -17,8 +17,9 @@
 //!
 //! # Rooms
 //! `machine`: the pool of a machine, and its requests; `agent`, `switch`: the programs; `locker`: a
-//! lane's locks; `inbox`: packets that come to a lane; `control`: messages of a recovery;
-//! `coordinator`: its steps, and when it begins.
+//! lane's locks; `inbox`: packets that come to a lane; `control`: messages of a recovery, with
+//! `pages` of what is long; `standstill`: a machine that waits for its end; `coordinator`: its
+//! steps, and when it begins.
 
 mod agent;
 mod control;
@@ -26,6 +27,8 @@ mod coordinator;
 mod inbox;
 mod locker;
 mod machine;
+mod pages;
+mod standstill;
 mod switch;
 
 use std::time::Duration;
@@ -36,7 +39,7 @@ use crate::fisslock::capacity::{CapacityError, Fallback, Placement};
 use crate::fisslock::{Homes, Preference, Rules};
 
 pub use agent::AgentProgram;
-pub use coordinator::{RecoveryError, recover, recover_losses};
+pub use coordinator::{Recovered, RecoveryError, recover, recover_losses};
 pub use locker::{SwitchedHold, SwitchedLocker};
 pub use machine::Machine;
 pub use switch::{Start, SwitchProgram};

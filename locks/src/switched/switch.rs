@@ -1,6 +1,7 @@
 //! The switch as a program: the pipeline for packets, and its control plane for recoveries.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -10,10 +11,12 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
 
 use super::agent::{SERVICE, open_lane};
-use super::control::{ControlRequest, encode_done};
+use super::control::{ControlRequest, Progress};
 use super::inbox::Inbox;
+use super::pages::{Added, Assembly, Page};
 use super::{Places, SwitchOptions, control_lane};
-use crate::fisslock::report::Locks;
+use crate::fisslock::decider::Metadata;
+use crate::fisslock::report::{decode_switch, switch_bytes};
 use crate::fisslock::{Decider, Packet, Pipeline, Rules};
 
 /// Cores of a machine that number packets.
@@ -51,7 +54,7 @@ impl Deciding {
         }
     }
 
-    fn recover(&mut self, epoch: u8, dead: &[u8], locks: &Locks) {
+    fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Metadata>) {
         match self {
             Self::Pipeline(pipeline) => pipeline.recover(epoch, dead, locks),
             Self::Table(decider) => decider.recover(epoch, dead, locks),
@@ -67,6 +70,8 @@ struct SwitchState {
     life: u64,
     /// Epoch of the last recovery; none before the first one of a switch that has lost its state.
     epoch: Option<u32>,
+    /// Pages of a rewrite in an epoch, which takes effect with the last one.
+    rewrite: Option<(u32, Assembly)>,
 }
 
 impl SwitchState {
@@ -74,18 +79,32 @@ impl SwitchState {
         if self.epoch.is_none() { Vec::new() } else { self.deciding.process(packet) }
     }
 
-    /// Begins an epoch: whether it has, now or before. A request for an earlier life is late: the
-    /// machines have gone on since.
-    fn rewrite(&mut self, epoch: u32, life: u64, dead: &[u8], locks: &Locks) -> bool {
-        let is_known = locks.keys().all(|lock| *lock < self.locks);
-        if life != self.life || !is_known || self.epoch.is_some_and(|later| epoch < later) {
-            return false;
+    /// Takes in a page of a rewrite, and begins the epoch with the last one. A request for an
+    /// earlier life is late: the machines have gone on since.
+    fn rewrite(&mut self, epoch: u32, life: u64, page: Page) -> Progress {
+        let begun = self.rewrite.as_ref().map(|(epoch, _)| *epoch);
+        if life != self.life || Some(epoch) < self.epoch.max(begun) {
+            return Progress::Refused;
         }
-        if self.epoch != Some(epoch) {
-            self.epoch = Some(epoch);
-            self.deciding.recover(epoch as u8, dead, locks);
+        if self.epoch == Some(epoch) {
+            return Progress::Done;
         }
-        true
+        if begun != Some(epoch) {
+            self.rewrite = Some((epoch, Assembly::of_at_most(switch_bytes(self.locks))));
+        }
+        let added = self.rewrite.as_mut().map(|(_, pages)| pages.add(page));
+        let whole = match added {
+            Some(Added::Kept) => return Progress::Kept,
+            Some(Added::Whole(bytes)) => decode_switch(&bytes),
+            Some(Added::Refused) | None => None,
+        };
+        let is_known = |locks: &BTreeMap<_, _>| locks.keys().all(|lock| *lock < self.locks);
+        let Some((dead, locks)) = whole.filter(|(_, locks)| is_known(locks)) else {
+            return Progress::Refused;
+        };
+        (self.epoch, self.rewrite) = (Some(epoch), None);
+        self.deciding.recover(epoch as u8, &dead, &locks);
+        Progress::Done
     }
 }
 
@@ -118,6 +137,7 @@ impl SwitchProgram {
             locks: places.locks,
             life: executor.handle().env().begin_counting(),
             epoch: (start == Start::First).then_some(0),
+            rewrite: None,
         }));
         let asked = Rc::clone(&state);
         control.serve(
@@ -126,9 +146,8 @@ impl SwitchProgram {
                 let mut state = asked.borrow_mut();
                 match ControlRequest::decode(bytes) {
                     Some(ControlRequest::Life) => responder.respond(&state.life.to_le_bytes()),
-                    Some(ControlRequest::Rewrite { epoch, life, dead, locks }) => {
-                        let is_done = state.rewrite(epoch, life, &dead, &locks);
-                        responder.respond(&encode_done(is_done));
+                    Some(ControlRequest::Rewrite { epoch, life, page }) => {
+                        responder.respond(&state.rewrite(epoch, life, page).encode());
                     }
                     Some(ControlRequest::Stop { .. } | ControlRequest::Resume { .. }) | None => {}
                 }
@@ -166,14 +185,20 @@ mod tests {
 
     use super::*;
     use crate::fisslock::packet::{Kind, Origin, Participant};
+    use crate::fisslock::report::encode_switch;
+    use crate::switched::pages::pages_of;
     use crate::word::Mode;
+
+    /// Locks of two pages.
+    const LOCKS: u32 = 1_000;
 
     fn state(epoch: Option<u32>) -> SwitchState {
         SwitchState {
-            deciding: Deciding::new(2, SwitchOptions::repeating_after(Duration::ZERO)),
-            locks: 2,
+            deciding: Deciding::new(LOCKS, SwitchOptions::repeating_after(Duration::ZERO)),
+            locks: LOCKS,
             life: 7,
             epoch,
+            rewrite: None,
         }
     }
 
@@ -190,11 +215,22 @@ mod tests {
         Packet { epoch, sequence, origin, ..Packet::new(Kind::Acquire, 0, who, Mode::Exclusive) }
     }
 
+    /// The pages of a state in which a machine is lost and some locks are held.
+    fn pages(locks: std::ops::Range<u32>) -> Vec<Page> {
+        let lock = Metadata { held: true, machine: 1, ..Metadata::default() };
+        let bytes = encode_switch(&[9], &locks.map(|number| (number, lock)).collect());
+        (0..pages_of(&bytes)).filter_map(|number| Page::of(&bytes, number)).collect()
+    }
+
+    fn nothing() -> Page {
+        pages(0..0).swap_remove(0)
+    }
+
     #[test]
     fn a_switch_that_has_lost_its_state_grants_nothing_before_a_recovery() {
         let mut switch = state(None);
         assert_eq!(switch.process(&request(0, 1)), []);
-        assert!(switch.rewrite(5, 7, &[], &Locks::new()));
+        assert_eq!(switch.rewrite(5, 7, nothing()), Progress::Done);
         assert_eq!(switch.process(&request(0, 1)), [], "of an earlier epoch");
         assert_eq!(switch.process(&request(5, 1)).len(), 1);
     }
@@ -202,12 +238,48 @@ mod tests {
     #[test]
     fn a_rewrite_that_comes_late_or_again_changes_nothing() {
         let mut switch = state(Some(0));
-        assert!(switch.rewrite(2, 7, &[], &Locks::new()));
+        assert_eq!(switch.rewrite(2, 7, nothing()), Progress::Done);
         assert_eq!(switch.process(&request(2, 1)).len(), 1);
         assert_eq!(held(&switch), Some(true));
-        assert!(switch.rewrite(2, 7, &[], &Locks::new()), "it is so");
-        assert!(!switch.rewrite(1, 7, &[], &Locks::new()), "an earlier recovery");
-        assert!(!switch.rewrite(3, 6, &[], &Locks::new()), "an earlier life");
+        assert_eq!(switch.rewrite(2, 7, nothing()), Progress::Done, "it is so");
+        assert_eq!(switch.rewrite(1, 7, nothing()), Progress::Refused, "an earlier recovery");
+        assert_eq!(switch.rewrite(3, 6, nothing()), Progress::Refused, "an earlier life");
         assert_eq!(held(&switch), Some(true), "it was not rewritten");
+    }
+
+    #[test]
+    fn a_rewrite_takes_effect_with_its_last_page() {
+        let mut switch = state(Some(0));
+        let all = pages(0..LOCKS);
+        assert_eq!(all.len(), 2);
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Kept);
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Kept, "again");
+        assert_eq!((held(&switch), switch.epoch), (Some(false), Some(0)));
+        assert_eq!(switch.rewrite(2, 7, all[0].clone()), Progress::Done);
+        assert_eq!((held(&switch), switch.epoch), (Some(true), Some(2)));
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Done, "late");
+        assert!(switch.rewrite.is_none(), "nothing is kept any more");
+    }
+
+    #[test]
+    fn pages_of_an_earlier_epoch_are_never_part_of_a_later_one() {
+        let mut switch = state(Some(0));
+        let (all, fewer) = (pages(0..LOCKS), pages(1..LOCKS));
+        assert_eq!(fewer.len(), 2);
+        assert_eq!(switch.rewrite(2, 7, all[0].clone()), Progress::Kept);
+        assert_eq!(switch.rewrite(3, 7, fewer[1].clone()), Progress::Kept);
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Refused, "a later one");
+        assert_eq!(switch.rewrite(3, 7, fewer[0].clone()), Progress::Done);
+        assert_eq!(held(&switch), Some(false), "as the later one says");
+    }
+
+    #[test]
+    fn locks_that_the_switch_does_not_have_are_refused() {
+        let mut switch = state(Some(0));
+        let unknown = pages(LOCKS..LOCKS + 1).swap_remove(0);
+        assert_eq!(switch.rewrite(2, 7, unknown), Progress::Refused);
+        let long = pages(0..2 * LOCKS).swap_remove(0);
+        assert_eq!(switch.rewrite(3, 7, long), Progress::Refused);
+        assert_eq!(switch.epoch, Some(0));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lotus_locks::Mode;
 use lotus_locks::fisslock::packet::{Kind, Packet};
 use lotus_locks::fisslock::pool::{Effects, Told};
-use lotus_locks::fisslock::recovery::restore;
+use lotus_locks::fisslock::recovery::{concerning, metadata, restore};
 use lotus_locks::fisslock::{AgentPool, Decider, Homes, Pipeline, Preference, Rules};
 
 /// Nanoseconds after which machines repeat packets.
@@ -160,11 +160,13 @@ impl Table {
         let reports: Vec<_> = machines.clone().map(report).collect();
         let locks = restore(&reports);
         self.inside.retain(|(_, machine, _), _| *machine != dead);
-        self.decider.recover(1, &[dead], &locks);
+        let at_switch = metadata(&locks);
+        self.decider.recover(1, &[dead], &at_switch);
         if let Some(pipeline) = &mut self.pipeline {
-            pipeline.recover(1, &[dead], &locks);
+            pipeline.recover(1, &[dead], &at_switch);
         }
         for machine in machines {
+            let locks = concerning(machine, &locks);
             self.with(machine, |pool, now, out| pool.recover(1, &locks, now, out));
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
-use lotus_fabric::exec::Executor;
+use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
@@ -123,6 +123,21 @@ impl<M: Machines> Cluster<M> {
             })
         });
         self.serving.push(machines.start(node, name, program).expect("there is a thread"));
+    }
+
+    /// Has a program on a lane of its own use a machine's locks.
+    pub fn visit<F: Future<Output = ()> + 'static>(
+        &mut self,
+        machines: &M,
+        number: u8,
+        body: impl FnOnce(SwitchedLocker, Handle) -> F + Send + 'static,
+    ) {
+        let machine = Arc::clone(&self.machines[usize::from(number)]);
+        self.serve(machines, node_of(number), "visitor", move |executor| {
+            let handle = executor.handle().clone();
+            let locker = SwitchedLocker::new(machine, handle.clone());
+            handle.spawn(body(locker, handle.clone()));
+        });
     }
 
     fn start_lane(&mut self, machines: &M, number: u8, lane: u16) {

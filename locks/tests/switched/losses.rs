@@ -207,7 +207,7 @@ pub fn start_recovering<M: Machines>(
             while !is_enough.is_closed() {
                 epoch += 1;
                 match recover(&rpc, &places, epoch, &survivors, patience).await {
-                    Ok(()) => finished += 1,
+                    Ok(_) => finished += 1,
                     Err(why) => referee.violate(format!("a recovery fails: {why}")),
                 }
                 timer.sleep(Duration::from_millis(2)).await;

@@ -7,6 +7,6 @@
 mod cluster;
 mod families;
 mod losses;
-
 mod lossy;
 mod one;
+mod sizes;

@@ -213,8 +213,10 @@ impl AgentPool {
         self.refuse_stale(now, out);
         if self.starve_at <= now {
             self.starve_at = now + STARVE_NS;
-            let locks: Vec<_> = self.hosted.keys().copied().collect();
-            for lock in locks {
+            let waits =
+                |hosted: &Hosted| matches!(hosted, Hosted::Here(agent) if agent.has_writer());
+            let locks = self.hosted.iter().filter(|(_, hosted)| waits(hosted));
+            for lock in locks.map(|(lock, _)| *lock).collect::<Vec<_>>() {
                 self.look_for_writers(lock, now, out);
             }
         }
@@ -223,9 +225,10 @@ impl AgentPool {
     /// Whether the machine has neither requests nor packets under way, nor agents but those that
     /// rest at home.
     pub fn is_idle(&self) -> bool {
-        self.in_use() == 0
+        self.wanted.is_empty()
             && self.at_switch.is_empty()
             && self.outboxes.iter().all(Outbox::is_empty)
+            && self.hosted.iter().all(|(lock, hosted)| self.rests(*lock, hosted))
     }
 
     /// Whether no request waits for its answer, and no packet is under way. Tasks may hold locks.
@@ -238,12 +241,17 @@ impl AgentPool {
     /// Agents that are here or leave, but for those that rest, and requests that hold locks or wait
     /// for them.
     pub fn in_use(&self) -> usize {
-        let rests = |(lock, hosted): &(&u32, &Hosted)| match hosted {
-            Hosted::Here(agent) => self.is_home(**lock) && agent.is_resting(),
-            Hosted::Leaving { .. } | Hosted::Absent { .. } => false,
-        };
-        let resting = self.hosted.iter().filter(rests).count();
+        let resting =
+            self.hosted.iter().filter(|(lock, hosted)| self.rests(**lock, hosted)).count();
         self.hosted.len() - resting + self.wanted.len()
+    }
+
+    /// Whether an agent rests.
+    fn rests(&self, lock: u32, hosted: &Hosted) -> bool {
+        match hosted {
+            Hosted::Here(agent) => self.is_home(lock) && agent.is_resting(),
+            Hosted::Leaving { .. } | Hosted::Absent { .. } => false,
+        }
     }
 
     /// The agent of a lock, if it is here and not about to leave.
@@ -281,7 +289,8 @@ impl AgentPool {
         }
     }
 
-    /// Goes on after a recovery, in a new epoch, with the state that was restored (S2).
+    /// Goes on after a recovery, in a new epoch, with the locks that were restored (S2): those that
+    /// concern it suffice ([`concerning`](super::recovery::concerning)).
     pub fn recover(
         &mut self,
         epoch: u8,
