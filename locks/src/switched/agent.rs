@@ -55,9 +55,10 @@ impl AgentProgram {
         let inbox = Inbox::of(open_lane(at, executor, fabric)?, move |from| from == switch);
         let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);
         let (asked, clock) = (Arc::clone(&machine), executor.handle().env().clone());
+        let known = places.clone();
         control.serve(
             SERVICE,
-            Box::new(move |responder, bytes| match ControlRequest::decode(bytes) {
+            Box::new(move |responder, bytes| match known.request(&responder, bytes) {
                 Some(ControlRequest::Stop { epoch, page }) => {
                     if let Some(page) = asked.stop(epoch, page) {
                         responder.respond(&page.encode());

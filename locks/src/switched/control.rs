@@ -3,6 +3,9 @@
 //! What is long comes in pages: a machine's report, what a machine is told, and the state of the
 //! switch. A message has one page.
 
+use lotus_fabric::rpc::Responder;
+
+use super::Places;
 use super::pages::Page;
 
 /// A request of the coordinator.
@@ -85,6 +88,14 @@ impl ControlRequest {
             }
             _ => None,
         }
+    }
+}
+
+impl Places {
+    /// A request that has come, unless its sender may not coordinate a recovery.
+    pub(super) fn request(&self, responder: &Responder, bytes: &[u8]) -> Option<ControlRequest> {
+        let is_known = self.may_coordinate(responder.from());
+        is_known.then(|| ControlRequest::decode(bytes))?
     }
 }
 

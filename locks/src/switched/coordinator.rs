@@ -68,6 +68,10 @@ impl Recovered {
 /// drops from then on. A machine that was lost does not return under its number: it takes one that
 /// no machine had before, opens lanes of its own, and joins as a survivor of a recovery.
 ///
+/// The lane of `rpc` is one that all know to be a coordinator's: the control lane of a machine
+/// ([`AgentProgram::control`](super::AgentProgram::control)), or the one of
+/// [`Places::with_coordinator`]. Others get no answer.
+///
 /// # Errors
 /// [`RecoveryError`].
 ///

@@ -50,6 +50,8 @@ pub struct Places {
     switch: Endpoint,
     machines: Vec<Endpoint>,
     locks: u32,
+    /// The lane of a coordinator that is no machine.
+    coordinator: Option<Endpoint>,
 }
 
 impl Places {
@@ -64,7 +66,13 @@ impl Places {
         locks: u64,
     ) -> Result<Self, CapacityError> {
         let placement = Placement::new(machines.len(), locks, Fallback::None)?;
-        Ok(Self { switch, machines, locks: placement.on_switch() })
+        Ok(Self { switch, machines, locks: placement.on_switch(), coordinator: None })
+    }
+
+    /// The same places, with a coordinator of recoveries that is none of the machines.
+    #[must_use]
+    pub fn with_coordinator(self, lane: Endpoint) -> Self {
+        Self { coordinator: Some(lane), ..self }
     }
 
     /// Packet lane of the switch.
@@ -80,6 +88,13 @@ impl Places {
     /// Number of locks.
     pub const fn locks(&self) -> u32 {
         self.locks
+    }
+
+    /// Whether what a lane asks for a recovery is done: that of the coordinator, and the control
+    /// lanes of the machines.
+    fn may_coordinate(&self, from: Endpoint) -> bool {
+        let mut machines = self.machines.iter();
+        self.coordinator == Some(from) || machines.any(|packets| control_lane(*packets) == from)
     }
 
     /// Packet lane of a machine, if there is such a machine.
@@ -133,6 +148,10 @@ mod tests {
         let fits = places(255, 1_680_000).expect("it has");
         assert_eq!((fits.machines(), fits.locks()), (255, 1_680_000));
         assert_eq!(fits.machine(254), Some(at(255)));
+        assert!(fits.may_coordinate(control_lane(at(255))) && !fits.may_coordinate(at(255)));
+        let stranger = at(256);
+        assert!(!fits.may_coordinate(stranger));
+        assert!(fits.with_coordinator(stranger).may_coordinate(stranger));
         let refused = |machines, locks| places(machines, locks).expect_err("too many").to_string();
         assert_eq!(refused(256, 1), "a FissLock switch serves 1 to 255 machines, not 256");
         assert!(refused(1, 1_680_001).contains("room for 1680000 locks"));

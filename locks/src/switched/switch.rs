@@ -139,12 +139,12 @@ impl SwitchProgram {
             epoch: (start == Start::First).then_some(0),
             rewrite: None,
         }));
-        let asked = Rc::clone(&state);
+        let (asked, known) = (Rc::clone(&state), places.clone());
         control.serve(
             SERVICE,
             Box::new(move |responder, bytes| {
                 let mut state = asked.borrow_mut();
-                match ControlRequest::decode(bytes) {
+                match known.request(&responder, bytes) {
                     Some(ControlRequest::Life) => responder.respond(&state.life.to_le_bytes()),
                     Some(ControlRequest::Rewrite { epoch, life, page }) => {
                         responder.respond(&state.rewrite(epoch, life, page).encode());

@@ -20,6 +20,8 @@ use lotus_locks::word::Claimant;
 use lotus_locks::{Locker, Mode, Wait};
 
 pub const SWITCH: NodeId = NodeId(1);
+/// Lane of the core that recovers.
+pub const COORDINATOR: Endpoint = Endpoint { node: MEMORY, lane: LaneId(0) };
 /// Node of the first machine.
 const FIRST: u16 = 2;
 /// First lane of a machine for clients; those before are the agent's.
@@ -65,6 +67,7 @@ impl<M: Machines> Cluster<M> {
         let at = |node| Endpoint { node, lane: LaneId(0) };
         let all = (0..plan.machines as u8).map(|machine| at(node_of(machine))).collect();
         let places = Places::new(at(SWITCH), all, plan.locks).expect("the switch serves them");
+        let places = places.with_coordinator(COORDINATOR);
         machines.fabric().register(MEMORY, REGION, 4096, Rights::ALL).expect("there is room");
         let machine = |number| Arc::new(Machine::new(number, &places, options));
         let (reporter, reports) = async_channel::unbounded();

@@ -10,3 +10,4 @@ mod losses;
 mod lossy;
 mod one;
 mod sizes;
+mod strangers;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::exec::{Executor, Handle};
-use lotus_fabric::ids::{Endpoint, LaneId};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::sim::{
@@ -16,7 +15,7 @@ use lotus_locks::switched::{Start, SwitchedLocker, recover};
 use lotus_locks::trial::keepers::{MEMORY, Plan};
 use lotus_locks::{Locker, Mode, NotHeld, Wait};
 
-use super::cluster::{Cluster, SWITCH, node_of, nodes, open};
+use super::cluster::{COORDINATOR, Cluster, SWITCH, node_of, nodes, open};
 use super::families::{SIMULATED, seeds};
 
 /// The machine that holds the most locks, the one that is lost, and the one that looks.
@@ -105,7 +104,7 @@ fn lose(
     let (recovered, is_recovered) = async_channel::bounded(1);
     let (fabric, places) = (machines.world().fabric().clone(), cluster.places.clone());
     cluster.serve(machines, MEMORY, "coordinator", move |executor: &mut Executor| {
-        let rpc = Rpc::new(open(executor, &fabric, Endpoint { node: MEMORY, lane: LaneId(0) }));
+        let rpc = Rpc::new(open(executor, &fabric, COORDINATOR));
         let crash = Fault::Crash { node: node_of(LOST), memory: MemoryFate::Lost };
         fabric.inject(crash).expect("there is such a node");
         let (timer, task) = (executor.handle().clone(), executor.handle().clone());
