@@ -3,7 +3,7 @@
 //! The switch is the node behind the one that audits. The agent of a compute node has the two lanes
 //! behind those of its clients.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_channel::Receiver;
@@ -15,10 +15,11 @@ use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
 use lotus_locks::fisslock::Homes;
 use lotus_locks::switched::{
-    AgentProgram, Machine, Places, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
+    AgentProgram, Machine, Places, Recovered, Start, SwitchOptions, SwitchProgram, SwitchedLocker,
     recover_losses,
 };
 
+use super::LossRecovery;
 use super::kept::Service;
 use crate::contract::deployment::DeployError;
 use crate::lanes::{Clients, Course, refused};
@@ -40,6 +41,8 @@ pub(super) struct Switched {
     options: SwitchOptions,
     /// What the lanes of each compute node share.
     pools: Vec<Arc<Machine>>,
+    /// The last recovery that is over.
+    recovery: Arc<Mutex<Option<LossRecovery>>>,
 }
 
 impl Switched {
@@ -72,7 +75,7 @@ impl Switched {
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
         let pools = pools.collect();
-        Ok(Self { places, options, pools })
+        Ok(Self { places, options, pools, recovery: Arc::default() })
     }
 }
 
@@ -97,15 +100,20 @@ impl Service for Switched {
             let (pool, places) = (Arc::clone(pool), self.places.clone());
             // The first compute node is never lost.
             let peers = (node == 1).then(|| course.roster().clone());
-            let repeat = self.options.repeat;
+            let (repeat, recovery) = (self.options.repeat, Arc::clone(&self.recovery));
             let agent = serve(course, machines.fabric(), stopped, move |executor, fabric| {
                 let program = AgentProgram::open(pool, &places, executor, fabric)?;
                 let spawner = executor.handle().clone();
                 if let Some(peers) = peers {
                     let rpc = program.control().clone();
                     let patience = Patience::constant(repeat, TRIES);
+                    let note = move |over: Recovered, took| {
+                        let mut last = recovery.lock().unwrap_or_else(PoisonError::into_inner);
+                        *last = Some(LossRecovery { over, took });
+                    };
                     spawner.spawn(async move {
-                        recover_losses(&rpc, &places, &peers, LOOKS * repeat, patience).await;
+                        let every = LOOKS * repeat;
+                        recover_losses(&rpc, &places, &peers, every, patience, note).await;
                     });
                 }
                 spawner.spawn(program.run());
@@ -124,6 +132,10 @@ impl Service for Switched {
 
     fn used(&self) -> Result<usize, String> {
         Ok(self.pools.iter().map(|pool| pool.in_use()).sum())
+    }
+
+    fn recovery(&self) -> Option<LossRecovery> {
+        *self.recovery.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -257,21 +257,26 @@ fn check(answer: &[u8]) -> Result<bool, RecoveryError> {
 /// ([`AgentProgram::control`](super::AgentProgram::control)).
 ///
 /// A member is settled only when it cannot act any more on what the locks protect.
+///
+/// `note` is told of each recovery that is over, and of the time since the look that found the loss,
+/// which contains recoveries that were not finished.
 pub async fn recover_losses(
     rpc: &Rpc,
     places: &Places,
     peers: &dyn Peers,
     every: Duration,
     patience: Patience,
+    mut note: impl FnMut(Recovered, Duration),
 ) {
     let executor = rpc.lane().executor().clone();
-    let (mut recovered, mut tried) = (Epoch(0), 0);
+    let (mut recovered, mut tried, mut found) = (Epoch(0), 0, None);
     loop {
         executor.sleep(every).await;
         let lost = peers.last_loss();
         if lost <= recovered {
             continue;
         }
+        let found_at = *found.get_or_insert(executor.now());
         let Some((epoch, members)) = peers.members().await else { continue };
         let is_left = |(number, at): (usize, &Endpoint)| {
             let is_member = members.iter().any(|member| member.node == at.node);
@@ -279,8 +284,9 @@ pub async fn recover_losses(
         };
         let survivors: Vec<u8> = places.machines.iter().enumerate().filter_map(is_left).collect();
         tried = epoch.0.max(tried + 1);
-        if recover(rpc, places, tried, &survivors, patience).await.is_ok() {
-            recovered = lost;
+        if let Ok(over) = recover(rpc, places, tried, &survivors, patience).await {
+            (recovered, found) = (lost, None);
+            note(over, executor.now().since(found_at));
         }
     }
 }

@@ -357,7 +357,7 @@ fn recoveries_that_fail_on_their_way_are_begun_again() {
             executor.handle().spawn(async move {
                 let (every, once) =
                     (Duration::from_micros(10), Patience::constant(Duration::from_micros(20), 1));
-                recover_losses(&rpc, &places, &peers, every, once).await;
+                recover_losses(&rpc, &places, &peers, every, once, |_, _| ()).await;
             });
             executor.handle().spawn(async move {
                 timer.sleep(Duration::from_micros(100)).await;

@@ -11,7 +11,7 @@
 mod agents;
 mod arrivals;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lotus_sabotage::{Rule, broken};
 
@@ -110,6 +110,10 @@ pub struct AgentPool {
     at_switch: BTreeMap<(u32, Participant), AtSwitch>,
     /// Requests that wait for others of the machine, by lock.
     local: BTreeMap<u32, VecDeque<Participant>>,
+    /// Locks whose agents, if they are here, may have waiters; all others have none.
+    waited_for: BTreeSet<u32>,
+    /// Locks whose agents may be absent, with packets that wait for them; no other agents are.
+    absent: BTreeSet<u32>,
     nonce: u16,
     starve_at: u64,
 }
@@ -131,6 +135,8 @@ impl AgentPool {
             wanted: BTreeMap::new(),
             at_switch: BTreeMap::new(),
             local: BTreeMap::new(),
+            waited_for: BTreeSet::new(),
+            absent: BTreeSet::new(),
             nonce: 0,
             starve_at: 0,
         }
@@ -213,10 +219,8 @@ impl AgentPool {
         self.refuse_stale(now, out);
         if self.starve_at <= now {
             self.starve_at = now + STARVE_NS;
-            let waits =
-                |hosted: &Hosted| matches!(hosted, Hosted::Here(agent) if agent.has_writer());
-            let locks = self.hosted.iter().filter(|(_, hosted)| waits(hosted));
-            for lock in locks.map(|(lock, _)| *lock).collect::<Vec<_>>() {
+            for lock in std::mem::take(&mut self.waited_for) {
+                self.note_waiters(lock);
                 self.look_for_writers(lock, now, out);
             }
         }
@@ -304,6 +308,8 @@ impl AgentPool {
         self.at_switch.clear();
         self.local.clear();
         self.hosted.clear();
+        self.waited_for.clear();
+        self.absent.clear();
         self.wanted.retain(|_, wanted| wanted.progress != Progress::GivenUp);
         for wanted in self.wanted.values_mut().filter(|w| w.progress == Progress::Local) {
             wanted.progress = Progress::Waits;
@@ -311,6 +317,7 @@ impl AgentPool {
         for (&lock, restored) in locks {
             if restored.agent_at == self.machine {
                 self.hosted.insert(lock, Hosted::Here(restored.agent()));
+                self.note_waiters(lock);
             }
             for &who in &restored.holders {
                 if who.machine == self.machine {
@@ -396,8 +403,18 @@ impl AgentPool {
         }
     }
 
+    /// Notes whether the agent of a lock is here and has waiters.
+    fn note_waiters(&mut self, lock: u32) {
+        if let Some(Hosted::Here(agent)) = self.hosted.get(&lock)
+            && !agent.queue.is_empty()
+        {
+            self.waited_for.insert(lock);
+        }
+    }
+
     /// A request waits at the agent, which is here.
     fn waits_at_agent(&mut self, lock: u32, now: u64, out: &mut Effects) {
+        self.waited_for.insert(lock);
         match self.preference {
             // Writers are preferred from now on: the switch has to know of one that asked here.
             Preference::Writers => self.look_for_writers(lock, now, out),
