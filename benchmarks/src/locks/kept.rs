@@ -3,7 +3,7 @@
 //! Memory nodes hold only what the locks protect. In the end no core of the service has a lock that
 //! is held or waited for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};
 use super::redis::{RealRedis, RedisService};
 use super::switched::Switched;
-use super::{LockLoad, LockOutcome, LockTally, Shared, with_noted};
+use super::{LockLoad, LockOutcome, LockTally, LossRecovery, Shared, with_noted};
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;
 use crate::lanes::{
@@ -41,6 +41,9 @@ use crate::workloads::zipf::KeyChooser;
 /// a million locks has ten contenders of 160 clients, and 1 % of the locks have queues, where all
 /// are as popular (FissLock §7.2).
 const TRACED: f64 = 62_500.0;
+
+/// Requests of a lane for locks that it holds to the end, at a time.
+const KEPT_AT_A_TIME: u32 = 32;
 
 /// A lock service that can be run on machines.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -63,6 +66,11 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// # Errors
     /// A sentence that says why that is not known.
     fn used(&self) -> Result<usize, String>;
+
+    /// The last recovery from a lost node, if the service has any.
+    fn recovery(&self) -> Option<LossRecovery> {
+        None
+    }
 }
 
 /// A use of a service, whichever it is.
@@ -164,6 +172,10 @@ impl<A: Service, B: Service> Service for Both<A, B> {
     fn used(&self) -> Result<usize, String> {
         Ok(self.first.used()? + self.rest.used()?)
     }
+
+    fn recovery(&self) -> Option<LossRecovery> {
+        self.first.recovery()
+    }
 }
 
 /// Finding about the locks of a service when nothing runs, unless they are free.
@@ -222,7 +234,7 @@ pub(super) fn run<M: Machines>(
         // That they all have queues is published: half of the requests are the switch's.
         Some(hot) => Popular { locks: hot.first(), most_slots: SWITCH_SLOTS / hot.count },
         None => {
-            let chooser = KeyChooser::new(load.count, load.zipf);
+            let chooser = KeyChooser::new(load.drawn(), load.zipf);
             Popular::each_with_all_clients(chooser.by_popularity(SWITCH_SLOTS as usize))
         }
     };
@@ -272,14 +284,17 @@ fn run_service<M: Machines, S: Service>(
     let (service, shared) = (Arc::new(service), Arc::new(Shared::new(load, space)));
     let course = Course::new(machines, load.clients.clone(), progress);
     let noted = Arc::clone(&shared);
-    let work = move |seat| KeptLocking { seat, shared: Arc::clone(&noted) };
+    let work = move |seat| {
+        let (shared, kept) = (Arc::clone(&noted), RefCell::default());
+        KeptLocking { seat, shared, kept }
+    };
     let done = run_lanes(machines, &course, &service, work, load.lost_node())?;
     let findings = match load.audit {
         true => Some(judge(machines, &course, &shared, used(&*service))?),
         false => None,
     };
     let lanes::Done { tally, used, utilisation, .. } = done;
-    Ok(LockOutcome { tally, used, findings, utilisation })
+    Ok(LockOutcome { tally, used, findings, utilisation, recovery: service.recovery() })
 }
 
 /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
@@ -334,9 +349,11 @@ fn judge<M: Machines>(
 }
 
 /// A lane's part in the load.
-struct KeptLocking<L> {
+struct KeptLocking<L: Locker> {
     seat: Seat<KeptLane<L>>,
     shared: Arc<Shared>,
+    /// Locks that it holds from the beginning to the end.
+    kept: RefCell<Vec<L::Held>>,
 }
 
 impl<L: Locker> Work for KeptLocking<L> {
@@ -359,7 +376,10 @@ impl<L: Locker> Work for KeptLocking<L> {
 
     fn mark(self: &Rc<Self>, mark: Mark, tally: &mut LockTally) {
         match mark {
-            Mark::Begin => expel_the_lost(self, &self.shared),
+            Mark::Begin => {
+                expel_the_lost(self, &self.shared);
+                self.keep();
+            }
             Mark::From | Mark::To => {}
             Mark::End => tally.put_together(),
         }
@@ -367,6 +387,30 @@ impl<L: Locker> Work for KeptLocking<L> {
 }
 
 impl<L: Locker> KeptLocking<L> {
+    /// Takes the lane's part of the locks that are held to the end, some at a time.
+    fn keep(self: &Rc<Self>) {
+        let load = &self.shared.load;
+        let (first, end) = (load.drawn(), load.count);
+        let Clients { cns, threads, .. } = load.clients;
+        let lanes = u64::from(cns) * u64::from(threads);
+        let next = Rc::new(Cell::new(first + self.seat.index() as u64));
+        let tasks = if first < end { KEPT_AT_A_TIME } else { 0 };
+        for _ in 0..tasks {
+            let (lane, next) = (Rc::clone(self), Rc::clone(&next));
+            self.seat.executor().spawn(async move {
+                while next.get() < end {
+                    let lock = next.replace(next.get() + lanes);
+                    let locker = &lane.seat.client().0;
+                    let wait = Wait::Until(Nanos::NEVER);
+                    match locker.acquire(lock, Mode::Exclusive, wait).await {
+                        Ok(held) => lane.kept.borrow_mut().push(held),
+                        Err(why) => return lane.seat.course().progress().fail(why.to_string()),
+                    }
+                }
+            });
+        }
+    }
+
     /// Takes one lock, uses what it protects, and releases it.
     async fn use_one(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);

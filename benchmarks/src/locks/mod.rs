@@ -28,6 +28,7 @@ use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
 use lotus_locks::servers::Kept;
+use lotus_locks::switched::Recovered;
 use lotus_locks::systems::{Kind, Visitor};
 use lotus_locks::{LockSpace, LockSystem, Recovery};
 
@@ -82,6 +83,9 @@ pub struct Habits {
     pub failing: f64,
     /// Readers that hold the lock for long.
     pub long_reads: LongReads,
+    /// Number of locks, the last ones, that lanes take when clients begin, and hold to the end.
+    /// Clients ask for the others.
+    pub kept: u64,
 }
 
 /// Readers that hold a lock for long (DSLR §6.4).
@@ -127,10 +131,34 @@ impl LockLoad {
         if self.hot.is_some_and(|hot| hot.count >= self.count) {
             return Err(format!("fewer than all {} locks can be hot", self.count));
         }
+        if self.habits.kept > 0 {
+            self.check_held()?;
+        }
         if self.loses.is_some() && (cns < 2 || self.audit) {
             return Err("a lost node keeps locks, which no audit can pass; others go on".to_owned());
         }
         Ok(())
+    }
+
+    /// Refuses locks that are held to the end where that makes no sense.
+    fn check_held(&self) -> Result<(), String> {
+        if self.habits.kept >= self.count {
+            return Err(format!("fewer than all {} locks can be held to the end", self.count));
+        }
+        if self.clients.kept.is_none() || self.hot.is_some() {
+            let sentence =
+                "locks are held to the end only of servers and switches, without hot ones";
+            return Err(sentence.to_owned());
+        }
+        match self.audit {
+            true => Err("locks that are held to the end can pass no audit".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Number of locks that clients ask for.
+    pub const fn drawn(&self) -> u64 {
+        self.count.saturating_sub(self.habits.kept)
     }
 
     /// Refuses what locks that a service keeps do not have.
@@ -287,6 +315,15 @@ pub fn distribution(latencies: &Latencies) -> Vec<(f64, u64)> {
     shares.map(|share| (share, latencies.value_at_quantile(share))).collect()
 }
 
+/// A recovery of FissLock that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LossRecovery {
+    /// Its steps, and what it has restored.
+    pub over: Recovered,
+    /// Time since the loss was found, until all that were left had gone on.
+    pub took: Duration,
+}
+
 /// Results of a run.
 #[derive(Debug, Default)]
 pub struct LockOutcome {
@@ -298,6 +335,8 @@ pub struct LockOutcome {
     pub findings: Option<Vec<String>>,
     /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
     pub utilisation: Option<Report>,
+    /// The last recovery from a lost node, of FissLock.
+    pub recovery: Option<LossRecovery>,
 }
 
 /// Runs the load. `progress` counts locks held and released, with one coordinator for each lane;
@@ -352,7 +391,7 @@ impl<M: Machines> Visitor for Visit<'_, M> {
             false => None,
         };
         let lanes::Done { tally, used, utilisation, .. } = done;
-        Ok(LockOutcome { tally, used, findings, utilisation })
+        Ok(LockOutcome { tally, used, findings, utilisation, recovery: None })
     }
 }
 
@@ -393,7 +432,7 @@ struct Shared {
 
 impl Shared {
     fn new(load: &LockLoad, space: LockSpace) -> Self {
-        let chooser = KeyChooser::new(load.count, load.zipf);
+        let chooser = KeyChooser::new(load.drawn(), load.zipf);
         let ledger = load.audit.then(|| Ledger::new(load.count));
         let hottest = chooser.most_popular().filter(|_| load.hot.is_none());
         Self { load: load.clone(), space, hottest, chooser, ledger }

@@ -3,7 +3,7 @@
 //! The switch is the node behind the one that audits. The agent of a compute node has the two lanes
 //! behind those of its clients, which are the machine's cores.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_channel::Receiver;
@@ -17,17 +17,18 @@ use lotus_locks::fisslock::Homes;
 use lotus_locks::fisslock::capacity::CapacityError;
 use lotus_locks::servers::Toll;
 use lotus_locks::switched::{
-    AgentProgram, Machine, MachineLanes, Places, Start, SwitchOptions, SwitchProgram,
+    AgentProgram, Machine, MachineLanes, Places, Recovered, Start, SwitchOptions, SwitchProgram,
     SwitchedLocker, recover_losses,
 };
 
+use super::LossRecovery;
 use super::kept::Service;
 use crate::contract::deployment::DeployError;
 use crate::lanes::{Clients, Course, refused};
 
 /// Time without an acknowledgement after which packets are repeated, where time is virtual. Nothing
 /// is lost there but with its node; an agent that all clients ask at once is late by so much.
-const REPEAT_SIMULATED: Duration = Duration::from_micros(500);
+const REPEAT_SIMULATED: Duration = Duration::from_micros(100);
 /// The same where it is real: threads may stand still for longer, and repeat in vain.
 const REPEAT: Duration = Duration::from_millis(2);
 
@@ -44,6 +45,8 @@ pub(super) struct Switched {
     pools: Vec<Arc<Machine>>,
     /// Charges a core of a machine for a packet.
     charge: Option<(Charge, Duration)>,
+    /// The last recovery that is over.
+    recovery: Arc<Mutex<Option<LossRecovery>>>,
 }
 
 impl Switched {
@@ -83,7 +86,7 @@ impl Switched {
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
         let pools = pools.collect();
         let charge = machines.toll().map(|charge| (charge, clients.costs.packet));
-        Ok(Self { places, options, pools, charge })
+        Ok(Self { places, options, pools, charge, recovery: Arc::default() })
     }
 }
 
@@ -109,14 +112,20 @@ impl Service for Switched {
             // The first compute node is never lost.
             let peers = (node == 1).then(|| course.roster().clone());
             let (repeat, charge) = (self.options.repeat, self.charge.clone());
+            let recovery = Arc::clone(&self.recovery);
             let agent = serve(course, machines.fabric(), stopped, move |executor, fabric| {
                 let program = AgentProgram::open(pool, &places, executor, fabric, toll(charge))?;
                 let spawner = executor.handle().clone();
                 if let Some(peers) = peers {
                     let rpc = program.control().clone();
                     let patience = Patience::constant(repeat, TRIES);
+                    let note = move |over: Recovered, took| {
+                        let mut last = recovery.lock().unwrap_or_else(PoisonError::into_inner);
+                        *last = Some(LossRecovery { over, took });
+                    };
                     spawner.spawn(async move {
-                        recover_losses(&rpc, &places, &peers, LOOKS * repeat, patience).await;
+                        let every = LOOKS * repeat;
+                        recover_losses(&rpc, &places, &peers, every, patience, note).await;
                     });
                 }
                 spawner.spawn(program.run());
@@ -135,6 +144,10 @@ impl Service for Switched {
 
     fn used(&self) -> Result<usize, String> {
         Ok(self.pools.iter().map(|pool| pool.in_use()).sum())
+    }
+
+    fn recovery(&self) -> Option<LossRecovery> {
+        *self.recovery.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

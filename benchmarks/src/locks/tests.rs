@@ -319,29 +319,70 @@ fn a_request_takes_the_time_of_a_servers_core() {
     assert!(slow < most && slow > 0.5 * most, "{slow} of {most}");
 }
 
+/// Runs a load whose last node is lost when it says.
+fn lose(load: &LockLoad) -> LockOutcome {
+    assert_eq!(load.check(), Ok(()));
+    let crash = load.lost_node().zip(load.loses).map(|(node, after)| Scheduled {
+        when: When::At(START + after),
+        fault: Fault::Crash { node, memory: MemoryFate::Lost },
+    });
+    let profile = Profile::named("tofino-cx5").expect("built in");
+    let switches = load.clients.switch().into_iter().collect();
+    let config = Config::new(1, load.clients.nodes(), profile);
+    let world = Config { schedule: crash.into_iter().collect(), switches, ..config };
+    let machines = SimMachines::new(World::new(world).expect("a valid world"));
+    run(&machines, load, &Arc::new(Progress::new(4, |_| ()))).expect("ends")
+}
+
 #[test]
 fn a_lost_node_keeps_no_lock_of_a_server_or_a_switch() {
     for kept in [Kept::SrvLock, Kept::NetLock, Kept::FissLock] {
         let loses = Some(Duration::from_millis(1));
         let clients = Clients { warmup: 0.01, secs: 0.005, kept: Some(kept), ..short().clients };
         let load = LockLoad { loses, audit: false, count: 2, ..by(clients, short()) };
-        assert_eq!(load.check(), Ok(()));
-        let node = load.lost_node().expect("one is lost");
-        let crash = Scheduled {
-            when: When::At(START + Duration::from_millis(1)),
-            fault: Fault::Crash { node, memory: MemoryFate::Lost },
-        };
-        let profile = Profile::named("tofino-cx5").expect("built in");
-        let switches = load.clients.switch().into_iter().collect();
-        let config = Config::new(1, load.clients.nodes(), profile);
-        let world = Config { schedule: vec![crash], switches, ..config };
-        let machines = SimMachines::new(World::new(world).expect("a valid world"));
-        let tally = run(&machines, &load, &Arc::new(Progress::new(4, |_| ()))).expect("ends").tally;
-        assert!(tally.operations > 500, "{kept}: {tally:?}");
+        let outcome = lose(&load);
+        assert!(outcome.tally.operations > 500, "{kept}: {:?}", outcome.tally);
+        assert_eq!(outcome.recovery.is_some(), kept == Kept::FissLock);
     }
     let own = Clients { kept: Some(Kept::ParLock), ..short().clients };
     let loses = Some(Duration::from_millis(1));
     assert!(by(own, LockLoad { loses, audit: false, ..short() }).check().is_err());
+}
+
+/// Those of the lost node are free, and those of all others are restored.
+#[test]
+fn locks_that_are_held_to_the_end_are_restored_in_a_recovery() {
+    const HELD: u64 = 4000;
+    let clients = Clients { cns: 4, coroutines: 2, ..within(0.001, 0.003) };
+    let clients = Clients { kept: Some(Kept::FissLock), ..clients };
+    let (cns, lanes) = (u64::from(clients.cns), u64::from(clients.cns * clients.threads));
+    let habits = Habits { kept: HELD, think: Duration::from_micros(20), ..Habits::default() };
+    let loses = Some(Duration::from_millis(3));
+    let load = LockLoad { loses, habits, audit: false, count: 2 * HELD, section: 0, ..short() };
+    let outcome = lose(&by(clients, load));
+    assert!(outcome.tally.operations > 100, "{:?}", outcome.tally);
+    let LossRecovery { over, took } = outcome.recovery.expect("it recovers");
+    let restored = (HELD - HELD / cns) as usize;
+    assert!((restored..restored + lanes as usize * 2).contains(&over.locks), "{over:?}");
+    assert!(over.took() <= took && took < Duration::from_millis(1), "{over:?} in {took:?}");
+}
+
+#[test]
+fn locks_are_held_to_the_end_only_where_that_makes_sense() {
+    let clients = Clients { kept: Some(Kept::FissLock), ..short().clients };
+    let load = |kept, audit| {
+        let habits = Habits { kept, ..Habits::default() };
+        LockLoad { habits, audit, count: 100, ..by(clients.clone(), short()) }
+    };
+    assert_eq!(load(99, false).check(), Ok(()));
+    let refused = |load: LockLoad| load.check().expect_err("it makes no sense");
+    assert!(refused(load(100, false)).contains("fewer than all 100 locks"));
+    assert!(refused(load(1, true)).contains("no audit"));
+    let in_words = Clients { kept: None, ..clients.clone() };
+    let of_words = LockLoad { clients: in_words, ..load(1, false) };
+    assert!(refused(of_words).contains("only of servers and switches"));
+    let hot = HotLocks { count: 8, share: 0.5, every: Duration::ZERO };
+    assert!(refused(LockLoad { hot: Some(hot), ..load(1, false) }).contains("without hot ones"));
 }
 
 /// Hot locks are granted by the switch, so the server has less to do.

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use lotus_benchmarks::config::Fabric;
@@ -12,7 +13,7 @@ use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::DeclockFields;
 
 use super::common::FABRICS;
-use super::values::{count, one_of, positive_secs, ratio, secs, skew};
+use super::values::{count, millis, one_of, positive_secs, ratio, secs, skew};
 
 /// A lock system, and its options.
 #[derive(Clone, Debug, Args)]
@@ -82,8 +83,8 @@ pub struct LockRunArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub cn_cn_ns: Option<u64>,
     /// Loses the last compute node so long after the clients have begun, in milliseconds; on sim.
-    #[arg(long, value_name = "N")]
-    pub lose_ms: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = millis)]
+    pub lose_ms: Option<f64>,
     /// Compute nodes.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = count(64))]
     pub cns: usize,
@@ -169,12 +170,23 @@ pub struct LocksArgs {
     /// Time for which those hold the lock, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub long_us: u64,
+    /// Locks, the last ones, that clients take when they begin, and hold to the end; they ask for
+    /// the others. Of locks that servers keep or a switch grants, without an audit.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub held_locks: u64,
     /// Lease terms that those ask for.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub long_terms: u16,
     #[command(flatten)]
     pub run: LockRunArgs,
+}
+
+impl LockRunArgs {
+    /// Time after the clients have begun at which the last compute node is lost, if it is.
+    pub fn loses(&self) -> Option<Duration> {
+        self.lose_ms.map(|millis| Duration::from_secs_f64(millis / 1000.0))
+    }
 }
 
 /// What DecLock's object stores have of a trace of Twitter's caches (Fig. 17): bytes of an object,

@@ -57,6 +57,12 @@ pub fn positive_secs(text: &str) -> Result<f64, String> {
     within(text, allowed, "more than 0 and at most 86400 seconds")
 }
 
+/// Parses a time in milliseconds, as far as a virtual clock is run.
+pub fn millis(text: &str) -> Result<f64, String> {
+    let allowed = |millis| (0.0..=MAX_SECS * 1000.0).contains(&millis);
+    within(text, allowed, "0 to 86400000 milliseconds")
+}
+
 /// Parses a rate.
 pub fn rate(text: &str) -> Result<f64, String> {
     let allowed = |tps| tps > 0.0 && tps <= 1e9;

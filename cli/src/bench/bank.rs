@@ -95,7 +95,7 @@ fn load(args: &BankArgs) -> Result<BankLoad, String> {
         customers: args.accounts,
         request: Duration::from_secs_f64(args.request_us / 1e6),
         patience: Duration::from_micros(args.timeout_us),
-        loses: args.run.lose_ms.map(Duration::from_millis),
+        loses: args.run.loses(),
         seed: args.run.seed,
         audit: !args.run.no_audit,
     })

@@ -7,7 +7,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::lanes::{Clients, Latencies, START};
 use lotus_benchmarks::locks::{
-    self, Fairness, Habits, HotLocks, LockLoad, LockOutcome, LongReads, TimeSum,
+    self, Fairness, Habits, HotLocks, LockLoad, LockOutcome, LongReads, LossRecovery, TimeSum,
 };
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
@@ -126,7 +126,7 @@ fn load(args: &LocksArgs) -> LockLoad {
         every: Duration::from_micros(args.hot_every_us),
     });
     LockLoad {
-        habits: Habits { think, failing: args.failing, long_reads },
+        habits: Habits { think, failing: args.failing, long_reads, kept: args.held_locks },
         count: args.count,
         zipf: args.zipf,
         hot,
@@ -152,7 +152,7 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
         object_bytes: 8,
         patience: None,
         habits: Habits::default(),
-        loses: run.lose_ms.map(Duration::from_millis),
+        loses: run.loses(),
         audit: !run.no_audit,
     }
 }
@@ -180,6 +180,13 @@ pub(super) fn details(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) 
     let Counts { resets, reset_ns, ghosts, .. } = counts;
     let reset = micros(reset_ns) / resets.max(1) as f64;
     text.line("resets, ghosts", format!("{resets} of {reset:.1} µs, {}", grouped(ghosts)));
+    if let Some(LossRecovery { over, took }) = &outcome.recovery {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let (report, rewrite, resume) = (us(over.reporting), us(over.rewriting), us(over.resuming));
+        let steps = format!("{report:.1} report, {rewrite:.1} rewrite, {resume:.1} resume");
+        let (took, locks) = (us(*took), grouped(over.locks as u64));
+        text.line("recovery, µs", format!("{took:.1}: {steps}; {locks} locks held"));
+    }
     if load.audit {
         let Fairness { longest_run, largest_bypass } = tally.fairness;
         let (run, bypass) = (grouped(longest_run), grouped(largest_bypass));
@@ -210,6 +217,7 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "locks": load.count,
         "read_ratio": load.read_ratio,
         "update_ratio": load.update_ratio,
+        "held_locks": load.habits.kept,
         "critical_section": load.section,
         "failed": outcome.tally.failed,
     });
@@ -224,7 +232,17 @@ pub(super) fn details_as_json(
     load: &LockLoad,
     outcome: &LockOutcome,
 ) -> serde_json::Value {
-    let LockOutcome { tally, used, findings, utilisation } = outcome;
+    let LockOutcome { tally, used, findings, utilisation, recovery } = outcome;
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    let recovery = recovery.map(|LossRecovery { over, took }| {
+        json!({
+            "us": us(took),
+            "report_us": us(over.reporting),
+            "rewrite_us": us(over.rewriting),
+            "resume_us": us(over.resuming),
+            "locks": over.locks,
+        })
+    });
     let fairness = load.audit.then_some(tally.fairness);
     let mut json = clients::as_json(system, run, &load.clients, tally.operations, used);
     let own = json!({
@@ -244,6 +262,7 @@ pub(super) fn details_as_json(
         "hottest": hottest(&tally.hottest_ns),
         "longest_writer_run": fairness.map(|fairness| fairness.longest_run),
         "largest_bypass": fairness.map(|fairness| fairness.largest_bypass),
+        "recovery": recovery,
         "nodes": nodes(utilisation.as_ref()),
         "audit": findings,
     });

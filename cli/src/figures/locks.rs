@@ -49,6 +49,7 @@ files! {
     "fisslock-scale"
     "fisslock-dynamic"
     "fisslock-bank"
+    "fisslock-recovery"
     "shiftlock-2pl"
     "shiftlock-2pl-tatp"
     "shiftlock-bank"
@@ -542,6 +543,7 @@ mod tests {
     /// The first point of each series, with few clients and locks, for a short time.
     #[test]
     fn short_versions_of_all_experiments_measure_the_same_again() {
+        const LOSING: &str = " --count 3000 --held-locks 200 --lose-ms 0.3 --secs 0.001";
         const SHORT: &str = " --cns 2 --threads 2 --coroutines 1 --secs 0.0005 --warmup 0.0002";
         for (name, _) in FILES {
             let mut experiment = known(name);
@@ -549,6 +551,7 @@ mod tests {
             figure.points.truncate(1);
             figure.points[0].flags += SHORT;
             figure.points[0].flags += match figure.bench {
+                Bench::Locks if figure.drawn == Measure::Recovery => LOSING,
                 Bench::Locks => " --count 3000",
                 Bench::Tree => " --keys 1000",
                 Bench::Bank => " --accounts 1000",

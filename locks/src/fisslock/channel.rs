@@ -10,18 +10,15 @@ use std::collections::BTreeMap;
 use super::packet::{Origin, Packet};
 use super::rules::WINDOW;
 
-/// Longest time until a packet is repeated once more, as a multiple of that until it is repeated
-/// first. Cores that are late with acknowledgements are not made much later by repetitions.
+/// Longest time until packets are repeated, as a multiple of the shortest. Cores that are late with
+/// acknowledgements are not made much later by repetitions.
 const MOST_PATIENCE: u64 = 8;
 
-/// A packet that is not acknowledged.
+/// A packet that is not acknowledged, and the time at which it was sent last.
 #[derive(Clone, Debug)]
 struct Unacknowledged {
     packet: Packet,
-    /// Time at which it is repeated, once it was sent.
-    due: u64,
-    /// Time between the last two repetitions, in nanoseconds: doubled each time.
-    patience: u64,
+    sent_at: u64,
 }
 
 /// Packets of one origin.
@@ -35,12 +32,24 @@ pub struct Outbox {
     unsent: u32,
     waiting: BTreeMap<u32, Unacknowledged>,
     repeat_ns: u64,
+    /// Nanoseconds for which the first packet under way may be so: doubled when it was in vain,
+    /// halved when it is acknowledged.
+    patience: u64,
 }
 
 impl Outbox {
-    /// An origin that repeats a packet after `repeat_ns` nanoseconds without an acknowledgement.
+    /// An origin that repeats packets after `repeat_ns` nanoseconds without an acknowledgement of
+    /// the first, or later while acknowledgements are late.
     pub const fn new(origin: Origin, epoch: u8, repeat_ns: u64) -> Self {
-        Self { origin, epoch, next: 1, unsent: 1, waiting: BTreeMap::new(), repeat_ns }
+        Self {
+            origin,
+            epoch,
+            next: 1,
+            unsent: 1,
+            waiting: BTreeMap::new(),
+            repeat_ns,
+            patience: repeat_ns,
+        }
     }
 
     /// Adds a packet: its number. It is sent at once if at most [`WINDOW`] are under way with it.
@@ -49,7 +58,7 @@ impl Outbox {
         self.next += 1;
         let (origin, epoch) = (self.origin, self.epoch);
         let packet = Packet { origin, epoch, sequence, repeated: false, ..packet };
-        self.waiting.insert(sequence, Unacknowledged { packet, due: 0, patience: self.repeat_ns });
+        self.waiting.insert(sequence, Unacknowledged { packet, sent_at: 0 });
         self.send_more(now, out);
         sequence
     }
@@ -58,7 +67,7 @@ impl Outbox {
         let first = self.waiting.keys().next().map_or(self.next, |first| *first);
         while self.unsent < self.next && self.unsent - first < WINDOW {
             if let Some(sent) = self.waiting.get_mut(&self.unsent) {
-                sent.due = now + sent.patience;
+                sent.sent_at = now;
                 out.push(sent.packet.clone());
             }
             self.unsent += 1;
@@ -80,21 +89,26 @@ impl Outbox {
         out: &mut Vec<Packet>,
     ) -> Option<Packet> {
         self.under_way(sequence)?;
+        if self.waiting.keys().next() == Some(&sequence) {
+            self.patience = (self.patience / 2).max(self.repeat_ns);
+        }
         let sent = self.waiting.remove(&sequence)?;
         self.send_more(now, out);
         Some(sent.packet)
     }
 
-    /// Repeats what is under way for too long, in order: packets that were dropped behind a lost
-    /// one are due after it.
+    /// Repeats all that is under way, in order, if the first of it is so for too long: those behind
+    /// a lost packet were dropped.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Packet>) {
-        for (_, sent) in self.waiting.range_mut(..self.unsent) {
-            if sent.due <= now {
-                sent.patience = (2 * sent.patience).min(MOST_PATIENCE * self.repeat_ns);
-                sent.due = now + sent.patience;
-                out.push(Packet { repeated: true, ..sent.packet.clone() });
-            }
+        let mut under_way = self.waiting.range_mut(..self.unsent).map(|(_, sent)| sent).peekable();
+        if under_way.peek().is_none_or(|first| now < first.sent_at + self.patience) {
+            return;
         }
+        for sent in under_way {
+            sent.sent_at = now;
+            out.push(Packet { repeated: true, ..sent.packet.clone() });
+        }
+        self.patience = (2 * self.patience).min(MOST_PATIENCE * self.repeat_ns);
     }
 
     /// Whether every packet was acknowledged.
@@ -169,11 +183,12 @@ mod tests {
         assert_eq!(repeated(&mut outbox, 99), []);
         assert!(outbox.acknowledge(2, 99, &mut out).is_some());
         assert!(outbox.acknowledge(2, 99, &mut out).is_none(), "that was known");
-        assert_eq!(repeated(&mut outbox, 100), [1]);
-        assert_eq!(repeated(&mut outbox, 130), [3], "it was sent later");
+        assert_eq!(repeated(&mut outbox, 100), [1, 3], "all, in order");
         assert_eq!(repeated(&mut outbox, 299), []);
-        assert_eq!(repeated(&mut outbox, 330), [1, 3], "after twice the time");
-        assert!(outbox.acknowledge(1, 601, &mut out).is_some());
+        assert_eq!(repeated(&mut outbox, 300), [1, 3], "after twice the time");
+        assert!(outbox.acknowledge(1, 400, &mut out).is_some());
+        assert_eq!(repeated(&mut outbox, 499), []);
+        assert_eq!(repeated(&mut outbox, 500), [3], "half of 400 after it was sent");
         assert!(outbox.acknowledge(3, 601, &mut out).is_some());
         assert!(outbox.is_empty() && out.is_empty());
         assert_eq!(repeated(&mut outbox, 100_000), []);

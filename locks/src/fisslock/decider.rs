@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::packet::{Carried, Kind, Origin, Packet};
-use super::recovery::Restored;
 use super::rules::{Numbering, Preference, Rules, WINDOW};
 use crate::word::Mode;
 
@@ -283,13 +282,13 @@ impl Decider {
     /// epochs are dropped from then on, and those of the `dead` machines: all numbers that are no
     /// survivor's. A machine that joins is not among them in the recovery from which on it is
     /// served.
-    pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Restored>) {
+    pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Metadata>) {
         self.epoch = epoch;
         self.filtered = dead.iter().copied().collect();
         self.senders.clear();
         self.locks.fill(Metadata::default());
-        for (&lock, restored) in locks {
-            self.locks[lock as usize] = restored.metadata();
+        for (&lock, state) in locks {
+            self.locks[lock as usize] = *state;
         }
     }
 }

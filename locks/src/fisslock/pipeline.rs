@@ -29,7 +29,6 @@ use lotus_sabotage::{Rule, broken};
 use super::capacity::UNIT_BITS;
 use super::decider::{Decision, Metadata, Numbered, arrival, route};
 use super::packet::{Kind, Origin, Packet};
-use super::recovery::Restored;
 use super::rules::{Numbering, Preference, Rules, WINDOW};
 use crate::word::Mode;
 
@@ -269,11 +268,10 @@ impl Pipeline {
     ///
     /// # Panics
     /// If the switch does not have one of the locks.
-    pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Restored>) {
+    pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Metadata>) {
         let filtered = dead.iter().copied().collect();
         *self = Self { epoch, filtered, ..Self::new(self.locks, self.channels, self.preference) };
-        for (&lock, restored) in locks {
-            let state = restored.metadata();
+        for (&lock, state) in locks {
             let (unit, offset) = ((lock / BYTES_A_UNIT) as usize, (lock % BYTES_A_UNIT) as usize);
             self.held.cells[lock as usize] = state.held;
             self.shared.cells[lock as usize] = state.shared;

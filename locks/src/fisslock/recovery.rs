@@ -1,9 +1,10 @@
 //! Recovery from lost machines and from a lost switch (FissLock §5.3).
 //!
 //! S1: all machines that survive stop, and report ([`super::AgentPool::report`]). S2: [`restore`]
-//! computes from the reports what each lock is. S3: the switch is rewritten from that
-//! ([`super::Decider::recover`]), and the pools go on ([`super::AgentPool::recover`]), in a new
-//! epoch: packets of earlier ones are dropped.
+//! computes from the reports what each lock is. S3: the switch is rewritten from the [`metadata`] of
+//! that ([`super::Decider::recover`]), and each pool goes on with the locks that concern it
+//! ([`concerning`], [`super::AgentPool::recover`]), in a new epoch: packets of earlier ones are
+//! dropped.
 //!
 //! Locks of the dead are over only when the switch filters their packets, and when nothing that
 //! they do under a lock has an effect any more: the caller sees to that.
@@ -91,6 +92,16 @@ impl Restored {
 /// queue, then by machine and task. A lock that has waiters and no holder is granted to the first
 /// one, and to readers next to it if it reads.
 pub fn restore(reports: &[MachineReport]) -> BTreeMap<u32, Restored> {
+    let mut hosts: BTreeMap<u32, (u8, &HostedAgent)> = BTreeMap::new();
+    for report in reports {
+        for (lock, hosted) in &report.agents {
+            let host = hosts.entry(*lock).or_insert((report.machine, hosted));
+            // An agent that has arrived is newer than the one that it left as.
+            if host.1.leaves && !hosted.leaves {
+                *host = (report.machine, hosted);
+            }
+        }
+    }
     let mut requests: BTreeMap<u32, Vec<(Participant, Mode, Granted)>> = BTreeMap::new();
     for report in reports {
         for &(lock, who, mode, granted) in &report.requests {
@@ -99,21 +110,36 @@ pub fn restore(reports: &[MachineReport]) -> BTreeMap<u32, Restored> {
     }
     requests
         .into_iter()
-        .map(|(lock, requests)| (lock, restored(lock, &requests, reports)))
+        .map(|(lock, requests)| (lock, restored(&requests, hosts.get(&lock).copied())))
         .collect()
 }
 
+/// State of restored locks in the switch.
+pub fn metadata(locks: &BTreeMap<u32, Restored>) -> BTreeMap<u32, Metadata> {
+    locks.iter().map(|(&lock, restored)| (lock, restored.metadata())).collect()
+}
+
+/// What a machine has to know of restored locks: all of those whose agents it has, and which of its
+/// tasks hold others.
+pub fn concerning(machine: u8, locks: &BTreeMap<u32, Restored>) -> BTreeMap<u32, Restored> {
+    let own = |restored: &Restored| {
+        if restored.agent_at == machine {
+            return Some(restored.clone());
+        }
+        let holders = restored.holders.iter().filter(|who| who.machine == machine);
+        let holders: BTreeSet<_> = holders.copied().collect();
+        let (mode, agent_at) = (restored.mode, restored.agent_at);
+        let is_there = !holders.is_empty();
+        is_there.then(|| Restored { mode, agent_at, holders, waiters: Vec::new() })
+    };
+    locks.iter().filter_map(|(&lock, restored)| Some((lock, own(restored)?))).collect()
+}
+
+/// A lock of some requests, and its agent with that one's machine, if there is one.
 fn restored(
-    lock: u32,
     requests: &[(Participant, Mode, Granted)],
-    reports: &[MachineReport],
+    host: Option<(u8, &HostedAgent)>,
 ) -> Restored {
-    let hosts = reports.iter().flat_map(|report| {
-        let of = report.agents.iter().filter(move |(of, _)| *of == lock);
-        of.map(|(_, hosted)| (report.machine, hosted))
-    });
-    // An agent that has arrived is newer than the one that it left as.
-    let host = hosts.min_by_key(|(_, hosted)| hosted.leaves);
     let place = |who: Participant| {
         let mut queue = host.iter().flat_map(|(_, hosted)| hosted.queue.iter());
         (queue.position(|queued| queued.who == who).unwrap_or(usize::MAX), who)
@@ -206,5 +232,20 @@ mod tests {
         let restored = &restore(&[first, second])[&0];
         assert_eq!(restored.agent_at, 2);
         assert_eq!(waiters(restored), [who(2, 2), who(1, 2)]);
+    }
+
+    #[test]
+    fn a_machine_is_told_of_its_agents_and_of_its_holders() {
+        let first = report(1, &[(1, Shared, Holds), (2, Exclusive, Waits)]);
+        let second = report(2, &[(1, Shared, Holds), (2, Exclusive, Waits)]);
+        let third = report(3, &[(1, Exclusive, Waits)]);
+        let locks = restore(&[first, second, third]);
+        assert_eq!(concerning(1, &locks), locks, "the agent is there");
+        let told = &concerning(2, &locks)[&0];
+        assert_eq!((told.mode, told.agent_at), (Shared, 1));
+        assert_eq!(told.holders, BTreeSet::from([who(2, 1)]));
+        assert_eq!(told.waiters, [], "the agent knows of them");
+        assert!(concerning(3, &locks).is_empty(), "it only waits");
+        assert_eq!(metadata(&locks)[&0], locks[&0].metadata());
     }
 }

@@ -10,11 +10,17 @@
 //! |---|---|
 //! | number; each lock, machine of the agent, mode, holders, waiters | 4; 4, 1, 1, a list each |
 //!
+//! | state of the switch | bytes |
+//! |---|---|
+//! | lost machines: number; each | 1; 1 |
+//! | locks that are held, to the end; each lock, machine of the agent, mode | 4, 1, 1 |
+//!
 //! A list is a number of 4 bytes and 8 bytes a task: mode (1 shared), machine, nonce, task. Numbers
 //! are little-endian.
 
 use std::collections::BTreeMap;
 
+use super::decider::Metadata;
 use super::packet::{Participant, Queued};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
 use crate::word::Mode;
@@ -87,6 +93,39 @@ pub fn decode_locks(bytes: &[u8]) -> Option<Locks> {
     rest.is_empty().then_some(locks)
 }
 
+/// Most bytes of the state of a switch.
+pub const fn switch_bytes(locks: u32) -> usize {
+    1 + u8::MAX as usize + HELD_BYTES * locks as usize
+}
+
+/// Bytes of a lock that is held, in the state of a switch.
+const HELD_BYTES: usize = 6;
+
+/// Bytes of a switch's state after a recovery: the machines that are `dead`, at most 255, and the
+/// locks that are held.
+pub fn encode_switch(dead: &[u8], locks: &BTreeMap<u32, Metadata>) -> Vec<u8> {
+    let mut bytes = vec![dead.len() as u8];
+    bytes.extend(dead);
+    for (lock, state) in locks {
+        bytes.extend(lock.to_le_bytes());
+        bytes.extend([state.machine, u8::from(state.shared)]);
+    }
+    bytes
+}
+
+/// The dead machines and the locks of some bytes; `None` for others.
+pub fn decode_switch(bytes: &[u8]) -> Option<(Vec<u8>, BTreeMap<u32, Metadata>)> {
+    let (dead, rest) = bytes.split_first()?;
+    let (dead, mut rest) = rest.split_at_checked(usize::from(*dead))?;
+    let mut locks = BTreeMap::new();
+    while !rest.is_empty() {
+        let (lock, [machine]) = (number(&mut rest)?, take(&mut rest)?);
+        let (held, shared) = (true, bit(&mut rest)?);
+        locks.insert(lock, Metadata { held, shared, machine, ..Metadata::default() });
+    }
+    Some((dead.to_vec(), locks))
+}
+
 fn put_number(bytes: &mut Vec<u8>, number: usize) {
     bytes.extend((number as u32).to_le_bytes());
 }
@@ -140,6 +179,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::fisslock::recovery::metadata;
 
     fn who(machine: u8, task: u32) -> Participant {
         Participant { machine, task, nonce: 0x1234 }
@@ -175,6 +215,20 @@ mod tests {
         assert_eq!(decode_report(&encode_report(&small_report())), Some(small_report()));
         assert_eq!(decode_locks(&encode_locks(&small_locks())), Some(small_locks()));
         assert_eq!(decode_locks(&encode_locks(&Locks::new())), Some(Locks::new()));
+    }
+
+    #[test]
+    fn the_state_of_a_switch_is_read_as_it_was_written() {
+        let (dead, locks) = (vec![3, 200], metadata(&small_locks()));
+        let bytes = encode_switch(&dead, &locks);
+        assert_eq!(bytes.len(), 3 + HELD_BYTES * locks.len());
+        assert_eq!(decode_switch(&bytes), Some((dead, locks)));
+        assert_eq!(decode_switch(&[0]), Some((Vec::new(), BTreeMap::new())));
+        for end in (0..bytes.len()).filter(|end| end % HELD_BYTES != 3) {
+            assert_eq!(decode_switch(&bytes[..end]), None, "{end} bytes");
+        }
+        let marked = [&bytes[..bytes.len() - 1], &[2]].concat();
+        assert_eq!(decode_switch(&marked), None, "the mode");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
-use super::control::{ControlRequest, encode_done};
+use super::control::ControlRequest;
 use super::machine::Machine;
 use super::places::{Places, control_lane};
 use super::port::Port;
@@ -60,17 +60,17 @@ impl AgentProgram {
         let port = Port::of(lane, toll, move |from| from == switch);
         let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);
         let (asked, clock) = (Arc::clone(&machine), executor.handle().env().clone());
+        let known = places.clone();
         control.serve(
             SERVICE,
-            Box::new(move |responder, bytes| match ControlRequest::decode(bytes) {
-                Some(ControlRequest::Stop { epoch }) => {
-                    if let Some(report) = asked.stop(epoch) {
-                        responder.respond(&report);
+            Box::new(move |responder, bytes| match known.request(&responder, bytes) {
+                Some(ControlRequest::Stop { epoch, page }) => {
+                    if let Some(page) = asked.stop(epoch, page) {
+                        responder.respond(&page.encode());
                     }
                 }
-                Some(ControlRequest::Resume { epoch, locks }) => {
-                    let is_done = asked.resume(epoch, &locks, clock.now());
-                    responder.respond(&encode_done(is_done));
+                Some(ControlRequest::Resume { epoch, page }) => {
+                    responder.respond(&asked.resume(epoch, page, clock.now()).encode());
                 }
                 Some(ControlRequest::Life | ControlRequest::Rewrite { .. }) | None => {}
             }),

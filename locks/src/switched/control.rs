@@ -1,6 +1,12 @@
 //! Messages of a recovery, by which the coordinator asks the switch and the machines.
+//!
+//! What is long comes in pages: a machine's report, what a machine is told, and the state of the
+//! switch. A message has one page.
 
-use crate::fisslock::report::{Locks, decode_locks, encode_locks};
+use lotus_fabric::rpc::Responder;
+
+use super::Places;
+use super::pages::Page;
 
 /// A request of the coordinator.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -9,26 +15,26 @@ pub(super) enum ControlRequest {
     Stop {
         /// Epoch that begins.
         epoch: u32,
+        /// Number of the page of the report that is the answer.
+        page: u32,
     },
-    /// To a machine: go on with these locks (S2).
+    /// To a machine: go on (S2).
     Resume {
         /// Epoch that has begun.
         epoch: u32,
-        /// All locks that are not free.
-        locks: Locks,
+        /// A page of the locks that concern the machine.
+        page: Page,
     },
     /// To the switch: say which life this is.
     Life,
-    /// To the switch, in that life: begin an epoch with these locks (S3).
+    /// To the switch, in that life: begin an epoch (S3).
     Rewrite {
         /// Epoch that begins.
         epoch: u32,
         /// Life of the switch, by its answer to [`ControlRequest::Life`].
         life: u64,
-        /// Machines that are lost.
-        dead: Vec<u8>,
-        /// All locks that are not free.
-        locks: Locks,
+        /// A page of the lost machines and the locks that are held.
+        page: Page,
     },
 }
 
@@ -36,24 +42,22 @@ impl ControlRequest {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
-            Self::Stop { epoch } => {
+            Self::Stop { epoch, page } => {
                 bytes.push(0);
                 bytes.extend(epoch.to_le_bytes());
+                bytes.extend(page.to_le_bytes());
             }
-            Self::Resume { epoch, locks } => {
+            Self::Resume { epoch, page } => {
                 bytes.push(1);
                 bytes.extend(epoch.to_le_bytes());
-                bytes.extend(encode_locks(locks));
+                page.encode_to(&mut bytes);
             }
             Self::Life => bytes.push(2),
-            Self::Rewrite { epoch, life, dead, locks } => {
+            Self::Rewrite { epoch, life, page } => {
                 bytes.push(3);
                 bytes.extend(epoch.to_le_bytes());
                 bytes.extend(life.to_le_bytes());
-                // There are at most 255 machines.
-                bytes.push(dead.len() as u8);
-                bytes.extend(dead);
-                bytes.extend(encode_locks(locks));
+                page.encode_to(&mut bytes);
             }
         }
         bytes
@@ -69,69 +73,88 @@ impl ControlRequest {
         match kind {
             0 => {
                 let (epoch, rest) = with_epoch()?;
-                rest.is_empty().then_some(Self::Stop { epoch })
+                Some(Self::Stop { epoch, page: u32::from_le_bytes(rest.try_into().ok()?) })
             }
             1 => {
                 let (epoch, rest) = with_epoch()?;
-                Some(Self::Resume { epoch, locks: decode_locks(rest)? })
+                Some(Self::Resume { epoch, page: Page::decode(rest)? })
             }
             2 => rest.is_empty().then_some(Self::Life),
             3 => {
                 let (epoch, rest) = with_epoch()?;
                 let (life, rest) = rest.split_first_chunk()?;
-                let (dead, rest) = rest.split_first()?;
-                let (dead, rest) = rest.split_at_checked(usize::from(*dead))?;
-                let (life, dead) = (u64::from_le_bytes(*life), dead.to_vec());
-                Some(Self::Rewrite { epoch, life, dead, locks: decode_locks(rest)? })
+                let life = u64::from_le_bytes(*life);
+                Some(Self::Rewrite { epoch, life, page: Page::decode(rest)? })
             }
             _ => None,
         }
     }
 }
 
-/// Answer to [`ControlRequest::Resume`] and [`ControlRequest::Rewrite`]: whether it is so.
-pub(super) const fn encode_done(is_done: bool) -> [u8; 1] {
-    [is_done as u8]
+impl Places {
+    /// A request that has come, unless its sender may not coordinate a recovery.
+    pub(super) fn request(&self, responder: &Responder, bytes: &[u8]) -> Option<ControlRequest> {
+        let is_known = self.may_coordinate(responder.from());
+        is_known.then(|| ControlRequest::decode(bytes))?
+    }
 }
 
-/// Whether what was asked is done; `None` for other bytes.
-pub(super) const fn decode_done(bytes: &[u8]) -> Option<bool> {
-    match bytes {
-        [0] => Some(false),
-        [1] => Some(true),
-        _ => None,
+/// Answer to a page of [`ControlRequest::Resume`] and [`ControlRequest::Rewrite`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// A later recovery has begun, the receiver is another life of itself, or the page is none of
+    /// what the others are of.
+    Refused = 0,
+    /// All pages have come, now or before, and what was asked is done.
+    Done = 1,
+    /// Others are missing.
+    Kept = 2,
+}
+
+impl Progress {
+    pub(super) const fn encode(self) -> [u8; 1] {
+        [self as u8]
+    }
+
+    /// The answer of some bytes; `None` for others.
+    pub(super) const fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [0] => Some(Self::Refused),
+            [1] => Some(Self::Done),
+            [2] => Some(Self::Kept),
+            _ => None,
+        }
     }
 }
 
 #[cfg(all(test, not(lotus_loom)))]
 mod tests {
-    use std::collections::BTreeSet;
+    use lotus_fabric::transport::MAX_MESSAGE_BYTES;
 
     use super::*;
-    use crate::fisslock::packet::Participant;
-    use crate::fisslock::recovery::Restored;
-    use crate::word::Mode;
+    use crate::switched::pages::PAGE_BYTES;
 
     #[test]
     fn requests_are_read_as_they_were_written_and_garbage_is_refused() {
-        let holders = BTreeSet::from([Participant { machine: 1, task: 2, nonce: 3 }]);
-        let restored = Restored { mode: Mode::Shared, agent_at: 1, holders, waiters: Vec::new() };
-        let locks = Locks::from([(7, restored)]);
+        let page = Page { number: 1, pages: 3, bytes: vec![7; PAGE_BYTES] };
         let epoch = 0x0102_0304;
         let all = [
-            ControlRequest::Stop { epoch },
-            ControlRequest::Resume { epoch, locks: locks.clone() },
+            ControlRequest::Stop { epoch, page: u32::MAX },
+            ControlRequest::Resume { epoch, page: page.clone() },
             ControlRequest::Life,
-            ControlRequest::Rewrite { epoch, life: u64::MAX, dead: vec![3, 200], locks },
+            ControlRequest::Rewrite { epoch, life: u64::MAX, page },
         ];
         for asked in all {
             let bytes = asked.encode();
+            assert!(bytes.len() + 16 <= MAX_MESSAGE_BYTES, "it fits a datagram of the RPC layer");
             assert_eq!(ControlRequest::decode(&bytes), Some(asked));
             assert_eq!(ControlRequest::decode(&bytes[..bytes.len() - 1]), None);
             assert_eq!(ControlRequest::decode(&[&bytes[..], &[0]].concat()), None);
         }
         assert_eq!(ControlRequest::decode(&[4]), None);
-        assert_eq!(decode_done(&encode_done(true)), Some(true));
-        assert_eq!((decode_done(&[2]), decode_done(&[])), (None, None));
+        for progress in [Progress::Refused, Progress::Done, Progress::Kept] {
+            assert_eq!(Progress::decode(&progress.encode()), Some(progress));
+        }
+        assert_eq!((Progress::decode(&[3]), Progress::decode(&[])), (None, None));
     }
 }

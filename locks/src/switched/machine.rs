@@ -15,10 +15,13 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 
 use super::SwitchOptions;
+use super::control::Progress;
+use super::pages::Page;
 use super::places::Places;
+use super::standstill::Standstill;
 use crate::fisslock::cores::{AGENT_CORE, core_of, task_of};
 use crate::fisslock::pool::{Effects, Told};
-use crate::fisslock::report::{Locks, encode_report};
+use crate::fisslock::report::encode_report;
 use crate::fisslock::{AgentPool, Packet};
 use crate::word::Mode;
 
@@ -75,8 +78,8 @@ struct MachineState {
     is_watched: bool,
     /// Epoch of the last recovery that is over.
     epoch: u32,
-    /// Epoch of the recovery for which the machine stands still.
-    stopped: Option<u32>,
+    /// The recovery for which the machine stands still.
+    stopped: Option<Standstill>,
     deferred: Vec<Deferred>,
 }
 
@@ -241,34 +244,44 @@ impl Machine {
         state.is_watched
     }
 
-    /// Stops the machine for a recovery: its report. `None` if the recovery is over, or a later one
-    /// has begun.
-    pub(super) fn stop(&self, epoch: u32) -> Option<Vec<u8>> {
+    /// Stops the machine for a recovery: a page of its report, if it has so many. `None` if the
+    /// recovery is over, or a later one has begun.
+    pub(super) fn stop(&self, epoch: u32, page: u32) -> Option<Page> {
         let state = &mut *self.state();
-        if epoch <= state.epoch || state.stopped.is_some_and(|later| epoch < later) {
+        let stopped = state.stopped.as_ref().map_or(state.epoch, Standstill::epoch);
+        if epoch < stopped || epoch == state.epoch {
             return None;
         }
-        state.stopped = Some(epoch);
-        // They are of the epoch that ends.
-        state.cores.iter_mut().for_each(|core| core.outgoing.clear());
-        Some(encode_report(&state.pool.report()))
+        if epoch > stopped {
+            let report = encode_report(&state.pool.report());
+            state.stopped = Some(Standstill::of(epoch, report));
+            // They are of the epoch that ends.
+            state.cores.iter_mut().for_each(|core| core.outgoing.clear());
+        }
+        state.stopped.as_ref()?.page(page)
     }
 
-    /// Goes on after a recovery: whether it has, now or before.
-    pub(super) fn resume(&self, epoch: u32, locks: &Locks, now: Nanos) -> bool {
+    /// Takes in a page of the locks with which the machine goes on after a recovery. It does with
+    /// the last one.
+    pub(super) fn resume(&self, epoch: u32, page: Page, now: Nanos) -> Progress {
         let state = &mut *self.state();
-        if state.stopped != Some(epoch) {
-            return state.stopped.is_none() && state.epoch == epoch;
-        }
+        let locks = match &mut state.stopped {
+            None if state.epoch == epoch => return Progress::Done,
+            Some(stopped) if stopped.epoch() == epoch => match stopped.tell(page) {
+                Ok(locks) => locks,
+                Err(progress) => return progress,
+            },
+            _ => return Progress::Refused,
+        };
         (state.epoch, state.stopped) = (epoch, None);
         // Packets have the low byte: those of 256 recoveries ago have arrived long since.
-        state.act(AGENT_CORE, |pool, out| pool.recover(epoch as u8, locks, now.0, out), now);
+        state.act(AGENT_CORE, |pool, out| pool.recover(epoch as u8, &locks, now.0, out), now);
         for deferred in std::mem::take(&mut state.deferred) {
             state.carry_out(deferred, now);
         }
         // None of them has asked for it.
         state.cores.iter_mut().filter(|core| !core.outgoing.is_empty()).for_each(Core::wake);
-        true
+        Progress::Done
     }
 }
 

@@ -21,15 +21,18 @@
 //! # Rooms
 //! `places`: the lanes of all; `machine`: the pool of a machine, and its requests; `agent`,
 //! `switch`: the programs; `locker`: a lane's locks; `port`: packets that a lane sends and gets;
-//! `control`: messages of a recovery; `coordinator`: its steps, and when it begins.
+//! `control`: messages of a recovery, with `pages` of what is long; `standstill`: a machine that
+//! waits for its end; `coordinator`: its steps, and when it begins.
 
 mod agent;
 mod control;
 mod coordinator;
 mod locker;
 mod machine;
+mod pages;
 mod places;
 mod port;
+mod standstill;
 mod switch;
 
 use std::time::Duration;
@@ -37,7 +40,7 @@ use std::time::Duration;
 use crate::fisslock::{Homes, Preference, Rules};
 
 pub use agent::AgentProgram;
-pub use coordinator::{RecoveryError, recover, recover_losses};
+pub use coordinator::{Recovered, RecoveryError, recover, recover_losses};
 pub use locker::{SwitchedHold, SwitchedLocker};
 pub use machine::Machine;
 pub use places::{MachineLanes, Places};

@@ -45,6 +45,8 @@ pub struct Places {
     switches: Vec<Endpoint>,
     machines: Vec<MachineLanes>,
     locks: u32,
+    /// The lane of a coordinator that is no machine.
+    coordinator: Option<Endpoint>,
 }
 
 impl Places {
@@ -64,7 +66,13 @@ impl Places {
         if most > MAX_CLIENT_CORES {
             return Err(CapacityError::Cores(most.into()));
         }
-        Ok(Self { switches, machines, locks: placement.on_switch() })
+        Ok(Self { switches, machines, locks: placement.on_switch(), coordinator: None })
+    }
+
+    /// The same places, with a coordinator of recoveries that is none of the machines.
+    #[must_use]
+    pub fn with_coordinator(self, lane: Endpoint) -> Self {
+        Self { coordinator: Some(lane), ..self }
     }
 
     /// Number of racks: at least one.
@@ -109,6 +117,14 @@ impl Places {
     /// Number of locks.
     pub const fn locks(&self) -> u32 {
         self.locks
+    }
+
+    /// Whether what a lane asks for a recovery is done: that of the coordinator, and the control
+    /// lanes of the machines.
+    pub(super) fn may_coordinate(&self, from: Endpoint) -> bool {
+        let mut machines = self.machines.iter();
+        let is_its = |machine: &MachineLanes| control_lane(machine.agent) == from;
+        self.coordinator == Some(from) || machines.any(is_its)
     }
 
     /// Packet lane of a machine's agent.
@@ -185,6 +201,15 @@ mod tests {
         assert_eq!(refused(256, 1, 1), "a FissLock switch serves 1 to 255 machines, not 256");
         assert!(refused(1, 1, 1_680_001).contains("room for 1680000 locks"));
         assert_eq!(refused(1, 128, 1), "a FissLock machine has at most 127 client cores, not 128");
+    }
+
+    #[test]
+    fn machines_coordinate_and_one_that_is_named() {
+        let places = places(1, 2, 3, 1).expect("few");
+        assert!(places.may_coordinate(control_lane(at(2, 0))) && !places.may_coordinate(at(2, 0)));
+        let stranger = at(256, 0);
+        assert!(!places.may_coordinate(stranger));
+        assert!(places.with_coordinator(stranger).may_coordinate(stranger));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The switch as a program: the pipeline for packets, and its control plane for recoveries.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -11,10 +12,12 @@ use lotus_fabric::transport::{Fabric, FabricError};
 
 use super::SwitchOptions;
 use super::agent::{SERVICE, open_lane};
-use super::control::{ControlRequest, encode_done};
+use super::control::{ControlRequest, Progress};
+use super::pages::{Added, Assembly, Page};
 use super::places::{Places, control_lane};
 use super::port::{Port, Relay};
-use crate::fisslock::report::Locks;
+use crate::fisslock::decider::Metadata;
+use crate::fisslock::report::{decode_switch, switch_bytes};
 use crate::fisslock::{Decider, Packet, Pipeline, Rules};
 
 /// Beginning of a switch.
@@ -49,7 +52,7 @@ impl Deciding {
         }
     }
 
-    fn recover(&mut self, epoch: u8, dead: &[u8], locks: &Locks) {
+    fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Metadata>) {
         match self {
             Self::Pipeline(pipeline) => pipeline.recover(epoch, dead, locks),
             Self::Table(decider) => decider.recover(epoch, dead, locks),
@@ -67,6 +70,8 @@ struct SwitchState {
     life: u64,
     /// Epoch of the last recovery; none before the first one of a switch that has lost its state.
     epoch: Option<u32>,
+    /// Pages of a rewrite in an epoch, which takes effect with the last one.
+    rewrite: Option<(u32, Assembly)>,
 }
 
 impl SwitchState {
@@ -81,22 +86,36 @@ impl SwitchState {
         routed
     }
 
-    /// Begins an epoch: whether it has, now or before. A request for an earlier life is late: the
-    /// machines have gone on since.
-    fn rewrite(&mut self, epoch: u32, life: u64, dead: &[u8], locks: &Locks) -> bool {
-        let is_known =
-            |lock: &u32| *lock < self.places.locks() && self.places.home(*lock) == self.rack;
-        let is_known = locks.keys().all(is_known);
-        if life != self.life || !is_known || self.epoch.is_some_and(|later| epoch < later) {
-            return false;
+    /// Takes in a page of a rewrite, and begins the epoch with the last one. A request for an
+    /// earlier life is late: the machines have gone on since.
+    fn rewrite(&mut self, epoch: u32, life: u64, page: Page) -> Progress {
+        let begun = self.rewrite.as_ref().map(|(epoch, _)| *epoch);
+        if life != self.life || Some(epoch) < self.epoch.max(begun) {
+            return Progress::Refused;
         }
-        if self.epoch != Some(epoch) {
-            self.epoch = Some(epoch);
-            let racks = u32::from(self.places.racks());
-            let own = locks.iter().map(|(lock, restored)| (lock / racks, restored.clone()));
-            self.deciding.recover(epoch as u8, dead, &own.collect());
+        if self.epoch == Some(epoch) {
+            return Progress::Done;
         }
-        true
+        if begun != Some(epoch) {
+            let most = switch_bytes(self.places.locks_at(self.rack));
+            self.rewrite = Some((epoch, Assembly::of_at_most(most)));
+        }
+        let added = self.rewrite.as_mut().map(|(_, pages)| pages.add(page));
+        let whole = match added {
+            Some(Added::Kept) => return Progress::Kept,
+            Some(Added::Whole(bytes)) => decode_switch(&bytes),
+            Some(Added::Refused) | None => None,
+        };
+        let (all, racks) = (self.places.locks(), u32::from(self.places.racks()));
+        let is_own = |lock: &u32| *lock < all && self.places.home(*lock) == self.rack;
+        let is_known = |locks: &BTreeMap<_, _>| locks.keys().all(is_own);
+        let Some((dead, locks)) = whole.filter(|(_, locks)| is_known(locks)) else {
+            return Progress::Refused;
+        };
+        (self.epoch, self.rewrite) = (Some(epoch), None);
+        let own = locks.into_iter().map(|(lock, state)| (lock / racks, state)).collect();
+        self.deciding.recover(epoch as u8, &dead, &own);
+        Progress::Done
     }
 }
 
@@ -140,17 +159,17 @@ impl SwitchProgram {
             rack,
             life: executor.handle().env().begin_counting(),
             epoch: (start == Start::First).then_some(0),
+            rewrite: None,
         }));
-        let asked = Rc::clone(&state);
+        let (asked, known) = (Rc::clone(&state), places.clone());
         control.serve(
             SERVICE,
             Box::new(move |responder, bytes| {
                 let mut state = asked.borrow_mut();
-                match ControlRequest::decode(bytes) {
+                match known.request(&responder, bytes) {
                     Some(ControlRequest::Life) => responder.respond(&state.life.to_le_bytes()),
-                    Some(ControlRequest::Rewrite { epoch, life, dead, locks }) => {
-                        let is_done = state.rewrite(epoch, life, &dead, &locks);
-                        responder.respond(&encode_done(is_done));
+                    Some(ControlRequest::Rewrite { epoch, life, page }) => {
+                        responder.respond(&state.rewrite(epoch, life, page).encode());
                     }
                     Some(ControlRequest::Stop { .. } | ControlRequest::Resume { .. }) | None => {}
                 }
@@ -217,31 +236,43 @@ impl SwitchProgram {
 
 #[cfg(all(test, not(lotus_loom)))]
 mod tests {
-    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 
     use super::*;
     use crate::fisslock::packet::{Kind, Origin, Participant};
-    use crate::fisslock::recovery::Restored;
+    use crate::fisslock::report::encode_switch;
     use crate::switched::MachineLanes;
+    use crate::switched::pages::pages_of;
     use crate::word::Mode;
 
-    /// Two racks of a machine each, and five locks.
+    /// Locks of the switch: of two pages.
+    const LOCKS: u32 = 1_000;
+    const RACKS: u32 = 2;
+
+    /// Two racks of a machine each.
     fn places() -> Places {
         let at = |node| Endpoint { node: NodeId(node), lane: LaneId(0) };
         let machine = |node| MachineLanes { agent: at(node), clients: LaneId(2), cores: 1 };
-        Places::new(vec![at(8), at(9)], vec![machine(0), machine(1)], 5).expect("few")
+        let machines = vec![machine(0), machine(1)];
+        Places::new(vec![at(8), at(9)], machines, (RACKS * LOCKS).into()).expect("few")
+    }
+
+    /// The lock of a number among those of the second rack.
+    const fn own(number: u32) -> u32 {
+        number * RACKS + 1
     }
 
     fn state(epoch: Option<u32>) -> SwitchState {
+        let (places, options) = (places(), SwitchOptions::repeating_after(Duration::ZERO));
         SwitchState {
-            deciding: Deciding::new(2, 4, SwitchOptions::repeating_after(Duration::ZERO)),
-            places: places(),
+            deciding: Deciding::new(places.locks_at(1), places.channels(), options),
+            places,
             rack: 1,
             life: 7,
             epoch,
+            rewrite: None,
         }
     }
 
@@ -258,11 +289,22 @@ mod tests {
         Packet { epoch, sequence, origin, ..Packet::new(Kind::Acquire, 1, who, Mode::Exclusive) }
     }
 
+    /// The pages of a state in which a machine is lost and some locks are held.
+    fn pages(locks: std::ops::Range<u32>) -> Vec<Page> {
+        let lock = Metadata { held: true, machine: 1, ..Metadata::default() };
+        let bytes = encode_switch(&[9], &locks.map(|number| (own(number), lock)).collect());
+        (0..pages_of(&bytes)).filter_map(|number| Page::of(&bytes, number)).collect()
+    }
+
+    fn nothing() -> Page {
+        pages(0..0).swap_remove(0)
+    }
+
     #[test]
     fn a_switch_that_has_lost_its_state_grants_nothing_before_a_recovery() {
         let mut switch = state(None);
         assert_eq!(switch.process(request(0, 1)), []);
-        assert!(switch.rewrite(5, 7, &[], &Locks::new()));
+        assert_eq!(switch.rewrite(5, 7, nothing()), Progress::Done);
         assert_eq!(switch.process(request(0, 1)), [], "of an earlier epoch");
         assert_eq!(switch.process(request(5, 1)).len(), 1);
     }
@@ -270,29 +312,60 @@ mod tests {
     #[test]
     fn a_rewrite_that_comes_late_or_again_changes_nothing() {
         let mut switch = state(Some(0));
-        assert!(switch.rewrite(2, 7, &[], &Locks::new()));
+        assert_eq!(switch.rewrite(2, 7, nothing()), Progress::Done);
         assert_eq!(switch.process(request(2, 1)).len(), 1);
         assert_eq!(held(&switch), Some(true));
-        assert!(switch.rewrite(2, 7, &[], &Locks::new()), "it is so");
-        assert!(!switch.rewrite(1, 7, &[], &Locks::new()), "an earlier recovery");
-        assert!(!switch.rewrite(3, 6, &[], &Locks::new()), "an earlier life");
+        assert_eq!(switch.rewrite(2, 7, nothing()), Progress::Done, "it is so");
+        assert_eq!(switch.rewrite(1, 7, nothing()), Progress::Refused, "an earlier recovery");
+        assert_eq!(switch.rewrite(3, 6, nothing()), Progress::Refused, "an earlier life");
         assert_eq!(held(&switch), Some(true), "it was not rewritten");
     }
+
     #[test]
-    fn a_switch_counts_its_own_locks_and_is_told_of_no_others() {
-        let who = Participant { machine: 0, task: 1, nonce: 1 };
-        let holders = BTreeSet::from([who]);
-        let mode = Mode::Exclusive;
-        let restored = Restored { mode, agent_at: 0, holders, waiters: Vec::new() };
-        let told = |lock| Locks::from([(lock, restored.clone())]);
+    fn a_rewrite_takes_effect_with_its_last_page() {
         let mut switch = state(Some(0));
-        for (epoch, lock) in [(1, 0), (2, 4), (3, 5), (4, 7)] {
-            assert!(!switch.rewrite(epoch, 7, &[], &told(lock)), "lock {lock} is none of its own");
-        }
-        assert!(switch.rewrite(5, 7, &[], &told(3)), "its second");
-        assert_eq!(held(&switch), Some(false));
-        let routed = switch.process(Packet { lock: 3, ..request(5, 1) });
-        assert_eq!(routed.len(), 1);
-        assert_eq!((routed[0].0, routed[0].1.lock), (0, 3), "for the agent, by the lock's number");
+        let all = pages(0..LOCKS);
+        assert_eq!(all.len(), 2);
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Kept);
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Kept, "again");
+        assert_eq!((held(&switch), switch.epoch), (Some(false), Some(0)));
+        assert_eq!(switch.rewrite(2, 7, all[0].clone()), Progress::Done);
+        assert_eq!((held(&switch), switch.epoch), (Some(true), Some(2)));
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Done, "late");
+        assert!(switch.rewrite.is_none(), "nothing is kept any more");
+    }
+
+    #[test]
+    fn pages_of_an_earlier_epoch_are_never_part_of_a_later_one() {
+        let mut switch = state(Some(0));
+        let (all, fewer) = (pages(0..LOCKS), pages(1..LOCKS));
+        assert_eq!(fewer.len(), 2);
+        assert_eq!(switch.rewrite(2, 7, all[0].clone()), Progress::Kept);
+        assert_eq!(switch.rewrite(3, 7, fewer[1].clone()), Progress::Kept);
+        assert_eq!(switch.rewrite(2, 7, all[1].clone()), Progress::Refused, "a later one");
+        assert_eq!(switch.rewrite(3, 7, fewer[0].clone()), Progress::Done);
+        assert_eq!(held(&switch), Some(false), "as the later one says");
+    }
+
+    #[test]
+    fn locks_that_the_switch_does_not_have_are_refused() {
+        let mut switch = state(Some(0));
+        let unknown = pages(LOCKS..LOCKS + 1).swap_remove(0);
+        assert_eq!(switch.rewrite(2, 7, unknown), Progress::Refused);
+        let other = [(own(0) - 1, Metadata::default())].into();
+        let other = Page::of(&encode_switch(&[], &other), 0).expect("it has one");
+        assert_eq!(switch.rewrite(4, 7, other), Progress::Refused, "the first rack's");
+        let long = pages(0..2 * LOCKS).swap_remove(0);
+        assert_eq!(switch.rewrite(5, 7, long), Progress::Refused);
+        assert_eq!(switch.epoch, Some(0));
+    }
+    #[test]
+    fn a_packet_keeps_the_number_of_its_lock() {
+        let mut switch = state(Some(0));
+        assert_eq!(switch.rewrite(5, 7, pages(1..2).swap_remove(0)), Progress::Done);
+        assert_eq!(held(&switch), Some(false), "its second is");
+        let routed = switch.process(Packet { lock: own(1), ..request(5, 1) });
+        let routed: Vec<_> = routed.iter().map(|(to, packet)| (*to, packet.lock)).collect();
+        assert_eq!(routed, [(1, own(1))], "for the agent");
     }
 }

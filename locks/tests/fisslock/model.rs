@@ -348,7 +348,7 @@ fn failures(rules: Rules) -> (usize, usize) {
     (violated.count(), stuck.count())
 }
 
-const SEEDS_OF_A_HOLE: u64 = 40;
+const SEEDS_OF_A_HOLE: u64 = 150;
 
 #[test]
 fn every_published_rule_is_noticed_in_random_runs() {

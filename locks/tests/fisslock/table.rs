@@ -6,7 +6,7 @@ use lotus_locks::Mode;
 use lotus_locks::fisslock::cores::{AGENT_CORE, core_of};
 use lotus_locks::fisslock::packet::{Kind, Packet};
 use lotus_locks::fisslock::pool::{Effects, Told};
-use lotus_locks::fisslock::recovery::restore;
+use lotus_locks::fisslock::recovery::{concerning, metadata, restore};
 use lotus_locks::fisslock::{AgentPool, Decider, Homes, Pipeline, Preference, Rules};
 
 /// Channels of a machine: of its agents' core, and of at most three others.
@@ -177,11 +177,13 @@ impl Table {
         let reports: Vec<_> = machines.clone().map(report).collect();
         let locks = restore(&reports);
         self.inside.retain(|(_, machine, _), _| *machine != dead);
-        self.decider.recover(1, &[dead], &locks);
+        let at_switch = metadata(&locks);
+        self.decider.recover(1, &[dead], &at_switch);
         if let Some(pipeline) = &mut self.pipeline {
-            pipeline.recover(1, &[dead], &locks);
+            pipeline.recover(1, &[dead], &at_switch);
         }
         for machine in machines {
+            let locks = concerning(machine, &locks);
             self.with(machine, |pool, now, out| pool.recover(1, &locks, now, out));
         }
     }

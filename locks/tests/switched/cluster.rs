@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
-use lotus_fabric::exec::Executor;
+use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
@@ -22,10 +22,15 @@ use lotus_locks::word::Claimant;
 use lotus_locks::{Locker, Mode, Wait};
 
 pub const SWITCH: NodeId = NodeId(1);
+/// Lane of the core that recovers.
+pub const COORDINATOR: Endpoint = Endpoint { node: MEMORY, lane: LaneId(0) };
 /// Node of the first machine.
 const FIRST: u16 = 2;
 /// First lane of a machine for clients; those before are the agent's.
 const LANES: u16 = 2;
+
+/// Most visitors of all machines.
+const VISITORS: u8 = 8;
 
 /// Number of nodes of a cluster.
 pub const fn nodes(plan: &Plan) -> u16 {
@@ -51,6 +56,7 @@ pub struct Cluster<M: Machines> {
     pub places: Places,
     pub referee: Arc<Referee>,
     machines: Vec<Arc<Machine>>,
+    visitors: u16,
     /// Cores that run until the end.
     serving: Vec<M::Core>,
     /// By machine.
@@ -65,12 +71,12 @@ impl<M: Machines> Cluster<M> {
     /// Starts the switch, the machines, and their clients.
     pub fn start(machines: &M, plan: Plan, options: SwitchOptions) -> Self {
         let at = |node| Endpoint { node, lane: LaneId(0) };
-        // One more audits.
-        let (clients, cores) = (LaneId(LANES), plan.lanes as u8 + 1);
+        // One more audits, and some visit.
+        let (clients, cores) = (LaneId(LANES), plan.lanes as u8 + 1 + VISITORS);
         let lanes = |number| MachineLanes { agent: at(node_of(number)), clients, cores };
         let all = (0..plan.machines as u8).map(lanes).collect();
-        let places =
-            Places::new(vec![at(SWITCH)], all, plan.locks).expect("the switch serves them");
+        let places = Places::new(vec![at(SWITCH)], all, plan.locks);
+        let places = places.expect("the switch serves them").with_coordinator(COORDINATOR);
         machines.fabric().register(MEMORY, REGION, 4096, Rights::ALL).expect("there is room");
         let machine = |number| Arc::new(Machine::new(number, &places, options));
         let (reporter, reports) = async_channel::unbounded();
@@ -80,6 +86,7 @@ impl<M: Machines> Cluster<M> {
             referee: Arc::new(Referee::new(plan.locks)),
             machines: (0..plan.machines as u8).map(machine).collect(),
             places,
+            visitors: 0,
             serving: Vec::new(),
             clients: Vec::new(),
             is_over: async_channel::bounded(1),
@@ -129,6 +136,26 @@ impl<M: Machines> Cluster<M> {
             })
         });
         self.serving.push(machines.start(node, name, program).expect("there is a thread"));
+    }
+
+    /// Has a program on a lane of its own use a machine's locks.
+    pub fn visit<F: Future<Output = ()> + 'static>(
+        &mut self,
+        machines: &M,
+        number: u8,
+        body: impl FnOnce(SwitchedLocker, Handle) -> F + Send + 'static,
+    ) {
+        let machine = Arc::clone(&self.machines[usize::from(number)]);
+        let lane = LaneId(LANES + self.plan.lanes + 1 + self.visitors);
+        self.visitors += 1;
+        let at = Endpoint { node: node_of(number), lane };
+        let (places, fabric) = (self.places.clone(), machines.fabric());
+        self.serve(machines, at.node, "visitor", move |executor| {
+            let handle = executor.handle().clone();
+            let lane = Rpc::new(open(executor, &*fabric, at));
+            let locker = SwitchedLocker::open(machine, &places, &lane, None);
+            handle.spawn(body(locker, handle.clone()));
+        });
     }
 
     fn start_lane(&mut self, machines: &M, number: u8, lane: u16) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::SmallRng;
 use lotus_fabric::exec::{Executor, Handle};
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
+use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::sim::{
@@ -23,7 +23,7 @@ use lotus_locks::trial::Referee;
 use lotus_locks::trial::keepers::{MEMORY, Plan, before};
 use rand::Rng;
 
-use super::cluster::{Cluster, SWITCH, life_of, node_of, nodes, open};
+use super::cluster::{COORDINATOR, Cluster, SWITCH, life_of, node_of, nodes, open};
 use super::families::{SIMULATED, homes, seeds, simulated};
 
 /// What happens, in this order.
@@ -175,8 +175,7 @@ fn start_coordinator(
     let fabric = machines.world().fabric().clone();
     let (losses, all) = (losses.to_vec(), 0..cluster.plan.machines as u8);
     cluster.serve(machines, MEMORY, "coordinator", move |executor: &mut Executor| {
-        let at = Endpoint { node: MEMORY, lane: LaneId(0) };
-        let rpc = Rpc::new(open(executor, &fabric, at));
+        let rpc = Rpc::new(open(executor, &fabric, COORDINATOR));
         let timer = executor.handle().clone();
         let rng = timer.env().rng(seed);
         let (survivors, epoch) = (all.collect(), 0);
@@ -198,7 +197,7 @@ pub fn start_recovering<M: Machines>(
     let (places, referee) = (cluster.places.clone(), Arc::clone(&cluster.referee));
     let (fabric, all) = (machines.fabric(), 0..cluster.plan.machines as u8);
     cluster.serve(machines, MEMORY, "coordinator", move |executor: &mut Executor| {
-        let rpc = Rpc::new(open(executor, &*fabric, Endpoint { node: MEMORY, lane: LaneId(0) }));
+        let rpc = Rpc::new(open(executor, &*fabric, COORDINATOR));
         let timer = executor.handle().clone();
         let survivors: Vec<_> = all.collect();
         executor.handle().spawn(async move {
@@ -207,7 +206,7 @@ pub fn start_recovering<M: Machines>(
             while !is_enough.is_closed() {
                 epoch += 1;
                 match recover(&rpc, &places, epoch, &survivors, patience).await {
-                    Ok(()) => finished += 1,
+                    Ok(_) => finished += 1,
                     Err(why) => referee.violate(format!("a recovery fails: {why}")),
                 }
                 timer.sleep(Duration::from_millis(2)).await;
@@ -349,8 +348,7 @@ fn recoveries_that_fail_on_their_way_are_begun_again() {
         let (places, referee) = (cluster.places.clone(), Arc::clone(&cluster.referee));
         let fabric = machines.world().fabric().clone();
         cluster.serve(&machines, MEMORY, "membership", move |executor: &mut Executor| {
-            let at = Endpoint { node: MEMORY, lane: LaneId(0) };
-            let rpc = Rpc::new(open(executor, &fabric, at));
+            let rpc = Rpc::new(open(executor, &fabric, COORDINATOR));
             let (roster, timer) = (Roster::default(), executor.handle().clone());
             for machine in 0..PLAN.machines as u8 {
                 roster.join(node_of(machine), PLAN.lanes).expect("there are names for them");
@@ -359,7 +357,7 @@ fn recoveries_that_fail_on_their_way_are_begun_again() {
             executor.handle().spawn(async move {
                 let (every, once) =
                     (Duration::from_micros(10), Patience::constant(Duration::from_micros(20), 1));
-                recover_losses(&rpc, &places, &peers, every, once).await;
+                recover_losses(&rpc, &places, &peers, every, once, |_, _| ()).await;
             });
             executor.handle().spawn(async move {
                 timer.sleep(Duration::from_micros(100)).await;

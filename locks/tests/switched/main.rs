@@ -7,6 +7,7 @@
 mod cluster;
 mod families;
 mod losses;
-
 mod lossy;
 mod one;
+mod sizes;
+mod strangers;

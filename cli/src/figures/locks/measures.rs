@@ -1,9 +1,11 @@
 //! What an experiment with locks measures of each point: its columns, and what they show.
 
+use std::time::Duration;
+
 use lotus_benchmarks::bank::BankOutcome;
 use lotus_benchmarks::index::TreeOutcome;
 use lotus_benchmarks::lanes::{Latencies, Used};
-use lotus_benchmarks::locks::{LockOutcome, LockTally};
+use lotus_benchmarks::locks::{LockOutcome, LockTally, LossRecovery};
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::two_phase::{TraceLoad, TraceOutcome};
 use lotus_benchmarks::utilisation::NodeLoad;
@@ -25,6 +27,8 @@ pub(super) struct Seen {
     locks: Option<LockTally>,
     /// Notes of transactions under two-phase locking.
     trace: Option<Traced>,
+    /// The last recovery from a lost node.
+    recovery: Option<LossRecovery>,
 }
 
 /// Notes of transactions under two-phase locking.
@@ -40,7 +44,7 @@ struct Traced {
 
 impl From<LockOutcome> for Seen {
     fn from(outcome: LockOutcome) -> Self {
-        let LockOutcome { tally, used, findings, utilisation } = outcome;
+        let LockOutcome { tally, used, findings, utilisation, recovery } = outcome;
         Self {
             operations: tally.operations,
             operation_ns: tally.operation_ns.clone(),
@@ -49,6 +53,7 @@ impl From<LockOutcome> for Seen {
             findings,
             locks: Some(tally),
             trace: None,
+            recovery,
         }
     }
 }
@@ -64,6 +69,7 @@ impl From<TreeOutcome> for Seen {
             findings,
             locks: None,
             trace: None,
+            recovery: None,
         }
     }
 }
@@ -84,6 +90,7 @@ impl From<BankOutcome> for Seen {
                 growing_ns: None,
                 kinds: Vec::new(),
             }),
+            recovery: None,
         }
     }
 }
@@ -106,6 +113,7 @@ impl Seen {
                 growing_ns: Some(tally.growing_ns),
                 kinds: names.zip(tally.of_kind_ns).collect(),
             }),
+            recovery: None,
         }
     }
 }
@@ -177,6 +185,14 @@ pub(super) enum Measure {
     ResetMean,
     /// The most writers that had a lock one after another.
     Run,
+    /// Time of a recovery from the loss of a node, from when it is found, in microseconds; and of
+    /// its steps, until all have reported, until the switch is rewritten, until all go on.
+    Recovery,
+    RecoveryReport,
+    RecoveryRewrite,
+    RecoveryResume,
+    /// Locks that are held after it.
+    RecoveredLocks,
 }
 
 /// How a quantity is shown.
@@ -234,12 +250,17 @@ impl Measure {
             Self::Resets => "resets of 10^6",
             Self::ResetMean => "reset us",
             Self::Run => "writers in a row",
+            Self::Recovery => "recovery us",
+            Self::RecoveryReport => "S1 report us",
+            Self::RecoveryRewrite => "S3 rewrite us",
+            Self::RecoveryResume => "S2 resume us",
+            Self::RecoveredLocks => "locks held after it",
         }
     }
 
     const fn form(self) -> Form {
         match self {
-            Self::Operations | Self::Run => Form::Count,
+            Self::Operations | Self::Run | Self::RecoveredLocks => Form::Count,
             Self::GivenUp | Self::Nic | Self::Local => Form::Percent,
             Self::Refetches => Form::Decimals(4),
             Self::Atomics
@@ -278,6 +299,7 @@ impl Measure {
         let Used { verbs, counts, transfers } = &seen.used;
         let operations = seen.operations;
         let each = |count: u64, of: u64| count as f64 / of.max(1) as f64;
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let quantile = |of: &Latencies, at| of.value_at_quantile(at) as f64 / 1000.0;
         let acquire_ns = || {
             let of_trace = seen.trace.as_ref().map(|traced| &traced.acquire_ns);
@@ -329,6 +351,11 @@ impl Measure {
             Self::Resets => 1e6 * each(counts.resets, counts.acquired),
             Self::ResetMean => each(counts.reset_ns, counts.resets) / 1000.0,
             Self::Run => seen.locks.as_ref()?.fairness.longest_run as f64,
+            Self::Recovery => micros(seen.recovery?.took),
+            Self::RecoveryReport => micros(seen.recovery?.over.reporting),
+            Self::RecoveryRewrite => micros(seen.recovery?.over.rewriting),
+            Self::RecoveryResume => micros(seen.recovery?.over.resuming),
+            Self::RecoveredLocks => seen.recovery?.over.locks as f64,
         })
     }
 }

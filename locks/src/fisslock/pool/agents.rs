@@ -21,6 +21,7 @@ impl AgentPool {
         // With the agent here, so that what is acknowledged finds it.
         if let Some(carried) = packet.agent.clone() {
             self.hosted.insert(lock, Hosted::Here(Agent::arrived(carried, who)));
+            self.note_waiters(lock);
         }
         self.acknowledge(&packet, now, out);
         // The first holder reads, though the switch has the lock as exclusive: others may join.
@@ -176,6 +177,7 @@ impl AgentPool {
             // The switch has cleared its bits.
             agent.starving = false;
             self.hosted.insert(lock, Hosted::Here(agent));
+            self.note_waiters(lock);
             for Parked { packet, .. } in parked {
                 self.for_agent(packet, now, out);
             }

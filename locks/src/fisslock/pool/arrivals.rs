@@ -87,6 +87,7 @@ impl AgentPool {
         }
         let absent = self.hosted.entry(lock).or_insert(Hosted::Absent { parked: Vec::new() });
         if let Hosted::Absent { parked } = absent {
+            self.absent.insert(lock);
             parked.push(Parked { packet: packet.clone(), since: now });
         }
         self.acknowledge_parked(&packet, now, out);
@@ -244,12 +245,16 @@ impl AgentPool {
     /// Refuses requests that have waited for an absent agent for too long.
     pub(super) fn refuse_stale(&mut self, now: u64, out: &mut Effects) {
         let mut stale = Vec::new();
-        self.hosted.retain(|_, hosted| {
-            let Hosted::Absent { parked } = hosted else { return true };
+        for lock in std::mem::take(&mut self.absent) {
+            let Some(Hosted::Absent { parked }) = self.hosted.get_mut(&lock) else { continue };
             let is_over = |parked: &mut Parked| !parked.packet.granted && is_stale(parked, now);
             stale.extend(parked.extract_if(.., is_over).map(|parked| parked.packet));
-            !parked.is_empty()
-        });
+            if parked.is_empty() {
+                self.hosted.remove(&lock);
+            } else {
+                self.absent.insert(lock);
+            }
+        }
         for packet in stale {
             self.refuse(packet.lock, packet.who, packet.mode, now, out);
         }

@@ -13,7 +13,7 @@
 mod agents;
 mod arrivals;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lotus_sabotage::{Rule, broken};
 
@@ -113,6 +113,10 @@ pub struct AgentPool {
     at_switch: BTreeMap<(u32, Participant), AtSwitch>,
     /// Requests that wait for others of the machine, by lock.
     local: BTreeMap<u32, VecDeque<Participant>>,
+    /// Locks whose agents, if they are here, may have waiters; all others have none.
+    waited_for: BTreeSet<u32>,
+    /// Locks whose agents may be absent, with packets that wait for them; no other agents are.
+    absent: BTreeSet<u32>,
     nonce: u16,
     starve_at: u64,
 }
@@ -135,6 +139,8 @@ impl AgentPool {
             wanted: BTreeMap::new(),
             at_switch: BTreeMap::new(),
             local: BTreeMap::new(),
+            waited_for: BTreeSet::new(),
+            absent: BTreeSet::new(),
             nonce: 0,
             starve_at: 0,
         }
@@ -232,8 +238,8 @@ impl AgentPool {
         self.refuse_stale(now, out);
         if self.starve_at <= now {
             self.starve_at = now + STARVE_NS;
-            let locks: Vec<_> = self.hosted.keys().copied().collect();
-            for lock in locks {
+            for lock in std::mem::take(&mut self.waited_for) {
+                self.note_waiters(lock);
                 self.look_for_writers(lock, now, out);
             }
         }
@@ -245,7 +251,7 @@ impl AgentPool {
         self.wanted.is_empty()
             && self.at_switch.is_empty()
             && self.outboxes.values().all(Outbox::is_empty)
-            && self.in_use() == 0
+            && self.hosted.iter().all(|(lock, hosted)| self.rests(*lock, hosted))
     }
 
     /// Whether no request waits for its answer, and no packet is under way. Tasks may hold locks.
@@ -258,12 +264,17 @@ impl AgentPool {
     /// Agents that are here or leave, but for those that rest, and requests that hold locks or wait
     /// for them.
     pub fn in_use(&self) -> usize {
-        let rests = |(lock, hosted): &(&u32, &Hosted)| match hosted {
-            Hosted::Here(agent) => self.is_home(**lock) && agent.is_resting(),
-            Hosted::Leaving { .. } | Hosted::Absent { .. } => false,
-        };
-        let resting = self.hosted.iter().filter(rests).count();
+        let resting =
+            self.hosted.iter().filter(|(lock, hosted)| self.rests(**lock, hosted)).count();
         self.hosted.len() - resting + self.wanted.len()
+    }
+
+    /// Whether an agent rests.
+    fn rests(&self, lock: u32, hosted: &Hosted) -> bool {
+        match hosted {
+            Hosted::Here(agent) => self.is_home(lock) && agent.is_resting(),
+            Hosted::Leaving { .. } | Hosted::Absent { .. } => false,
+        }
     }
 
     /// The agent of a lock, if it is here and not about to leave.
@@ -301,7 +312,8 @@ impl AgentPool {
         }
     }
 
-    /// Goes on after a recovery, in a new epoch, with the state that was restored (S2).
+    /// Goes on after a recovery, in a new epoch, with the locks that were restored (S2): those that
+    /// concern it suffice ([`concerning`](super::recovery::concerning)).
     pub fn recover(
         &mut self,
         epoch: u8,
@@ -315,6 +327,8 @@ impl AgentPool {
         self.at_switch.clear();
         self.local.clear();
         self.hosted.clear();
+        self.waited_for.clear();
+        self.absent.clear();
         self.wanted.retain(|_, wanted| wanted.progress != Progress::GivenUp);
         for wanted in self.wanted.values_mut().filter(|w| w.progress == Progress::Local) {
             wanted.progress = Progress::Waits;
@@ -322,6 +336,7 @@ impl AgentPool {
         for (&lock, restored) in locks {
             if restored.agent_at == self.machine {
                 self.hosted.insert(lock, Hosted::Here(restored.agent()));
+                self.note_waiters(lock);
             }
             for &who in &restored.holders {
                 if who.machine == self.machine {
@@ -434,8 +449,18 @@ impl AgentPool {
         }
     }
 
+    /// Notes whether the agent of a lock is here and has waiters.
+    fn note_waiters(&mut self, lock: u32) {
+        if let Some(Hosted::Here(agent)) = self.hosted.get(&lock)
+            && !agent.queue.is_empty()
+        {
+            self.waited_for.insert(lock);
+        }
+    }
+
     /// A request waits at the agent, which is here.
     fn waits_at_agent(&mut self, lock: u32, now: u64, out: &mut Effects) {
+        self.waited_for.insert(lock);
         match self.preference {
             // Writers are preferred from now on: the switch has to know of one that asked here.
             Preference::Writers => self.look_for_writers(lock, now, out),

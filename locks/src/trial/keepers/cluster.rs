@@ -18,7 +18,7 @@ use lotus_fabric::transport::Fabric;
 use super::super::{Judgement, Referee, TrialError};
 use super::KeptTrial;
 use super::faults::Fate;
-use super::keeper::{AGENT_LANES, Keeper, LANES_A_LIFE, SERVER, SWITCH, node_of};
+use super::keeper::{AGENT_LANES, Keeper, LANES_A_LIFE, MEMBERSHIP, SERVER, SWITCH, node_of};
 use super::load::{Done, LockUser, MEMORY, Plan, REGION, Unkept};
 use super::locker::KeptLocker;
 use super::membership::{Membership, Unsettled};
@@ -154,8 +154,7 @@ impl<'a> Cluster<'a> {
         };
         let fabric = self.machines.fabric();
         self.serve(MEMORY, "membership", move |executor| {
-            let at = Endpoint { node: MEMORY, lane: LaneId(0) };
-            membership.start(Rpc::new(open(executor, &*fabric, at, Epoch(1))));
+            membership.start(Rpc::new(open(executor, &*fabric, MEMBERSHIP, Epoch(1))));
         })
     }
 

@@ -11,6 +11,7 @@ use lotus_fabric::transport::Fabric;
 
 use super::KeptTrial;
 use super::faults::Fate;
+use super::load::MEMORY;
 use super::locker::KeptLocker;
 use crate::client::Roster;
 use crate::contract::Member;
@@ -20,6 +21,8 @@ use crate::redlock::{RedLockClient, RedisCore, RpcLink, SharedRedis};
 use crate::servers::{Keeps, Kept, Layout, ServerClient, ServerCore, ServiceNodes};
 use crate::switched::{Machine, MachineLanes, Places, SwitchOptions, SwitchedLocker};
 
+/// Lane of the membership, which recovers.
+pub(super) const MEMBERSHIP: Endpoint = Endpoint { node: MEMORY, lane: LaneId(0) };
 /// Node of the switch.
 pub(super) const SWITCH: NodeId = NodeId(1);
 /// Node of the server, or of the Redis.
@@ -80,8 +83,8 @@ impl Keeper {
         };
         let switch = Endpoint { node: SWITCH, lane: LaneId(0) };
         let places = trial.kept.is_switched().then(|| {
-            Places::new(vec![switch], lives.map(lanes).collect(), below)
-                .expect("there is room for them")
+            let places = Places::new(vec![switch], lives.map(lanes).collect(), below);
+            places.expect("there is room for them").with_coordinator(MEMBERSHIP)
         });
         let pools = places.iter().flat_map(|places| {
             let numbers = 0..places.machines() as u8;
