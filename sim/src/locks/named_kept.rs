@@ -169,6 +169,21 @@ pub(super) const NAMED_KEPT: &[Named] = &[
         },
     },
     Named {
+        name: "redlock-delayed-restart",
+        shows: "a Redis without its keys stays down for as long as they live, and grants nothing held",
+        published_fail: false,
+        published_only: true,
+        tried: Tried::Kept {
+            kept: Kept::RedLock,
+            published: Rules::CLOSED,
+            plan: held_for_long,
+            faults: |none| KeptFaults {
+                server_down: Duration::from_micros(12_100),
+                ..server_returns(none)
+            },
+        },
+    },
+    Named {
         name: "srvlock-lost-server",
         shows: "a server returns without its queues, and grants what is held",
         published_fail: true,

@@ -33,6 +33,8 @@ pub struct KeptFaults {
     pub server_losses: u32,
     /// Whether what was crashed of servers returns, without its locks: with NetLock, the switch.
     pub server_returns: bool,
+    /// Time for which it stays down at least.
+    pub server_down: Duration,
     /// Number of recoveries that begin without a loss.
     pub recoveries: u32,
     /// Share of recoveries before which one begins that is not finished.
@@ -57,6 +59,7 @@ impl KeptFaults {
             switch_losses: 0,
             server_losses: 0,
             server_returns: false,
+            server_down: Duration::ZERO,
             recoveries: 0,
             unfinished: 0.3,
             span: Duration::from_micros(500),
@@ -101,8 +104,8 @@ impl KeptFaults {
             let at = self.within(rng);
             fate.happens([(at, Happening::LoseServer)]);
             if self.server_returns {
-                let back = at + rng.random_range(Duration::ZERO..=self.detection);
-                fate.happens([(back, Happening::RegainServer)]);
+                let back = rng.random_range(Duration::ZERO..=self.detection);
+                fate.happens([(at + self.server_down + back, Happening::RegainServer)]);
             }
         }
         for _ in 0..self.recoveries {
