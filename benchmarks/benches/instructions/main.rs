@@ -203,6 +203,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
             kept: None,
             redis: None,
             ttl: None,
+            prefer: None,
             policy: None,
             cns: 1,
             threads: 1,

@@ -18,6 +18,7 @@ fn small(kind: Kind) -> TreeLoad {
             kept: None,
             redis: None,
             ttl: None,
+            prefer: None,
             policy: None,
             cns: 2,
             threads: 2,

@@ -26,6 +26,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
+use lotus_locks::fisslock::Preference;
 use lotus_locks::fisslock::capacity::{Fallback, Placement};
 use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
 use lotus_locks::servers::Kept;
@@ -61,6 +62,8 @@ pub struct Clients {
     pub redis: Option<Arc<[SocketAddr]>>,
     /// Time to live of the keys of [`Kept::RedLock`], in place of the load's own.
     pub ttl: Option<Duration>,
+    /// Preference of [`Kept::FissLock`] and [`Kept::FissLockLocal`], in place of readers.
+    pub prefer: Option<Preference>,
     /// The way in which the clients of a node share its locks, if they do.
     pub policy: Option<Policy>,
     /// Compute nodes.
@@ -125,6 +128,11 @@ impl Clients {
         if self.kept != Some(Kept::RedLock) && (self.redis.is_some() || self.ttl.is_some()) {
             let name = self.name();
             return Err(format!("only redlock has servers of redis and times to live, not {name}"));
+        }
+        let prefers = matches!(self.kept, Some(Kept::FissLock | Kept::FissLockLocal));
+        if self.prefer.is_some() && !prefers {
+            let name = self.name();
+            return Err(format!("only fisslock and fisslock-local have a preference, not {name}"));
         }
         if let Some(kept) = self.kept {
             return match self.policy {

@@ -15,6 +15,7 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
             kept: None,
             redis: None,
             ttl: None,
+            prefer: None,
             policy: None,
             cns: 2,
             threads: 2,

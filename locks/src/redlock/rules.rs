@@ -45,9 +45,9 @@ impl Times {
         lost.after(self.expiry())
     }
 
-    /// Time from which a server counts that says at `now` for how many seconds it has been up: until
-    /// then it may have begun without keys that their holders rely on. Redis subtracts readings in
-    /// whole seconds, so it may say one more than it was.
+    /// Time from which a server counts that says at `now` how long it has been up: until then it
+    /// may have begun without keys that their holders rely on. Redis subtracts readings in whole
+    /// seconds, so it may say one second more than it was.
     pub fn counts_when_up(self, now: Nanos, uptime: Duration) -> Nanos {
         now.after((self.expiry() + Duration::from_secs(1)).saturating_sub(uptime))
     }

@@ -12,12 +12,12 @@
 //! [counts again](Times::counts_again).
 //!
 //! # Servers that have restarted
-//! A Redis that restarts may have lost its keys. RedLock's authors leave it down for as long as keys
-//! live; here clients see to that. Each connection begins with the question for how long the server
-//! has been up, and no command goes out before the answer. Until that is [long
-//! enough](Times::counts_when_up) the server is lost, also to clients that have never met it before.
-//! Its life is long enough if it is the one that the first clients of a [new
-//! prefix](super::Prefix::New) have found.
+//! A Redis that restarts may have lost its keys. RedLock's authors leave it down for as long as
+//! keys live; here clients see to that. Each connection begins with the question for how long the
+//! server has been up, and no command goes out before the answer. Until that is [long
+//! enough](Times::counts_when_up) the server is lost, also to clients that are new to it. The
+//! exception is the life in which the first clients of a [new prefix](super::Prefix::New) have
+//! found it: no key of theirs was lost before.
 //!
 //! Not covered, here as in the published algorithm, are keys that a server has lost without a
 //! restart: `FLUSHALL`, or a fail-over behind one address to a server that has been up for long.

@@ -170,7 +170,7 @@ pub(super) const NAMED_KEPT: &[Named] = &[
     },
     Named {
         name: "redlock-delayed-restart",
-        shows: "a Redis without its keys stays down for as long as they live, and grants nothing held",
+        shows: "a Redis that has lost its keys stays down while they live, and grants none of them",
         published_fail: false,
         published_only: true,
         tried: Tried::Kept {
