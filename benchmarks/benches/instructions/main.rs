@@ -203,6 +203,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
             redis: None,
             ttl: None,
             costs: KeeperCosts::default(),
+            prefer: None,
             policy: None,
             cns: 1,
             threads: 1,

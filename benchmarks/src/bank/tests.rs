@@ -16,6 +16,7 @@ fn short(kind: Kind, business: Business) -> BankLoad {
             redis: None,
             ttl: None,
             costs: KeeperCosts::default(),
+            prefer: None,
             policy: None,
             cns: 2,
             threads: 2,

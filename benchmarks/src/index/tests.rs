@@ -19,6 +19,7 @@ fn small(kind: Kind) -> TreeLoad {
             redis: None,
             ttl: None,
             costs: KeeperCosts::default(),
+            prefer: None,
             policy: None,
             cns: 2,
             threads: 2,

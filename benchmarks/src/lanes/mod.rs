@@ -26,6 +26,7 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
+use lotus_locks::fisslock::Preference;
 use lotus_locks::fisslock::capacity::{Fallback, Placement};
 use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
 use lotus_locks::servers::Kept;
@@ -63,6 +64,8 @@ pub struct Clients {
     pub ttl: Option<Duration>,
     /// Core time that those take who keep the locks, where time is virtual.
     pub costs: KeeperCosts,
+    /// Preference of [`Kept::FissLock`] and [`Kept::FissLockLocal`], in place of readers.
+    pub prefer: Option<Preference>,
     /// The way in which the clients of a node share its locks, if they do.
     pub policy: Option<Policy>,
     /// Compute nodes.
@@ -136,6 +139,11 @@ impl Clients {
         if self.kept != Some(Kept::RedLock) && (self.redis.is_some() || self.ttl.is_some()) {
             let name = self.name();
             return Err(format!("only redlock has servers of redis and times to live, not {name}"));
+        }
+        let prefers = matches!(self.kept, Some(Kept::FissLock | Kept::FissLockLocal));
+        if self.prefer.is_some() && !prefers {
+            let name = self.name();
+            return Err(format!("only fisslock and fisslock-local have a preference, not {name}"));
         }
         if let Some(kept) = self.kept {
             return match self.policy {

@@ -11,7 +11,8 @@ use lotus_fabric::rpc::Rpc;
 use lotus_locks::Member;
 use lotus_locks::redlock::rules::Times;
 use lotus_locks::redlock::{
-    RedLockClient, RedisCore, RedisLink, RedisServers, Replies, RpcLink, SharedRedis, SocketLink,
+    Prefix, RedLockClient, RedisCore, RedisLink, RedisServers, Replies, RpcLink, SharedRedis,
+    SocketLink,
 };
 
 use super::kept::Service;
@@ -108,7 +109,7 @@ impl RealRedis {
         }
         let life = machines.outside().begin_counting();
         let run = format!("lotus-{}-{life:x}", std::process::id());
-        let servers = RedisServers::new(addresses, &run).map_err(refused)?;
+        let servers = RedisServers::new(addresses, Prefix::New(&run)).map_err(refused)?;
         servers.check().map_err(refused)?;
         Ok(Self { servers, times })
     }

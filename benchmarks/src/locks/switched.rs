@@ -80,7 +80,9 @@ impl Switched {
             true => Homes::Blocks { locks: places.locks(), machines: clients.cns as u8 },
             false => Homes::Nowhere,
         };
-        let options = SwitchOptions { homes, ..SwitchOptions::repeating_after(repeat) };
+        let usual = SwitchOptions::repeating_after(repeat);
+        let preference = clients.prefer.unwrap_or(usual.preference);
+        let options = SwitchOptions { homes, preference, ..usual };
         // There are at most 255.
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));

@@ -6,6 +6,7 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
+use lotus_locks::fisslock::Preference;
 use lotus_locks::fisslock::capacity::MAX_LOCKS;
 use lotus_locks::systems::Choice;
 
@@ -21,6 +22,7 @@ fn short() -> LockLoad {
             redis: None,
             ttl: None,
             costs: KeeperCosts::default(),
+            prefer: None,
             policy: None,
             cns: 2,
             threads: 2,
@@ -286,6 +288,29 @@ fn locks_that_a_switch_grants_pass_the_same_audit() {
     let many = Clients { kept: Some(Kept::FissLock), cns: 256, ..short().clients };
     let refused = by(many, short()).check().expect_err("too many machines");
     assert_eq!(refused, "a FissLock switch serves 1 to 255 machines, not 256");
+}
+
+#[test]
+fn the_preference_of_a_switch_decides_who_waits() {
+    let waits = |service, prefer| {
+        let clients = Clients { prefer, coroutines: 4, ..within(0.0, 0.004) };
+        let load = LockLoad { count: 1, zipf: 0.0, read_ratio: 0.8, ..by(clients, short()) };
+        let LockOutcome { tally, findings, .. } = kept(service, Duration::ZERO, load);
+        assert_eq!(findings, Some(vec![]), "{service}, {prefer:?}");
+        tally.writer_acquire.mean_ns() / tally.reader_acquire.mean_ns()
+    };
+    for service in [Kept::FissLock, Kept::FissLockLocal] {
+        let of = [None, Some(Preference::Readers), Some(Preference::Writers)];
+        let [usual, readers, writers] = of.map(|prefer| waits(service, prefer));
+        assert_eq!(usual, readers, "{service}: it is the usual one");
+        assert!(readers > 1.5 * writers, "{service}: {readers}, {writers}");
+    }
+    let none = |kept| {
+        let clients = Clients { kept, prefer: Some(Preference::Writers), ..short().clients };
+        by(clients, short()).check().expect_err("it has no preference")
+    };
+    assert_eq!(none(None), "only fisslock and fisslock-local have a preference, not dslr");
+    assert!(none(Some(Kept::FissParLock)).ends_with("not fisslock+parlock"));
 }
 
 /// The first locks are the switch's, the others are kept by the compute nodes.

@@ -17,6 +17,7 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
             redis: None,
             ttl: None,
             costs: KeeperCosts::default(),
+            prefer: None,
             policy: None,
             cns: 2,
             threads: 2,

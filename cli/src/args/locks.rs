@@ -8,12 +8,17 @@ use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
 use lotus_locks::LockName;
+use lotus_locks::fisslock::Preference;
 use lotus_locks::local::Policy;
 use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::DeclockFields;
 
 use super::common::FABRICS;
 use super::values::{count, millis, one_of, positive_secs, ratio, secs, skew};
+
+/// Preferences of FissLock, by their names.
+const PREFERENCES: &[(&str, Preference)] =
+    &[("readers", Preference::Readers), ("writers", Preference::Writers)];
 
 /// A lock system, and its options.
 #[derive(Clone, Debug, Args)]
@@ -33,6 +38,10 @@ pub struct SystemArgs {
     /// Time to live of the keys of redlock, in milliseconds [default: 10000, or 10 in a bank].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(5..=600_000))]
     pub ttl_ms: Option<u64>,
+    /// Requests that fisslock and fisslock-local prefer: readers join those that hold a lock
+    /// although a writer waits, for 100 us; or writers, whom no reader passes [default: readers].
+    #[arg(long, value_name = "readers|writers", value_parser = one_of(PREFERENCES))]
+    pub prefer: Option<Preference>,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,
     /// local-prefer, local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client
     /// for itself].

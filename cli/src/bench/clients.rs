@@ -17,6 +17,7 @@ use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, Profile, Report, Scheduled, SimMachines, World};
 use lotus_fabric::verbs::Capabilities;
+use lotus_locks::fisslock::Preference;
 use lotus_locks::local::Transfers;
 use lotus_locks::servers::Kept;
 use lotus_locks::systems::{Choice, Declock, DslrTimes, Kind, Release, ShiftLock};
@@ -233,6 +234,7 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
         redis,
         ttl: system.ttl_ms.map(Duration::from_millis),
         costs: KeeperCosts::default(),
+        prefer: system.prefer,
         choice: Choice {
             kind,
             recovery: if system.as_published { Recovery::Paper } else { Recovery::Fenced },
@@ -290,9 +292,21 @@ pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), Stri
     }
 }
 
+/// Name of a preference.
+const fn preferred(preference: Preference) -> &'static str {
+    match preference {
+        Preference::Readers => "readers",
+        Preference::Writers => "writers",
+    }
+}
+
 /// The lock system and its clients for a person.
 pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
     let (name, fabric, count) = (clients.name(), run.fabric.name(), clients.count());
+    let name = match clients.prefer.map(preferred) {
+        Some(preferred) => format!("{name} ({preferred} preferred)"),
+        None => name.to_owned(),
+    };
     match &clients.redis {
         None => format!("{name} on {fabric}, {count} clients"),
         Some(servers) => {
@@ -409,6 +423,7 @@ pub(super) fn as_json(
         "redis": clients.redis.as_ref().map(|servers| {
             servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>()
         }),
+        "prefer": clients.prefer.map(preferred),
         "fabric": run.fabric.name(),
         "as_published": system.as_published,
         "clients": clients.count(),

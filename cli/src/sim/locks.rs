@@ -111,7 +111,13 @@ impl<'a> Source<'a> {
             }
             Some(name) => match locks::find(name) {
                 Some(named) if named.is_offered(recovery) => Self::Named(vec![named], recovery),
-                Some(named) => return Err(Failure::NothingMends(named.name)),
+                Some(named) if named.published_fail => {
+                    return Err(Failure::NothingMends(named.name));
+                }
+                Some(named) => {
+                    named.scenario(recovery).lock().check(recovery)?;
+                    Self::Named(vec![named], recovery)
+                }
                 None => return Err(Failure::UnknownOfLocks(name.to_owned())),
             },
         })

@@ -250,6 +250,31 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
 }
 
 #[test]
+fn a_preference_that_locks_do_not_have_is_named_in_one_sentence() {
+    let benches: [(&str, &[&str]); 5] = [
+        ("locks", &[]),
+        ("objects", &[]),
+        ("tree", &[]),
+        ("lock-trace", &["tatp"]),
+        ("bank", &["transfer"]),
+    ];
+    for (name, words) in benches {
+        let sentence = refusal(&bench(name, &[words, &["--prefer", "writers"]].concat()));
+        let expected = "only fisslock and fisslock-local have a preference, not dslr";
+        assert!(sentence.contains(expected), "{name}: {sentence}");
+    }
+    let cases: &[(&[&str], &str)] = &[
+        (&["--lock", "fisslock+parlock", "--prefer", "writers"], "not fisslock+parlock"),
+        (&["--lock", "srvlock", "--prefer", "readers"], "not srvlock"),
+        (&["--lock", "fisslock", "--prefer", "both"], "readers, writers"),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&bench("locks", flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+}
+
+#[test]
 fn nonsense_about_servers_of_redis_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (

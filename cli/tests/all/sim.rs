@@ -244,6 +244,10 @@ fn locks_of_switches_and_servers_are_tried_and_shown() {
     assert_eq!(run(&[&redlock[..], &["--as-published"]].concat()).0, 0);
     let (code, _, why) = run(&["sim", "locks", "--lock", "srvlock", "--as-published"]);
     assert!(code == 2 && why.contains("there is no srvlock as published"), "{why}");
+    let delayed = ["sim", "locks", "--scenario", "redlock-delayed-restart", "--seeds", "3"];
+    let (code, _, why) = run(&delayed);
+    assert!(code == 2 && why.contains("there is redlock as published only"), "{why}");
+    assert_eq!(run(&[&delayed[..], &["--as-published"]].concat()).0, 0);
     let slow = ["sim", "locks", "--scenario", "redlock-slow-holder", "--seeds", "6"];
     let (code, _, why) = run(&slow);
     assert!(code == 2 && why.contains("nothing closes the hole of redlock-slow-holder"), "{why}");

@@ -34,6 +34,6 @@ pub use client::{RedLockClient, RedLockHeld, RedisLink, Replies};
 pub use node::{RedisCore, RpcLink, SharedRedis};
 pub use redis::{Command, CommandName, Redis, Sessions, Token};
 #[cfg(feature = "redis")]
-pub use remote::{RedisError, RedisServers};
+pub use remote::{Prefix, RedisError, RedisServers};
 #[cfg(feature = "redis")]
 pub use sockets::SocketLink;

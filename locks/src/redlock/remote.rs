@@ -6,14 +6,14 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis_protocol::resp2::types::OwnedFrame;
 
 use super::redis::{Command, Token};
-use super::resp::{self, Verb};
+use super::resp::{self, ServerLife, Verb};
 use super::rules::RedisReply;
 
 /// Time limit of a connection and of an answer.
@@ -51,13 +51,34 @@ pub enum RedisError {
     },
 }
 
+/// What the keys of locks begin with, before a colon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prefix<'a> {
+    /// One that nobody has used before [`RedisServers::check`] looks. What servers have lost before
+    /// was none of its keys.
+    New(&'a str),
+    /// One that others may use already. Servers count once they have been up for longer than keys
+    /// live, by the times of the client: all clients of a prefix should have the same.
+    Used(&'a str),
+}
+
 /// Servers that keep locks, each a Redis of its own without a replica. Clones are the same ones.
 #[derive(Clone, Debug)]
 pub struct RedisServers {
     pub(super) addresses: Arc<[SocketAddr]>,
     pub(super) prefix: Arc<str>,
-    /// Servers to which a connection was lost.
-    lost: Arc<[AtomicBool]>,
+    /// Whether no key had the prefix before servers were looked at first.
+    is_new: bool,
+    notes: Arc<[Notes]>,
+}
+
+/// What is known of a server.
+#[derive(Debug, Default)]
+struct Notes {
+    /// Name of its life that saw the first key of a new prefix: no such key was lost before.
+    first_life: OnceLock<String>,
+    /// Whether a connection to it was lost.
+    is_lost: AtomicBool,
 }
 
 impl RedisServers {
@@ -66,7 +87,7 @@ impl RedisServers {
     ///
     /// # Errors
     /// [`RedisError`] if there is none, or one is named twice.
-    pub fn new(addresses: &[SocketAddr], prefix: &str) -> Result<Self, RedisError> {
+    pub fn new(addresses: &[SocketAddr], prefix: Prefix<'_>) -> Result<Self, RedisError> {
         if addresses.is_empty() {
             return Err(RedisError::None);
         }
@@ -74,17 +95,27 @@ impl RedisServers {
         if let Some(twice) = addresses.iter().find(|address| !seen.insert(**address)) {
             return Err(RedisError::Twice(*twice));
         }
-        let lost = addresses.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { addresses: addresses.into(), prefix: prefix.into(), lost })
+        let (prefix, is_new) = match prefix {
+            Prefix::New(prefix) => (prefix, true),
+            Prefix::Used(prefix) => (prefix, false),
+        };
+        let notes = addresses.iter().map(|_| Notes::default()).collect();
+        Ok(Self { addresses: addresses.into(), prefix: prefix.into(), is_new, notes })
     }
 
-    /// Sets a key on each server and deletes it, as clients will, and looks which keys there are.
+    /// Sets a key on each server and deletes it, as clients will, and looks which keys there are
+    /// and in which life the server is. Clients of a new prefix do so before the first lock.
     ///
     /// # Errors
     /// [`RedisError`] of the first server that is not there, or does not do so.
     pub fn check(&self) -> Result<(), RedisError> {
-        self.addresses.iter().try_for_each(|address| {
+        self.addresses.iter().zip(&*self.notes).try_for_each(|(address, notes)| {
             let mut server = Dialled::to(*address)?;
+            let life = server.life()?;
+            if self.is_new {
+                // A later look does not know what was lost before it.
+                notes.first_life.get_or_init(|| life.run_id);
+            }
             let (key, token) = (PROBE, Token(0));
             server.carry_out(&self.prefix, Command::Set { key, token, ttl: PATIENCE })?;
             // Another client that tries it at the same time may have set the key.
@@ -100,8 +131,8 @@ impl RedisServers {
     /// [`RedisError`] of a server that answers something else.
     pub fn used(&self) -> Result<usize, RedisError> {
         let mut keys = BTreeSet::new();
-        for (address, lost) in self.addresses.iter().zip(&*self.lost) {
-            if lost.load(Ordering::Relaxed) {
+        for (address, notes) in self.addresses.iter().zip(&*self.notes) {
+            if notes.is_lost.load(Ordering::Relaxed) {
                 continue;
             }
             let found = Dialled::to(*address).and_then(|mut server| server.keys(&self.prefix));
@@ -116,7 +147,12 @@ impl RedisServers {
 
     /// Notes that a connection to a server was lost. Read when nothing runs any more.
     pub(super) fn note_lost(&self, server: usize) {
-        self.lost[server].store(true, Ordering::Relaxed);
+        self.notes[server].is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a server has lost no key of the prefix before this life of it.
+    pub(super) fn has_all_keys(&self, server: usize, life: &ServerLife) -> bool {
+        self.notes[server].first_life.get() == Some(&life.run_id)
     }
 }
 
@@ -148,6 +184,13 @@ impl Dialled {
         resp::push_command(&mut out, prefix, command);
         let reply = self.ask(&out)?;
         resp::understand(Verb::of(command), &reply).map_err(|reason| self.unfit(reason))
+    }
+
+    fn life(&mut self) -> Result<ServerLife, RedisError> {
+        let mut out = Vec::new();
+        resp::push_info(&mut out);
+        let reply = self.ask(&out)?;
+        resp::life(&reply).map_err(|reason| self.unfit(reason))
     }
 
     /// The keys of a prefix; some may come twice.

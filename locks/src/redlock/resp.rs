@@ -3,6 +3,8 @@
 //! Pure: bytes in, bytes out. A server answers the commands of a connection in their order, so a
 //! reply is understood by the command that it answers.
 
+use std::time::Duration;
+
 use redis_protocol::resp2::decode;
 use redis_protocol::resp2::encode;
 use redis_protocol::resp2::types::{BorrowedFrame, OwnedFrame};
@@ -85,14 +87,35 @@ pub(super) fn understand(verb: Verb, reply: &OwnedFrame) -> Result<RedisReply, S
     }
 }
 
-/// Whether a reply is that to a PING.
+/// Life of a server, from its start to its end: what it keeps in memory is of one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ServerLife {
+    /// Name that the server has drawn at its start.
+    pub(super) run_id: String,
+    /// Time since its start; whole seconds.
+    pub(super) uptime: Duration,
+}
+
+/// Appends the question for the life of a server.
+pub(super) fn push_info(out: &mut Vec<u8>) {
+    push(out, &["INFO", "server"]);
+}
+
+/// The life that a reply to [`push_info`] tells of.
 ///
 /// # Errors
-/// A sentence, if it is another one.
-pub(super) fn is_pong(reply: &OwnedFrame) -> Result<(), String> {
-    match reply {
-        OwnedFrame::SimpleString(said) if said == b"PONG" => Ok(()),
-        reply => Err(unexpected(reply)),
+/// A sentence, if it tells of none.
+pub(super) fn life(reply: &OwnedFrame) -> Result<ServerLife, String> {
+    let OwnedFrame::BulkString(said) = reply else { return Err(unexpected(reply)) };
+    let said = String::from_utf8_lossy(said);
+    let field = |name: &str| {
+        let of = |line: &'_ str| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned());
+        said.lines().find_map(of)
+    };
+    let secs = field("uptime_in_seconds").and_then(|secs| secs.parse().ok());
+    match field("run_id").filter(|run_id| !run_id.is_empty()).zip(secs) {
+        Some((run_id, secs)) => Ok(ServerLife { run_id, uptime: Duration::from_secs(secs) }),
+        None => Err("it does not say since when it has been up".to_owned()),
     }
 }
 
@@ -106,8 +129,6 @@ pub(super) fn unexpected(reply: &OwnedFrame) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const TOKEN: Token = Token(0xab);
@@ -164,6 +185,25 @@ mod tests {
             });
             assert_eq!(reply, expected, "{verb:?}: {bytes}");
         }
+    }
+
+    #[test]
+    fn the_life_of_a_server_is_in_its_answer() {
+        let mut asked = Vec::new();
+        push_info(&mut asked);
+        assert_eq!(asked, b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n");
+        let of = |said: &str| life(&OwnedFrame::BulkString(said.as_bytes().to_vec()));
+        let said = "# Server\r\nrun_id:0a1b\r\nuptime_in_seconds:41\r\nuptime_in_days:0\r\n";
+        let (run_id, uptime) = ("0a1b".to_owned(), Duration::from_secs(41));
+        assert_eq!(of(said), Ok(ServerLife { run_id, uptime }));
+        let untold = Err("it does not say since when it has been up".to_owned());
+        for missing in ["", "run_id:0a1b", "uptime_in_seconds:4", "run_id:\nuptime_in_seconds:4", {
+            "run_id:0a1b\nuptime_in_seconds:soon"
+        }] {
+            assert_eq!(of(missing), untold, "{missing}");
+        }
+        let refuses = life(&OwnedFrame::Error("NOPERM no".into()));
+        assert_eq!(refuses, Err("it refuses: NOPERM no".to_owned()));
     }
 
     #[test]

@@ -42,7 +42,19 @@ impl Times {
     /// keys, and would give them to others: until then all of them have expired that it had, also
     /// by clocks that differ.
     pub fn counts_again(self, lost: Nanos) -> Nanos {
-        lost.after(self.ttl + (self.ttl - self.validity()))
+        lost.after(self.expiry())
+    }
+
+    /// Time from which a server counts that says at `now` how long it has been up: until then it
+    /// may have begun without keys that their holders rely on. Redis subtracts readings in whole
+    /// seconds, so it may say one second more than it was.
+    pub fn counts_when_up(self, now: Nanos, uptime: Duration) -> Nanos {
+        now.after((self.expiry() + Duration::from_secs(1)).saturating_sub(uptime))
+    }
+
+    /// Time within which a key expires, by each of two clocks that differ.
+    fn expiry(self) -> Duration {
+        self.ttl + (self.ttl - self.validity())
     }
 }
 
@@ -190,6 +202,20 @@ mod tests {
         assert!(valid_until(lost, lost, Times::BANK).is_some_and(|end| end < back));
         let short = Times { ttl: Duration::from_millis(1), ..Times::BANK };
         assert_eq!(short.counts_again(lost), lost.after(Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn a_server_counts_once_it_has_been_up_for_longer_than_keys_live() {
+        let (now, secs) = (Nanos(7), Duration::from_secs);
+        let after = |times: Times, up| times.counts_when_up(now, secs(up)).since(now);
+        // Of one second that it says none may have passed.
+        for (up, millis) in [(0, 11_102), (1, 10_102), (11, 102), (12, 0), (1 << 30, 0)] {
+            assert_eq!(after(Times::LOCKS, up), Duration::from_millis(millis), "{up}");
+        }
+        let expires = Times::LOCKS.counts_again(now).since(now);
+        assert!(after(Times::LOCKS, 11) + secs(11 - 1) >= expires);
+        assert_eq!(after(Times::BANK, 0), Duration::from_micros(1_012_100));
+        assert_eq!(after(Times::BANK, 2), Duration::ZERO);
     }
 
     #[test]

@@ -9,11 +9,18 @@
 //! A server is lost that ends the connection, answers what no server of RedLock answers, or answers
 //! nothing for [`Times::patience`]. All its commands without an answer, and those that come later,
 //! are answered by [`RedisReply::Lost`]. A connection is tried again when the server
-//! [counts again](Times::counts_again), and it counts once it has answered there.
+//! [counts again](Times::counts_again).
 //!
-//! Two things are not covered, here as in the published algorithm: clients that come new to a
-//! server that has just come back without its keys, and keys that a server has lost without ending
-//! its connections (`FLUSHALL`, a fail-over behind one address).
+//! # Servers that have restarted
+//! A Redis that restarts may have lost its keys. RedLock's authors leave it down for as long as
+//! keys live; here clients see to that. Each connection begins with the question for how long the
+//! server has been up, and no command goes out before the answer. Until that is [long
+//! enough](Times::counts_when_up) the server is lost, also to clients that are new to it. The
+//! exception is the life in which the first clients of a [new prefix](super::Prefix::New) have
+//! found it: no key of theirs was lost before.
+//!
+//! Not covered, here as in the published algorithm, are keys that a server has lost without a
+//! restart: `FLUSHALL`, or a fail-over behind one address to a server that has been up for long.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,7 +36,7 @@ use lotus_fabric::exec::{Handle, Socket, TaskId};
 use super::client::{RedisLink, Replies};
 use super::redis::{Command, CommandName};
 use super::remote::RedisServers;
-use super::resp::{self, Verb};
+use super::resp::{self, ServerLife, Verb};
 use super::rules::{RedisReply, Times, majority};
 
 /// Room for replies: many of them, each of a few bytes.
@@ -60,6 +67,8 @@ struct Way {
     /// Reason why the server is lost, while it is.
     lost: RefCell<Option<String>>,
     task: Cell<Option<TaskId>>,
+    /// Time from which the server counts, if it is lost because it has restarted.
+    counts: Cell<Option<Nanos>>,
     /// Whether the lane needs it no more.
     is_over: Cell<bool>,
 }
@@ -69,6 +78,10 @@ struct Way {
 struct Traffic {
     /// Bytes that are not written yet.
     out: Vec<u8>,
+    /// Commands that are held back until it is known that the server counts.
+    held: Vec<u8>,
+    /// Whether that is known of this connection.
+    counts: bool,
     /// Commands without an answer, in their order.
     unanswered: VecDeque<Awaited>,
     /// Time of the last answer, or since which there is a command without one.
@@ -80,8 +93,8 @@ struct Traffic {
 /// What a server has not answered yet.
 #[derive(Clone, Copy)]
 enum Awaited {
-    /// The question whether it is there.
-    Ping,
+    /// The question for how long it has been up.
+    Life,
     /// A command.
     Command(CommandName, Verb),
 }
@@ -101,6 +114,7 @@ impl SocketLink {
             traffic: RefCell::default(),
             lost: RefCell::default(),
             task: Cell::default(),
+            counts: Cell::default(),
             is_over: Cell::default(),
         };
         let ways: Rc<[Way]> = servers.addresses.iter().map(way).collect();
@@ -139,7 +153,8 @@ impl RedisLink for SocketLink {
             return;
         }
         let traffic = &mut *way.traffic.borrow_mut();
-        resp::push_command(&mut traffic.out, &self.prefix, command);
+        let out = if traffic.counts { &mut traffic.out } else { &mut traffic.held };
+        resp::push_command(out, &self.prefix, command);
         traffic.ask(Awaited::Command(name, Verb::of(command)), || self.executor.now());
         if let Some(task) = way.task.get() {
             self.executor.wake(task);
@@ -191,7 +206,9 @@ impl Attendant {
             let Some(why) = self.serve().await else { return };
             self.lose(why);
             let now = self.executor.now();
-            let again = self.times.counts_again(now).max(now.after(TRIES));
+            let counts = self.way().counts.take();
+            let again = counts.unwrap_or_else(|| self.times.counts_again(now));
+            let again = again.max(now.after(TRIES));
             while self.executor.now() < again && !self.way().is_over.get() {
                 let look = self.executor.now().after(TRIES).min(again);
                 self.executor.sleep_until(look).await;
@@ -204,11 +221,10 @@ impl Attendant {
     async fn serve(&self) -> Option<String> {
         {
             let traffic = &mut *self.way().traffic.borrow_mut();
+            traffic.counts = false;
+            resp::push_info(&mut traffic.out);
             // Commands that were sent already go behind it.
-            let commands = std::mem::take(&mut traffic.out);
-            resp::push(&mut traffic.out, &["PING"]);
-            traffic.out.extend(commands);
-            traffic.unanswered.push_front(Awaited::Ping);
+            traffic.unanswered.push_front(Awaited::Life);
             traffic.silent_since = self.executor.now();
             traffic.suspect_since = None;
         }
@@ -273,10 +289,7 @@ impl Attendant {
                     self.replies.hear(self.server, name, reply);
                     understood?;
                 }
-                Some(Awaited::Ping) => {
-                    resp::is_pong(&reply)?;
-                    self.way().lost.take();
-                }
+                Some(Awaited::Life) => self.begin(&resp::life(&reply)?)?,
                 None => return Err("it answers what nobody has asked".to_owned()),
             }
         }
@@ -285,6 +298,25 @@ impl Attendant {
             true => Err("its answer has no end".to_owned()),
             false => Ok(()),
         }
+    }
+
+    /// Lets the server count, unless it may have lost keys before this life of it.
+    fn begin(&self, life: &ServerLife) -> Result<(), String> {
+        let (way, now) = (self.way(), self.executor.now());
+        let counts = self.times.counts_when_up(now, life.uptime);
+        if now < counts && !self.servers.has_all_keys(self.server, life) {
+            way.counts.set(Some(counts));
+            let secs = life.uptime.as_secs();
+            return Err(format!("it has been up for {secs} s, and may have lost keys before"));
+        }
+        way.lost.take();
+        let traffic = &mut *way.traffic.borrow_mut();
+        traffic.counts = true;
+        let held = std::mem::take(&mut traffic.held);
+        traffic.out.extend(held);
+        // They are written in the next turn.
+        self.executor.wake(self.executor.current());
+        Ok(())
     }
 
     /// Finds out whether the server is silent for too long. `armed` is the time of the timer that
@@ -325,6 +357,7 @@ impl Attendant {
         let unanswered = {
             let traffic = &mut *way.traffic.borrow_mut();
             traffic.out.clear();
+            traffic.held.clear();
             std::mem::take(&mut traffic.unanswered)
         };
         for asked in unanswered {

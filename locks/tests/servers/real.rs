@@ -14,7 +14,7 @@ use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::Endpoint;
 use lotus_fabric::rpc::Rpc;
 use lotus_locks::redlock::rules::Times;
-use lotus_locks::redlock::{RedLockClient, RedisError, RedisServers, SocketLink};
+use lotus_locks::redlock::{Prefix, RedLockClient, RedisError, RedisServers, SocketLink};
 use lotus_locks::word::Claimant;
 use lotus_locks::{Locker, Member, Mode, NotHeld, Roster, Wait};
 
@@ -32,7 +32,8 @@ fn millis(count: u64) -> Duration {
 /// The addresses of running servers.
 fn addresses(running: &[RedisServer]) -> RedisServers {
     let addresses: Vec<_> = running.iter().map(RedisServer::address).collect();
-    let servers = RedisServers::new(&addresses, PREFIX).expect("each has its own port");
+    let servers =
+        RedisServers::new(&addresses, Prefix::New(PREFIX)).expect("each has its own port");
     servers.check().expect("they run");
     servers
 }
@@ -326,9 +327,85 @@ fn a_server_that_comes_back_counts_again_once_its_keys_would_have_expired() {
     });
 }
 
+/// A server that has restarted has lost its keys, and a client that was not connected to it before
+/// cannot know that from a lost connection. Two of the three servers have the key of a holder; one
+/// of those restarts, and a new client is given the lock by it and by the third.
+#[test]
+fn a_client_that_is_new_to_a_server_without_its_keys_is_given_nothing_by_it() {
+    let Some(mut running) = redis_server::start(3) else { return };
+    let servers = addresses(&running);
+    let times = Times { ttl: Duration::from_secs(3), ..Times::LOCKS };
+    // Another client tries for the lock at the same time, and gives up.
+    running[2].ask(&format!("SET {PREFIX}:{LOCK} other NX PX 60000"));
+    let mut executor = Executor::new(Env::real(1));
+    let handle = executor.handle().clone();
+    let (holder, _) = client(&handle, &servers, 0, times);
+    executor.run(async {
+        let held = holder.acquire(LOCK, Mode::Exclusive, PATIENT).await.expect("two give it");
+        running[2].ask(&format!("DEL {PREFIX}:{LOCK}"));
+        running[1].kill();
+        running[1].start_again();
+        let (next, told) = client(&handle, &servers, 1, times);
+        while holder.is_valid(&held) {
+            let given = next.acquire(LOCK, Mode::Exclusive, Wait::No).await;
+            assert!(given.is_err() || !holder.is_valid(&held), "two hold the lock");
+            handle.sleep(millis(10)).await;
+        }
+        assert_eq!(*told.borrow(), [""; 0], "a majority is there");
+        let given = next.acquire(LOCK, Mode::Exclusive, PATIENT).await.expect("the key expires");
+        assert_eq!(next.release(given).await, Ok(()));
+        assert_eq!(holder.release(held).await, Err(NotHeld::Reset));
+    });
+}
+
+/// A process that is new to a prefix knows nothing of what its servers have lost: they count once
+/// they have been up for as long as keys live. One that has made the prefix finds them in the life
+/// that saw its first key.
+#[test]
+fn a_prefix_that_others_use_is_had_of_servers_that_have_been_up_for_long() {
+    let Some(mut running) = redis_server::start(1) else { return };
+    let (own, times) = (addresses(&running), Times { ttl: millis(1500), ..Times::LOCKS });
+    let used = RedisServers::new(&[running[0].address()], Prefix::Used(PREFIX));
+    let used = used.expect("it is one");
+    let mut executor = Executor::new(Env::real(1));
+    let handle = executor.handle().clone();
+    executor.run(async {
+        let (holder, _) = client(&handle, &own, 0, times);
+        let began = handle.now();
+        let held = holder.acquire(LOCK, Mode::Exclusive, PATIENT).await.expect("it is free");
+        running[0].kill();
+        running[0].start_again();
+        used.check().expect("it can keep locks");
+        let (next, told) = client(&handle, &used, 1, times);
+        let early = next.acquire(LOCK, Mode::Exclusive, PATIENT).await.err();
+        assert_eq!(early, Some(NotHeld::Unavailable), "it may have lost the key, and has");
+        let sentence = told.borrow()[0].clone();
+        let expected = " s, and may have lost keys before)";
+        assert!(sentence.contains("is lost (it has been up for "), "{sentence}");
+        assert!(sentence.ends_with(expected), "{sentence}");
+        let given = loop {
+            match next.acquire(LOCK, Mode::Exclusive, Wait::No).await {
+                Ok(given) => break given,
+                Err(_) => handle.sleep(millis(20)).await,
+            }
+            assert!(handle.now() < began.after(Duration::from_secs(30)), "it never counts");
+        };
+        assert!(handle.now() >= began.after(times.ttl), "the lock is the first holder's");
+        assert!(!holder.is_valid(&held));
+        assert_eq!(next.release(given).await, Ok(()));
+        // It has been up for long enough to others, too.
+        let (last, told) = client(&handle, &used, 2, times);
+        let given = last.acquire(LOCK, Mode::Exclusive, PATIENT).await.expect("it counts");
+        assert_eq!(last.release(given).await, Ok(()));
+        assert_eq!(*told.borrow(), [""; 0]);
+    });
+}
+
 #[test]
 fn servers_that_are_not_there_or_no_redis_are_refused_in_a_sentence() {
-    let check = |address| RedisServers::new(&[address], PREFIX).and_then(|found| found.check());
+    let check = |address| {
+        RedisServers::new(&[address], Prefix::New(PREFIX)).and_then(|found| found.check())
+    };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address: SocketAddr = listener.local_addr().expect("it is bound");
     let other = Env::real(1).spawn("no redis", move || {
@@ -343,9 +420,9 @@ fn servers_that_are_not_there_or_no_redis_are_refused_in_a_sentence() {
 
     let error = check(address).expect_err("nobody is there").to_string();
     assert!(error.starts_with(&format!("redis does not answer at {address}: ")), "{error}");
-    let twice = RedisServers::new(&[address, address], PREFIX).expect_err("it is one");
+    let twice = RedisServers::new(&[address, address], Prefix::New(PREFIX)).expect_err("it is one");
     assert_eq!(twice.to_string(), format!("the server of redis at {address} is named twice"));
-    assert!(matches!(RedisServers::new(&[], PREFIX), Err(RedisError::None)));
+    assert!(matches!(RedisServers::new(&[], Prefix::Used(PREFIX)), Err(RedisError::None)));
 
     let Some(closed) = RedisServer::start(&["--requirepass", "secret"]) else { return };
     let error = check(closed.address()).expect_err("it wants a password").to_string();

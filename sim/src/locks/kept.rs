@@ -98,6 +98,15 @@ mod tests {
     use super::*;
     use crate::locks;
 
+    #[test]
+    fn both_preferences_are_drawn_for_each_lock_of_a_switch() {
+        for kept in Kept::SWITCHED {
+            let of = |seed| drawn(seed, kept, Recovery::Fenced).preference;
+            let writers = (0..100).filter(|seed| of(*seed) == Preference::Writers).count();
+            assert!((30..=70).contains(&writers), "{kept}: {writers} of 100");
+        }
+    }
+
     /// Machines keep a part of the locks in tables, and ask one another again after up to fifty
     /// milliseconds. Five losses in a row were taken for a lock that is stuck: those seeds first.
     #[test]

@@ -1,9 +1,5 @@
 //! Named scenarios of locks that a switch, servers or a Redis keep: the holes of FissLock as
-//! published that show over a fabric, each alone, and losses that nothing mends.
-//!
-//! Two holes do not show here. That 256 shared grants come round takes as many that are under way
-//! at once, and a release that frees a lock whose agent is on its way loses requests that are asked
-//! again: `locks/tests/fisslock/holes.rs` has both.
+//! published, each alone, and losses that nothing mends.
 
 use std::time::Duration;
 
@@ -33,6 +29,29 @@ fn impatient(small: Plan) -> Plan {
 
 const fn many_locks(small: Plan) -> Plan {
     Plan { locks: 8, ..small }
+}
+
+/// Eight machines with more tasks than packets of a machine may be under way, which is 32, read one
+/// lock for long, and a ninth writes. The first one to ask pauses. The switch makes it the agent's
+/// machine and grants to all others: when it goes on, 256 grants wait there to be counted. If its
+/// first task has given up meanwhile, the agent has no holder that it knows of, and leaves.
+fn many_readers(small: Plan) -> Plan {
+    Plan {
+        machines: 9,
+        writing: 1,
+        lanes: 1,
+        clients: 60,
+        locks: 1,
+        rounds: 1,
+        shared: 1.0,
+        // A task that has its lock does not give up: those that wait do.
+        dropped: 0.95,
+        hurry: Duration::from_millis(3),
+        hold: Duration::from_millis(50),
+        think: Duration::from_micros(60),
+        patience: Duration::from_secs(1),
+        ..small
+    }
 }
 
 pub(super) const NAMED_KEPT: &[Named] = &[
@@ -109,6 +128,30 @@ pub(super) const NAMED_KEPT: &[Named] = &[
         },
     },
     Named {
+        name: "fisslock-freed-under-way",
+        shows: "the RELEASE of a task that gives up frees a lock whose agent comes with a queue",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { withdraws: false, ..Rules::CLOSED },
+            plan: impatient,
+            faults: |none| none,
+        },
+    },
+    Named {
+        name: "fisslock-many-readers",
+        shows: "FREE meets 256 readers whom the agent has not counted: the incarnation is the same",
+        published_fail: true,
+        published_only: false,
+        tried: Tried::Kept {
+            kept: Kept::FissLock,
+            published: Rules { one_request: false, ..Rules::CLOSED },
+            plan: many_readers,
+            faults: |none| KeptFaults { first_pause: Duration::from_millis(3), ..none },
+        },
+    },
+    Named {
         name: "fisslock-lost-word",
         shows: "what the switch has sent for a packet is lost, and not sent again",
         published_fail: true,
@@ -166,6 +209,21 @@ pub(super) const NAMED_KEPT: &[Named] = &[
             published: Rules::CLOSED,
             plan: held_for_long,
             faults: server_returns,
+        },
+    },
+    Named {
+        name: "redlock-delayed-restart",
+        shows: "a Redis that has lost its keys stays down while they live, and grants none of them",
+        published_fail: false,
+        published_only: true,
+        tried: Tried::Kept {
+            kept: Kept::RedLock,
+            published: Rules::CLOSED,
+            plan: held_for_long,
+            faults: |none| KeptFaults {
+                server_down: Duration::from_micros(12_100),
+                ..server_returns(none)
+            },
         },
     },
     Named {

@@ -21,6 +21,9 @@ pub struct KeptFaults {
     pub pauses: u32,
     /// The longest of them.
     pub pause: Duration,
+    /// Time for which the first machine pauses that asks a switch for a lock, from when its request
+    /// is under way; none if it is zero.
+    pub first_pause: Duration,
     /// Share of paused machines that are expelled meanwhile.
     pub expelled: f64,
     /// Number of machines that are cut off for a while, and expelled meanwhile.
@@ -33,6 +36,8 @@ pub struct KeptFaults {
     pub server_losses: u32,
     /// Whether what was crashed of servers returns, without its locks: with NetLock, the switch.
     pub server_returns: bool,
+    /// Time for which it stays down at least.
+    pub server_down: Duration,
     /// Number of recoveries that begin without a loss.
     pub recoveries: u32,
     /// Share of recoveries before which one begins that is not finished.
@@ -51,12 +56,14 @@ impl KeptFaults {
             crashes: 0,
             pauses: 0,
             pause: Duration::from_millis(2),
+            first_pause: Duration::ZERO,
             expelled: 0.5,
             partitions: 0,
             returns: false,
             switch_losses: 0,
             server_losses: 0,
             server_returns: false,
+            server_down: Duration::ZERO,
             recoveries: 0,
             unfinished: 0.3,
             span: Duration::from_micros(500),
@@ -101,8 +108,8 @@ impl KeptFaults {
             let at = self.within(rng);
             fate.happens([(at, Happening::LoseServer)]);
             if self.server_returns {
-                let back = at + rng.random_range(Duration::ZERO..=self.detection);
-                fate.happens([(back, Happening::RegainServer)]);
+                let back = rng.random_range(Duration::ZERO..=self.detection);
+                fate.happens([(at + self.server_down + back, Happening::RegainServer)]);
             }
         }
         for _ in 0..self.recoveries {
