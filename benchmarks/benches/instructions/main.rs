@@ -23,7 +23,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, Options};
 use lotus_benchmarks::kvs::Kvs;
-use lotus_benchmarks::lanes::{Clients, KeeperCosts};
+use lotus_benchmarks::lanes::{Clients, Keeping};
 use lotus_benchmarks::locks::{self, Habits, LockLoad};
 use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
@@ -200,10 +200,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         clients: Clients {
             choice: Choice::of(system.parse()?),
             kept: None,
-            redis: None,
-            ttl: None,
-            costs: KeeperCosts::default(),
-            prefer: None,
+            keeping: Keeping::default(),
             policy: None,
             cns: 1,
             threads: 1,

@@ -72,7 +72,7 @@ impl BankLoad {
     pub const MAX_CUSTOMERS: u64 = 1 << 24;
 
     /// Number of nodes that the machines must have: the last is the server.
-    pub const fn nodes(&self) -> u16 {
+    pub fn nodes(&self) -> u16 {
         self.clients.nodes() + 1
     }
 
@@ -89,7 +89,7 @@ impl BankLoad {
         plan::accounts(self.business, self.customers)
     }
 
-    const fn server(&self) -> NodeId {
+    fn server(&self) -> NodeId {
         NodeId(self.clients.nodes())
     }
 

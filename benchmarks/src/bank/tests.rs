@@ -6,17 +6,14 @@ use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
 
 use super::*;
-use crate::lanes::{KeeperCosts, START};
+use crate::lanes::{Keeping, START};
 
 fn short(kind: Kind, business: Business) -> BankLoad {
     BankLoad {
         clients: Clients {
             choice: Choice::of(kind),
             kept: None,
-            redis: None,
-            ttl: None,
-            costs: KeeperCosts::default(),
-            prefer: None,
+            keeping: Keeping::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -45,7 +42,7 @@ fn simulated(load: &BankLoad, seed: u64) -> BankOutcome {
     });
     let profile = Profile::named("tofino-cx5").expect("built in");
     let config = Config::new(seed, load.nodes(), profile);
-    let switches = load.clients.switch().into_iter().collect();
+    let switches = load.clients.switches();
     let config = Config { schedule: crash.into_iter().collect(), switches, ..config };
     let machines = SimMachines::new(World::new(config).expect("a valid world"));
     run(&machines, load, &progress()).expect("it runs")

@@ -9,17 +9,14 @@ use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::{Client, Recovery};
 
 use super::*;
-use crate::lanes::{KeeperCosts, START};
+use crate::lanes::{Keeping, START};
 
 fn small(kind: Kind) -> TreeLoad {
     TreeLoad {
         clients: Clients {
             choice: Choice { entries: 64, ..Choice::of(kind) },
             kept: None,
-            redis: None,
-            ttl: None,
-            costs: KeeperCosts::default(),
-            prefer: None,
+            keeping: Keeping::default(),
             policy: None,
             cns: 2,
             threads: 2,

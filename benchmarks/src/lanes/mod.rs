@@ -58,14 +58,8 @@ pub struct Clients {
     pub choice: Choice,
     /// The lock service that keeps the locks, if one does; then there is no lock system.
     pub kept: Option<Kept>,
-    /// Addresses of real servers of Redis, for [`Kept::RedLock`] on these; otherwise a node is one.
-    pub redis: Option<Arc<[SocketAddr]>>,
-    /// Time to live of the keys of [`Kept::RedLock`], in place of the load's own.
-    pub ttl: Option<Duration>,
-    /// Core time that those take who keep the locks, where time is virtual.
-    pub costs: KeeperCosts,
-    /// Preference of [`Kept::FissLock`] and [`Kept::FissLockLocal`], in place of readers.
-    pub prefer: Option<Preference>,
+    /// How it keeps them.
+    pub keeping: Keeping,
     /// The way in which the clients of a node share its locks, if they do.
     pub policy: Option<Policy>,
     /// Compute nodes.
@@ -80,27 +74,43 @@ pub struct Clients {
     pub secs: f64,
 }
 
-/// Core time of those who keep locks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct KeeperCosts {
-    /// Of a server, for a request and its release.
+/// How a lock service keeps locks.
+#[derive(Clone, Debug, Default)]
+pub struct Keeping {
+    /// Addresses of real servers of Redis, for [`Kept::RedLock`] on these; otherwise a node is one.
+    pub redis: Option<Arc<[SocketAddr]>>,
+    /// Time to live of the keys of [`Kept::RedLock`], in place of the load's own.
+    pub ttl: Option<Duration>,
+    /// Preference of [`Kept::FissLock`] and [`Kept::FissLockLocal`], in place of readers.
+    pub prefer: Option<Preference>,
+    /// Racks of [`Kept::FissLock`] and [`Kept::FissLockLocal`], each with a switch, in place of one.
+    pub racks: Option<u16>,
+    /// Core time of a server, for a request and its release, where time is virtual.
     pub request: Duration,
-    /// Of a machine of [`Kept::FissLock`], for a packet that it takes in.
+    /// Core time of a machine of [`Kept::FissLock`], for a packet that it takes in, where time is
+    /// virtual.
     pub packet: Duration,
 }
 
 impl Clients {
     /// Number of nodes that the machines must have: the memory node, the compute nodes, one that
-    /// loads and audits, and keeps locks, and the switch, if there is one.
-    pub const fn nodes(&self) -> u16 {
-        self.cns + 2 + self.switch().is_some() as u16
+    /// loads and audits, and keeps locks, and the switches, if there are any.
+    pub fn nodes(&self) -> u16 {
+        self.cns + 2 + self.racks()
     }
 
-    /// The switch, if the locks have one; on simulated fabrics it has to be declared as such.
-    pub const fn switch(&self) -> Option<NodeId> {
+    /// Switches of the locks, one of each rack; on simulated fabrics they have to be declared as
+    /// such.
+    pub fn switches(&self) -> Vec<NodeId> {
+        let first = self.cns + 2;
+        (first..first + self.racks()).map(NodeId).collect()
+    }
+
+    /// Number of switches.
+    fn racks(&self) -> u16 {
         match self.kept {
-            Some(kept) if kept.has_switch() => Some(NodeId(self.cns + 2)),
-            _ => None,
+            Some(kept) if kept.has_switch() => self.keeping.racks.unwrap_or(1),
+            _ => 0,
         }
     }
 
@@ -119,8 +129,24 @@ impl Clients {
             Some(Kept::FissParLock) => Fallback::ParLock,
             _ => return Ok(()),
         };
-        let room = Placement::new(usize::from(self.cns), 1, locks, fallback);
+        let room = Placement::new(self.cns.into(), self.racks().into(), locks, fallback);
         room.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Refuses ways of keeping locks that these do not have.
+    fn check_keeping(&self) -> Result<(), String> {
+        let (Keeping { redis, ttl, prefer, racks, .. }, name) = (&self.keeping, self.name());
+        if self.kept != Some(Kept::RedLock) && (redis.is_some() || ttl.is_some()) {
+            return Err(format!("only redlock has servers of redis and times to live, not {name}"));
+        }
+        let is_fisslock = matches!(self.kept, Some(Kept::FissLock | Kept::FissLockLocal));
+        if prefer.is_some() && !is_fisslock {
+            return Err(format!("only fisslock and fisslock-local have a preference, not {name}"));
+        }
+        if racks.is_some() && !is_fisslock {
+            return Err(format!("only fisslock and fisslock-local have racks, not {name}"));
+        }
+        Ok(())
     }
 
     /// Number of clients.
@@ -136,15 +162,7 @@ impl Clients {
     /// Refuses options that make no sense together, and more clients than a lock can count if each
     /// asks for so many lease terms.
     pub(crate) fn check(&self, terms: u32) -> Result<(), String> {
-        if self.kept != Some(Kept::RedLock) && (self.redis.is_some() || self.ttl.is_some()) {
-            let name = self.name();
-            return Err(format!("only redlock has servers of redis and times to live, not {name}"));
-        }
-        let prefers = matches!(self.kept, Some(Kept::FissLock | Kept::FissLockLocal));
-        if self.prefer.is_some() && !prefers {
-            let name = self.name();
-            return Err(format!("only fisslock and fisslock-local have a preference, not {name}"));
-        }
+        self.check_keeping()?;
         if let Some(kept) = self.kept {
             return match self.policy {
                 None => Ok(()),

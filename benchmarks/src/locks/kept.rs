@@ -115,10 +115,10 @@ where
     M: Machines,
     V: ServiceVisitor<Output = Result<T, DeployError>>,
 {
-    let request = clients.costs.request;
-    let redlock = Times { ttl: clients.ttl.unwrap_or(redlock.ttl), ..redlock };
+    let request = clients.keeping.request;
+    let redlock = Times { ttl: clients.keeping.ttl.unwrap_or(redlock.ttl), ..redlock };
     match kept {
-        Kept::RedLock => match &clients.redis {
+        Kept::RedLock => match &clients.keeping.redis {
             Some(servers) => visitor.visit(RealRedis::new(machines, servers, redlock)?),
             // A request is two commands, the second of which releases the lock.
             None => visitor.visit(RedisService::new(clients.outsider(), redlock, request / 2)),
@@ -496,7 +496,7 @@ impl Served {
             locks,
             server: clients.outsider(),
             // It is used by services that have one.
-            switch: clients.switch().unwrap_or(clients.outsider()),
+            switch: clients.switches().first().copied().unwrap_or(clients.outsider()),
         };
         Self { layout: Layout::new(kept, &nodes, hot), request }
     }

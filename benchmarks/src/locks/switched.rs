@@ -1,6 +1,6 @@
-//! Load on FissLock: the switch's core and the agents' cores, each on a node of the machines.
+//! Load on FissLock: the cores of switches and agents, each on a node of the machines.
 //!
-//! The switch is the node behind the one that audits. The agent of a compute node has the two lanes
+//! The switches are the nodes behind the one that audits. The agent of a compute node has the two lanes
 //! behind those of its clients, which are the machine's cores.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,7 +63,6 @@ impl Switched {
         locks: u64,
         has_homes: bool,
     ) -> Result<Self, DeployError> {
-        let switch = clients.switch().ok_or_else(|| refused("the locks have no switch"))?;
         let threads = clients.threads;
         let cores = u8::try_from(threads).map_err(|_| CapacityError::Cores(threads.into()));
         let cores = cores.map_err(refused)?;
@@ -71,8 +70,9 @@ impl Switched {
             let agent = Endpoint { node: NodeId(node), lane: LaneId(threads) };
             MachineLanes { agent, clients: LaneId(0), cores }
         };
-        let switch = Endpoint { node: switch, lane: LaneId(0) };
-        let places = Places::new(vec![switch], (1..=clients.cns).map(machine).collect(), locks);
+        let switch = |node| Endpoint { node, lane: LaneId(0) };
+        let switches = clients.switches().into_iter().map(switch).collect();
+        let places = Places::new(switches, (1..=clients.cns).map(machine).collect(), locks);
         let places = places.map_err(refused)?;
         let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
         let homes = match has_homes {
@@ -81,13 +81,13 @@ impl Switched {
             false => Homes::Nowhere,
         };
         let usual = SwitchOptions::repeating_after(repeat);
-        let preference = clients.prefer.unwrap_or(usual.preference);
+        let preference = clients.keeping.prefer.unwrap_or(usual.preference);
         let options = SwitchOptions { homes, preference, ..usual };
         // There are at most 255.
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
         let pools = pools.collect();
-        let charge = machines.toll().map(|charge| (charge, clients.costs.packet));
+        let charge = machines.toll().map(|charge| (charge, clients.keeping.packet));
         Ok(Self { places, options, pools, charge, recovery: Arc::default() })
     }
 }
@@ -101,14 +101,18 @@ impl Service for Switched {
         course: &Arc<Course>,
         stopped: &Receiver<()>,
     ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
-        let (places, options) = (self.places.clone(), self.options);
-        let switch = serve(course, machines.fabric(), stopped, move |executor, fabric| {
-            let program = SwitchProgram::open(0, Start::First, &places, options, executor, fabric)?;
-            executor.handle().spawn(program.run());
-            Ok(())
-        });
-        let node = self.places.switch(0).node;
-        let mut cores = vec![(node, machines.start(node, "switch", switch).map_err(refused)?)];
+        let mut cores = Vec::new();
+        for rack in 0..self.places.racks() {
+            let (places, options) = (self.places.clone(), self.options);
+            let switch = serve(course, machines.fabric(), stopped, move |executor, fabric| {
+                let start = Start::First;
+                let program = SwitchProgram::open(rack, start, &places, options, executor, fabric)?;
+                executor.handle().spawn(program.run());
+                Ok(())
+            });
+            let (name, node) = (format!("switch-{rack}"), self.places.switch(rack).node);
+            cores.push((node, machines.start(node, &name, switch).map_err(refused)?));
+        }
         for (pool, node) in self.pools.iter().zip(1..) {
             let (pool, places) = (Arc::clone(pool), self.places.clone());
             // The first compute node is never lost.

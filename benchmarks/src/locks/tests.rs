@@ -12,17 +12,14 @@ use lotus_locks::systems::Choice;
 
 use super::*;
 use crate::drive::progress::Phase;
-use crate::lanes::{KeeperCosts, START};
+use crate::lanes::{Keeping, START};
 
 fn short() -> LockLoad {
     LockLoad {
         clients: Clients {
             choice: Choice::of(Kind::Dslr),
             kept: None,
-            redis: None,
-            ttl: None,
-            costs: KeeperCosts::default(),
-            prefer: None,
+            keeping: Keeping::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -206,11 +203,11 @@ fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
 
 /// The same clients on locks that servers keep, on simulated machines with these times.
 fn kept(kept: Kept, request: Duration, load: LockLoad) -> LockOutcome {
-    let costs = KeeperCosts { request, ..KeeperCosts::default() };
-    let load = by(Clients { kept: Some(kept), costs, ..load.clients.clone() }, load);
+    let keeping = Keeping { request, ..load.clients.keeping.clone() };
+    let load = by(Clients { kept: Some(kept), keeping, ..load.clients.clone() }, load);
     assert_eq!(load.check(), Ok(()));
     let profile = Profile::named("tofino-cx5").expect("built in");
-    let switches = load.clients.switch().into_iter().collect();
+    let switches = load.clients.switches();
     let world = Config { switches, ..Config::new(1, load.clients.nodes(), profile) };
     let machines = SimMachines::new(World::new(world).expect("a valid world"));
     let lanes = usize::from(load.clients.cns * load.clients.threads);
@@ -238,7 +235,8 @@ fn real_servers_are_asked_in_real_time_and_must_be_there() {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0));
     let address = listener.expect("a port").local_addr().expect("it is bound");
     let redis = Some([address].into());
-    let clients = Clients { kept: Some(Kept::RedLock), redis, ..within(0.0, 0.01) };
+    let keeping = Keeping { redis, ..Keeping::default() };
+    let clients = Clients { kept: Some(Kept::RedLock), keeping, ..within(0.0, 0.01) };
     let (load, progress) = (by(clients, short()), Arc::new(Progress::new(4, |_| ())));
     assert_eq!(load.check(), Ok(()));
     let other = by(Clients { kept: Some(Kept::Rpc), ..load.clients.clone() }, load.clone());
@@ -293,7 +291,8 @@ fn locks_that_a_switch_grants_pass_the_same_audit() {
 #[test]
 fn the_preference_of_a_switch_decides_who_waits() {
     let waits = |service, prefer| {
-        let clients = Clients { prefer, coroutines: 4, ..within(0.0, 0.004) };
+        let keeping = Keeping { prefer, ..Keeping::default() };
+        let clients = Clients { keeping, coroutines: 4, ..within(0.0, 0.004) };
         let load = LockLoad { count: 1, zipf: 0.0, read_ratio: 0.8, ..by(clients, short()) };
         let LockOutcome { tally, findings, .. } = kept(service, Duration::ZERO, load);
         assert_eq!(findings, Some(vec![]), "{service}, {prefer:?}");
@@ -306,7 +305,8 @@ fn the_preference_of_a_switch_decides_who_waits() {
         assert!(readers > 1.5 * writers, "{service}: {readers}, {writers}");
     }
     let none = |kept| {
-        let clients = Clients { kept, prefer: Some(Preference::Writers), ..short().clients };
+        let keeping = Keeping { prefer: Some(Preference::Writers), ..Keeping::default() };
+        let clients = Clients { kept, keeping, ..short().clients };
         by(clients, short()).check().expect_err("it has no preference")
     };
     assert_eq!(none(None), "only fisslock and fisslock-local have a preference, not dslr");
@@ -352,7 +352,7 @@ fn lose(load: &LockLoad) -> LockOutcome {
         fault: Fault::Crash { node, memory: MemoryFate::Lost },
     });
     let profile = Profile::named("tofino-cx5").expect("built in");
-    let switches = load.clients.switch().into_iter().collect();
+    let switches = load.clients.switches();
     let config = Config::new(1, load.clients.nodes(), profile);
     let world = Config { schedule: crash.into_iter().collect(), switches, ..config };
     let machines = SimMachines::new(World::new(world).expect("a valid world"));

@@ -73,7 +73,7 @@ pub struct TraceLoad {
 
 impl TraceLoad {
     /// Number of nodes that the machines must have.
-    pub const fn nodes(&self) -> u16 {
+    pub fn nodes(&self) -> u16 {
         self.clients.nodes() + self.mns - 1
     }
 

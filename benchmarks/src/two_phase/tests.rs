@@ -6,7 +6,7 @@ use lotus_locks::servers::Kept;
 use lotus_locks::systems::Choice;
 
 use super::*;
-use crate::lanes::KeeperCosts;
+use crate::lanes::Keeping;
 use crate::traces::{FileTrace, Grain, TatpTrace, TpccTrace};
 
 fn short(kind: Kind, trace: Trace) -> TraceLoad {
@@ -14,10 +14,7 @@ fn short(kind: Kind, trace: Trace) -> TraceLoad {
         clients: Clients {
             choice: Choice::of(kind),
             kept: None,
-            redis: None,
-            ttl: None,
-            costs: KeeperCosts::default(),
-            prefer: None,
+            keeping: Keeping::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -45,7 +42,7 @@ fn progress() -> Arc<Progress> {
 
 fn simulated(load: &TraceLoad) -> TraceOutcome {
     let profile = Profile::named("tofino-cx5").expect("built in");
-    let switches = load.clients.switch().into_iter().collect();
+    let switches = load.clients.switches();
     let config = Config { switches, ..Config::new(1, load.nodes(), profile) };
     let world = World::new(config).expect("a valid world");
     let outcome = run(&SimMachines::new(world), load, &progress()).expect("it runs");

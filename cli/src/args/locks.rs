@@ -42,6 +42,10 @@ pub struct SystemArgs {
     /// although a writer waits, for 100 us; or writers, whom no reader passes [default: readers].
     #[arg(long, value_name = "readers|writers", value_parser = one_of(PREFERENCES))]
     pub prefer: Option<Preference>,
+    /// Racks of fisslock and fisslock-local, each with a switch that has a part of the locks, and
+    /// of the compute nodes [default: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=255))]
+    pub racks: Option<u16>,
     /// The clients of a node share its locks, and ask for them together: remote-prefer,
     /// local-prefer, local-bound:K, ts-tf, ts-pf (the last two with declock) [default: each client
     /// for itself].

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
-use lotus_benchmarks::lanes::{Clients, KeeperCosts, Latencies, Used};
+use lotus_benchmarks::lanes::{Clients, Keeping, Latencies, Used};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
@@ -189,8 +189,9 @@ pub(super) fn charged(clients: Clients, args: &LockRunArgs) -> Result<Clients, D
         Some(Kept::RedLock) => REDIS_REQUEST,
         _ => profile.server_request().unwrap_or_default(),
     };
-    let costs = KeeperCosts { request, packet: profile.switch_packet().unwrap_or_default() };
-    Ok(Clients { costs, ..clients })
+    let packet = profile.switch_packet().unwrap_or_default();
+    let keeping = Keeping { request, packet, ..clients.keeping };
+    Ok(Clients { keeping, ..clients })
 }
 
 /// Simulated machines, which meet these faults.
@@ -205,7 +206,7 @@ fn simulated(
         profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
     }
     let interleaving = Interleaving::PerBatch;
-    let switches = clients.switch().into_iter().collect();
+    let switches = clients.switches();
     let config =
         Config { interleaving, schedule, switches, ..Config::new(args.seed, nodes, profile) };
     let world = World::new(config).map_err(|error| deploy::refused(&error))?;
@@ -231,10 +232,13 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
     let redis = (!system.redis.is_empty()).then(|| system.redis.as_slice().into());
     Clients {
         kept,
-        redis,
-        ttl: system.ttl_ms.map(Duration::from_millis),
-        costs: KeeperCosts::default(),
-        prefer: system.prefer,
+        keeping: Keeping {
+            redis,
+            ttl: system.ttl_ms.map(Duration::from_millis),
+            prefer: system.prefer,
+            racks: system.racks,
+            ..Keeping::default()
+        },
         choice: Choice {
             kind,
             recovery: if system.as_published { Recovery::Paper } else { Recovery::Fenced },
@@ -303,11 +307,15 @@ const fn preferred(preference: Preference) -> &'static str {
 /// The lock system and its clients for a person.
 pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
     let (name, fabric, count) = (clients.name(), run.fabric.name(), clients.count());
-    let name = match clients.prefer.map(preferred) {
+    let name = match clients.keeping.prefer.map(preferred) {
         Some(preferred) => format!("{name} ({preferred} preferred)"),
         None => name.to_owned(),
     };
-    match &clients.redis {
+    let name = match clients.keeping.racks {
+        Some(racks) => format!("{name} in {racks} racks"),
+        None => name,
+    };
+    match &clients.keeping.redis {
         None => format!("{name} on {fabric}, {count} clients"),
         Some(servers) => {
             let servers = servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>();
@@ -420,10 +428,11 @@ pub(super) fn as_json(
     let of = |count| per(count, operations);
     json!({
         "lock": clients.name(),
-        "redis": clients.redis.as_ref().map(|servers| {
+        "redis": clients.keeping.redis.as_ref().map(|servers| {
             servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>()
         }),
-        "prefer": clients.prefer.map(preferred),
+        "prefer": clients.keeping.prefer.map(preferred),
+        "racks": clients.keeping.racks,
         "fabric": run.fabric.name(),
         "as_published": system.as_published,
         "clients": clients.count(),

@@ -250,7 +250,7 @@ fn nonsense_about_lock_systems_is_named_in_one_sentence() {
 }
 
 #[test]
-fn a_preference_that_locks_do_not_have_is_named_in_one_sentence() {
+fn preferences_and_racks_that_locks_do_not_have_are_named_in_one_sentence() {
     let benches: [(&str, &[&str]); 5] = [
         ("locks", &[]),
         ("objects", &[]),
@@ -266,6 +266,12 @@ fn a_preference_that_locks_do_not_have_is_named_in_one_sentence() {
     let cases: &[(&[&str], &str)] = &[
         (&["--lock", "fisslock+parlock", "--prefer", "writers"], "not fisslock+parlock"),
         (&["--lock", "srvlock", "--prefer", "readers"], "not srvlock"),
+        (&["--lock", "netlock", "--racks", "2"], "only fisslock and fisslock-local have racks"),
+        (&["--lock", "fisslock", "--racks", "0"], "0 is not in 1..=255"),
+        (
+            &["--lock", "fisslock", "--cns", "3", "--racks", "4"],
+            "3 machines of FissLock are in 1 to 3 racks, not 4",
+        ),
         (&["--lock", "fisslock", "--prefer", "both"], "readers, writers"),
     ];
     for (flags, named) in cases {
