@@ -158,8 +158,7 @@ fn servers_that_keep_the_locks_run_the_same_transactions() {
             let is_given_up = tally.aborts + tally.lost > 0;
             assert!(!is_given_up || service == Kept::RedLock, "{service}: {tally:?}");
             assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0, "{service}");
-            // Messages of a switch are those of its agents, not of the lanes.
-            assert_eq!(used.verbs.messages > 0, !service.is_switched(), "{service}");
+            assert!(used.verbs.messages > 0, "{service}");
         }
     }
 }
