@@ -34,7 +34,20 @@ const VISITORS: u8 = 8;
 
 /// Number of nodes of a cluster.
 pub const fn nodes(plan: &Plan) -> u16 {
-    FIRST + plan.machines
+    FIRST + plan.machines + plan.racks - 1
+}
+
+/// Node of a rack's switch: that of others than the first is behind the machines.
+pub const fn switch_of(plan: &Plan, rack: u16) -> NodeId {
+    match rack {
+        0 => SWITCH,
+        _ => NodeId(FIRST + plan.machines + rack - 1),
+    }
+}
+
+/// Nodes of all switches.
+pub fn switches(plan: &Plan) -> Vec<NodeId> {
+    (0..plan.racks).map(|rack| switch_of(plan, rack)).collect()
 }
 
 pub const fn node_of(machine: u8) -> NodeId {
@@ -75,7 +88,8 @@ impl<M: Machines> Cluster<M> {
         let (clients, cores) = (LaneId(LANES), plan.lanes as u8 + 1 + VISITORS);
         let lanes = |number| MachineLanes { agent: at(node_of(number)), clients, cores };
         let all = (0..plan.machines as u8).map(lanes).collect();
-        let places = Places::new(vec![at(SWITCH)], all, plan.locks);
+        let switches = switches(&plan).into_iter().map(at).collect();
+        let places = Places::new(switches, all, plan.locks);
         let places = places.expect("the switch serves them").with_coordinator(COORDINATOR);
         machines.fabric().register(MEMORY, REGION, 4096, Rights::ALL).expect("there is room");
         let machine = |number| Arc::new(Machine::new(number, &places, options));
@@ -93,7 +107,7 @@ impl<M: Machines> Cluster<M> {
             reporter,
             reports,
         };
-        cluster.start_switch(machines, Start::First);
+        (0..plan.racks).for_each(|rack| cluster.start_switch(machines, rack, Start::First));
         (0..plan.machines as u8).for_each(|number| cluster.start_agent(machines, number));
         for number in 0..plan.machines as u8 {
             (0..plan.lanes).for_each(|lane| cluster.start_lane(machines, number, lane));
@@ -101,11 +115,12 @@ impl<M: Machines> Cluster<M> {
         cluster
     }
 
-    /// Starts the switch's core.
-    pub fn start_switch(&mut self, machines: &M, start: Start) {
+    /// Starts the core of a rack's switch.
+    pub fn start_switch(&mut self, machines: &M, rack: u16, start: Start) {
         let (places, options, fabric) = (self.places.clone(), self.options, machines.fabric());
-        self.serve(machines, SWITCH, "switch", move |executor| {
-            let program = SwitchProgram::open(0, start, &places, options, executor, &*fabric);
+        self.serve(machines, switch_of(&self.plan, rack), "switch", move |executor| {
+            let number = rack as u8;
+            let program = SwitchProgram::open(number, start, &places, options, executor, &*fabric);
             executor.handle().spawn(program.expect("its lanes are free").run());
         });
     }

@@ -12,7 +12,7 @@ use lotus_locks::fisslock::{Homes, Preference};
 use lotus_locks::switched::SwitchOptions;
 use lotus_locks::trial::keepers::{Done, Plan};
 
-use super::cluster::{Cluster, SWITCH, nodes};
+use super::cluster::{Cluster, nodes, switches};
 use super::losses;
 use super::lossy::Lossy;
 
@@ -28,11 +28,12 @@ pub const SIMULATED: SwitchOptions = SwitchOptions::repeating_after(Duration::fr
 /// SwitchOptions on threads of a machine that is busy with other things.
 const REAL: SwitchOptions = SwitchOptions::repeating_after(Duration::from_millis(2));
 
-const CALM: [(&str, Plan); 5] = [
+const CALM: [(&str, Plan); 6] = [
     ("readers and writers", Plan::SMALL),
     ("all kinds of requests", Plan::SMALL.mixed()),
     ("one lock", Plan { locks: 1, ..Plan::SMALL }),
     ("writers", Plan { shared: 0.0, ..Plan::SMALL.mixed() }),
+    ("three racks", Plan { racks: 3, locks: 4, ..Plan::SMALL.mixed() }),
     ("mostly readers", Plan { shared: 0.9, locks: 1, ..Plan::SMALL.mixed() }),
 ];
 
@@ -71,8 +72,12 @@ fn check(name: &str, plan: Plan, (done, together): (Done, usize), is_simulated: 
 pub fn simulated(seed: u64, plan: &Plan, rates: Rates) -> SimMachines {
     let profile = Profile::named("tofino-cx5").expect("built in");
     let limits = Limits { time: Duration::from_secs(5), ..Limits::default() };
-    let config =
-        Config { rates, limits, switches: vec![SWITCH], ..Config::new(seed, nodes(plan), profile) };
+    let config = Config {
+        rates,
+        limits,
+        switches: switches(plan),
+        ..Config::new(seed, nodes(plan), profile)
+    };
     SimMachines::new(World::new(config).expect("a valid world"))
 }
 

@@ -23,7 +23,7 @@ use lotus_locks::trial::Referee;
 use lotus_locks::trial::keepers::{MEMORY, Plan, before};
 use rand::Rng;
 
-use super::cluster::{COORDINATOR, Cluster, SWITCH, life_of, node_of, nodes, open};
+use super::cluster::{COORDINATOR, Cluster, life_of, node_of, nodes, open, switch_of, switches};
 use super::families::{SIMULATED, homes, seeds, simulated};
 
 /// What happens, in this order.
@@ -35,9 +35,9 @@ enum Loss {
     CutOff(u8),
     /// The cores of a machine stand still for longer than it takes to expel it.
     Paused(u8),
-    /// The switch crashes, and returns without its state.
+    /// The switch of a rack crashes, and returns without its state.
     Switch,
-    /// The switch crashes, and a machine beside it.
+    /// The switch of a rack crashes, and a machine beside it.
     Both(u8),
     /// No loss, but a recovery begins, and another one before it is over.
     Nobody,
@@ -58,6 +58,7 @@ impl Loss {
 
 /// The membership.
 struct Coordinator {
+    plan: Plan,
     fabric: SimFabric,
     rpc: Rpc,
     places: Places,
@@ -98,6 +99,8 @@ impl Coordinator {
     async fn run(mut self, losses: Vec<Loss>) {
         for loss in losses {
             self.sleep(20..200).await;
+            let rack = self.rng.random_range(0..self.plan.racks);
+            let switch = switch_of(&self.plan, rack);
             match loss {
                 Loss::Machine(machine) => self.crash(node_of(machine)),
                 Loss::CutOff(machine) => self.inject(Fault::Isolate { node: node_of(machine) }),
@@ -105,9 +108,9 @@ impl Coordinator {
                     let lasting = Duration::from_micros(self.rng.random_range(200..600));
                     self.inject(Fault::Pause { node: node_of(machine), lasting });
                 }
-                Loss::Switch => self.crash(SWITCH),
+                Loss::Switch => self.crash(switch),
                 Loss::Both(machine) => {
-                    self.crash(SWITCH);
+                    self.crash(switch);
                     self.sleep(1..30).await;
                     self.crash(node_of(machine));
                 }
@@ -119,7 +122,7 @@ impl Coordinator {
                 self.expel(machine);
             }
             if let Loss::Switch | Loss::Both(_) = loss {
-                self.inject(Fault::Restart { node: SWITCH });
+                self.inject(Fault::Restart { node: switch });
             }
             if loss == Loss::Nobody || self.rng.random_bool(0.3) {
                 self.begin_in_vain().await;
@@ -173,14 +176,25 @@ fn start_coordinator(
     let counted = Arc::clone(&recovered);
     let (places, referee) = (cluster.places.clone(), Arc::clone(&cluster.referee));
     let fabric = machines.world().fabric().clone();
-    let (losses, all) = (losses.to_vec(), 0..cluster.plan.machines as u8);
+    let (plan, losses) = (cluster.plan, losses.to_vec());
+    let all = 0..plan.machines as u8;
     cluster.serve(machines, MEMORY, "coordinator", move |executor: &mut Executor| {
         let rpc = Rpc::new(open(executor, &fabric, COORDINATOR));
         let timer = executor.handle().clone();
         let rng = timer.env().rng(seed);
         let (survivors, epoch) = (all.collect(), 0);
-        let coordinator =
-            Coordinator { fabric, rpc, places, referee, timer, rng, survivors, epoch, recovered };
+        let coordinator = Coordinator {
+            plan,
+            fabric,
+            rpc,
+            places,
+            referee,
+            timer,
+            rng,
+            survivors,
+            epoch,
+            recovered,
+        };
         executor.handle().spawn(coordinator.run(losses));
     });
     counted
@@ -228,7 +242,7 @@ fn trial(losses: &[Loss], plan: Plan, rates: &Rates, seed: u64) {
     let config = Config {
         rates: rates.clone(),
         limits,
-        switches: vec![SWITCH],
+        switches: switches(&plan),
         ..Config::new(seed, nodes(&plan), profile)
     };
     let machines = SimMachines::new(World::new(config).expect("a valid world"));
@@ -257,7 +271,11 @@ fn finish(
     let mut left = reports;
     while left > 0 || !is_over() {
         match machines.run_for(Duration::from_micros(10)) {
-            Some(Stop::Restarted(SWITCH)) => cluster.start_switch(machines, Start::Again),
+            Some(Stop::Restarted(node)) => {
+                let rack = switches(&plan).iter().position(|switch| *switch == node);
+                let rack = rack.expect("nothing else returns") as u16;
+                cluster.start_switch(machines, rack, Start::Again);
+            }
             Some(_) => {}
             None => break,
         }
@@ -297,6 +315,7 @@ fn trials(losses: &[Loss]) {
         for rates in [&Rates::default(), &lossy] {
             trial(losses, plan, rates, seed);
             trial(losses, Plan { locks: 1, machines: 5, ..plan }, rates, seed);
+            trial(losses, Plan { racks: 3, locks: 3, ..plan }, rates, seed);
         }
     }
 }

@@ -133,7 +133,7 @@ fn lose(
     });
     loop {
         if machines.run_for(Duration::from_micros(1)) == Some(Stop::Restarted(SWITCH)) {
-            cluster.start_switch(machines, Start::Again);
+            cluster.start_switch(machines, 0, Start::Again);
         }
         if let Ok(epoch) = is_recovered.try_recv() {
             return epoch;

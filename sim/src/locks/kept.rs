@@ -15,6 +15,8 @@ use super::drawn::share;
 
 /// Stream of the randomness that draws scenarios.
 const STREAM: u64 = 0x5E17;
+/// Stream of the randomness that draws their racks.
+const RACKS_STREAM: u64 = 0x5E18;
 
 /// All that can be had so, those of a switch more than once: most can happen to them.
 pub(super) fn offered(recovery: Recovery) -> Vec<Kept> {
@@ -32,9 +34,15 @@ pub(super) fn drawn(seed: u64, kept: Kept, recovery: Recovery) -> KeptTrial {
         Recovery::Paper => Rules::PUBLISHED,
         Recovery::Fenced => Rules::CLOSED,
     };
-    let plan = plan(trial.plan, rng);
+    let plan = Plan { racks: racks(seed, kept), ..plan(trial.plan, rng) };
     let faults = faults(kept, rng);
     KeptTrial { preference, rules, plan, faults, ..trial }
+}
+
+/// Number of racks: at most two, as there may be two machines.
+fn racks(seed: u64, kept: Kept) -> u16 {
+    let is_split = kept.is_switched() && Env::real(seed).rng(RACKS_STREAM).random_bool(0.4);
+    1 + u16::from(is_split)
 }
 
 fn plan(small: Plan, rng: &mut SmallRng) -> Plan {

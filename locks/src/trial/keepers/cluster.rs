@@ -18,7 +18,9 @@ use lotus_fabric::transport::Fabric;
 use super::super::{Judgement, Referee, TrialError};
 use super::KeptTrial;
 use super::faults::Fate;
-use super::keeper::{AGENT_LANES, Keeper, LANES_A_LIFE, MEMBERSHIP, SERVER, SWITCH, node_of};
+use super::keeper::{
+    AGENT_LANES, Keeper, LANES_A_LIFE, MEMBERSHIP, SERVER, SWITCH, node_of, switch_of, switches,
+};
 use super::load::{Done, LockUser, MEMORY, Plan, REGION, Unkept};
 use super::locker::KeptLocker;
 use super::membership::{Membership, Unsettled};
@@ -27,7 +29,7 @@ use crate::contract::Member;
 use crate::fisslock::Homes;
 use crate::locker::Locker;
 use crate::servers::Kept;
-use crate::switched::{AgentProgram, Start, SwitchOptions, SwitchProgram};
+use crate::switched::{AgentProgram, Places, Start, SwitchOptions, SwitchProgram};
 use crate::word::Mode;
 
 /// Time without an acknowledgement after which machines repeat packets.
@@ -135,7 +137,11 @@ impl<'a> Cluster<'a> {
             reports,
         };
         cluster.start_membership()?;
-        cluster.start_switch(Start::First)?;
+        if let Some(places) = cluster.keeper.places.clone() {
+            for rack in 0..plan.racks {
+                cluster.start_switch(rack, places.clone(), Start::First)?;
+            }
+        }
         cluster.start_keepers(|_| true)?;
         for machine in 0..plan.machines {
             cluster.start_machine(machine, machine as u8, 0)?;
@@ -158,12 +164,13 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Starts the switch of FissLock, if there is one.
-    fn start_switch(&mut self, start: Start) -> Result<(), TrialError> {
-        let Some(places) = self.keeper.places.clone() else { return Ok(()) };
+    /// Starts the switch of a rack.
+    fn start_switch(&mut self, rack: u16, places: Places, start: Start) -> Result<(), TrialError> {
         let (options, fabric) = (self.options, self.machines.fabric());
-        self.serve(SWITCH, "switch", move |executor| {
-            let program = SwitchProgram::open(0, start, &places, options, executor, &*fabric);
+        // There are no more racks than machines.
+        let number = rack as u8;
+        self.serve(switch_of(&self.plan, rack), "switch", move |executor| {
+            let program = SwitchProgram::open(number, start, &places, options, executor, &*fabric);
             executor.handle().spawn(program.expect("its lanes are free").run());
         })
     }
@@ -295,8 +302,9 @@ impl<'a> Cluster<'a> {
 
     /// A node is up again.
     fn restarted(&mut self, node: NodeId) -> Result<(), TrialError> {
-        if node == SWITCH && self.keeper.places.is_some() {
-            return self.start_switch(Start::Again);
+        let rack = switches(&self.plan).position(|switch| switch == node);
+        if let Some((rack, places)) = rack.zip(self.keeper.places.clone()) {
+            return self.start_switch(rack as u16, places, Start::Again);
         }
         if node == SWITCH || node == SERVER {
             self.keeper.clear(self.plan.machines);

@@ -30,7 +30,7 @@ pub struct KeptFaults {
     pub partitions: u32,
     /// Whether machines that crashed come back, in another life.
     pub returns: bool,
-    /// Number of times that the switch crashes, and returns without its state.
+    /// Number of times that a switch crashes, and returns without its state.
     pub switch_losses: u32,
     /// Number of servers that crash; there is one.
     pub server_losses: u32,
@@ -102,7 +102,12 @@ impl KeptFaults {
             let at = before + self.within(rng);
             let back = at + rng.random_range(Duration::ZERO..=self.detection);
             before = back + Duration::from_nanos(1);
-            fate.happens([(at, Happening::LoseSwitch), (back, Happening::RegainSwitch)]);
+            let rack = match trial.plan.racks {
+                1 => 0,
+                racks => rng.random_range(0..racks),
+            };
+            let (lost, regained) = (Happening::LoseSwitch(rack), Happening::RegainSwitch(rack));
+            fate.happens([(at, lost), (back, regained)]);
         }
         if self.server_losses > 0 {
             let at = self.within(rng);
@@ -171,8 +176,9 @@ pub(super) enum Happening {
     Isolate(u16),
     Rejoin(u16),
     Expel(u16),
-    LoseSwitch,
-    RegainSwitch,
+    /// That of a rack.
+    LoseSwitch(u16),
+    RegainSwitch(u16),
     LoseServer,
     RegainServer,
     /// A recovery begins without a loss.

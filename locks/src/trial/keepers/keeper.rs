@@ -12,6 +12,7 @@ use lotus_fabric::transport::Fabric;
 use super::KeptTrial;
 use super::faults::Fate;
 use super::load::MEMORY;
+use super::load::Plan;
 use super::locker::KeptLocker;
 use crate::client::Roster;
 use crate::contract::Member;
@@ -23,7 +24,7 @@ use crate::switched::{Machine, MachineLanes, Places, SwitchOptions, SwitchedLock
 
 /// Lane of the membership, which recovers.
 pub(super) const MEMBERSHIP: Endpoint = Endpoint { node: MEMORY, lane: LaneId(0) };
-/// Node of the switch.
+/// Node of the switch, or of the first rack's.
 pub(super) const SWITCH: NodeId = NodeId(1);
 /// Node of the server, or of the Redis.
 pub(super) const SERVER: NodeId = NodeId(2);
@@ -40,6 +41,24 @@ const HOT: [(u64, u32); 2] = [(0, 3), (2, 4)];
 /// Node of a machine.
 pub(super) const fn node_of(machine: u16) -> NodeId {
     NodeId(FIRST + machine)
+}
+
+/// Node of a rack's switch: that of others than the first is behind the machines.
+pub(super) const fn switch_of(plan: &Plan, rack: u16) -> NodeId {
+    match rack {
+        0 => SWITCH,
+        _ => NodeId(FIRST + plan.machines + rack - 1),
+    }
+}
+
+/// Nodes of all switches.
+pub(super) fn switches(plan: &Plan) -> impl Iterator<Item = NodeId> {
+    (0..plan.racks).map(|rack| switch_of(plan, rack))
+}
+
+/// Number of nodes.
+pub(super) const fn nodes(plan: &Plan) -> u16 {
+    FIRST + plan.machines + plan.racks - 1
 }
 
 /// A core that keeps locks, to be opened on its node.
@@ -81,9 +100,10 @@ impl Keeper {
                 cores: (LANES_A_LIFE - AGENT_LANES) as u8,
             }
         };
-        let switch = Endpoint { node: SWITCH, lane: LaneId(0) };
+        let switch = |node| Endpoint { node, lane: LaneId(0) };
         let places = trial.kept.is_switched().then(|| {
-            let places = Places::new(vec![switch], lives.map(lanes).collect(), below);
+            let switches = switches(&trial.plan).map(switch).collect();
+            let places = Places::new(switches, lives.map(lanes).collect(), below);
             places.expect("there is room for them").with_coordinator(MEMBERSHIP)
         });
         let pools = places.iter().flat_map(|places| {

@@ -35,6 +35,8 @@ pub struct Plan {
     pub lanes: u16,
     /// Clients of each lane.
     pub clients: u16,
+    /// Racks with a switch each, where switches grant the locks.
+    pub racks: u16,
     /// Number of locks.
     pub locks: u64,
     /// Requests of each client.
@@ -70,6 +72,7 @@ impl Plan {
         machines: 4,
         lanes: 2,
         clients: 2,
+        racks: 1,
         locks: 2,
         rounds: 40,
         shared: 0.5,

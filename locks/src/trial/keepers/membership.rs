@@ -20,7 +20,7 @@ use lotus_fabric::transport::Fabric;
 use rand::Rng;
 
 use super::faults::{Fate, Happening};
-use super::keeper::{Keeper, SERVER, SWITCH, node_of};
+use super::keeper::{Keeper, SERVER, SWITCH, node_of, switch_of};
 use super::load::{MEMORY, before};
 use super::{KeptTrial, cluster::Shared};
 use crate::servers::Kept;
@@ -166,11 +166,13 @@ impl HappeningTask {
                 self.expel(machine);
                 self.notice();
             }
-            Happening::LoseSwitch => {
-                self.inject(Fault::Crash { node: SWITCH, memory: MemoryFate::Lost });
+            Happening::LoseSwitch(rack) => {
+                let node = switch_of(&self.membership.trial.plan, rack);
+                self.inject(Fault::Crash { node, memory: MemoryFate::Lost });
             }
-            Happening::RegainSwitch => {
-                self.inject(Fault::Restart { node: SWITCH });
+            Happening::RegainSwitch(rack) => {
+                let node = switch_of(&self.membership.trial.plan, rack);
+                self.inject(Fault::Restart { node });
                 self.notice();
             }
             Happening::LoseServer => self.crash(self.server()),

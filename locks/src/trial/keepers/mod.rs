@@ -37,7 +37,7 @@ use crate::fisslock::{Preference, Rules};
 use crate::redlock::rules::Times;
 use crate::servers::Kept;
 use cluster::Cluster;
-use keeper::{FIRST, SWITCH};
+use keeper::{nodes, switches};
 
 pub use faults::KeptFaults;
 pub use load::{Done, LockUser, MEMORY, Plan, REGION, Unkept, before};
@@ -95,8 +95,8 @@ impl KeptTrial {
         let config = Config {
             rates: self.faults.rates.clone(),
             limits: Limits { time: LIMIT, ..Limits::default() },
-            switches: vec![SWITCH],
-            ..Config::new(seed, FIRST + self.plan.machines, profile)
+            switches: switches(&self.plan).collect(),
+            ..Config::new(seed, nodes(&self.plan), profile)
         };
         let world = World::new(config).unwrap_or_else(|error| panic!("a world: {error}"));
         let machines = SimMachines::new(world);
