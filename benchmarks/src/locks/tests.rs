@@ -331,7 +331,8 @@ fn lose(load: &LockLoad) -> LockOutcome {
     let config = Config::new(1, load.clients.nodes(), profile);
     let world = Config { schedule: crash.into_iter().collect(), switches, ..config };
     let machines = SimMachines::new(World::new(world).expect("a valid world"));
-    run(&machines, load, &Arc::new(Progress::new(4, |_| ()))).expect("ends")
+    let lanes = usize::from(load.clients.cns * load.clients.threads);
+    run(&machines, load, &Arc::new(Progress::new(lanes, |_| ()))).expect("ends")
 }
 
 #[test]

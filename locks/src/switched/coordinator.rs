@@ -115,10 +115,10 @@ struct Recovery<'a> {
 }
 
 /// A request that was sent, and the machine that it went to, if it was not the switch.
-type Asked = (Option<u8>, PendingCall);
+type SentStep = (Option<u8>, PendingCall);
 
 impl Recovery<'_> {
-    fn ask(&self, machine: Option<u8>, request: &ControlRequest) -> Asked {
+    fn ask(&self, machine: Option<u8>, request: &ControlRequest) -> SentStep {
         let at =
             machine.map_or(self.places.switch, |number| self.places.machines[usize::from(number)]);
         let request = request.encode();
@@ -129,7 +129,7 @@ impl Recovery<'_> {
     async fn answers(
         &self,
         at_a_time: usize,
-        mut requests: impl Iterator<Item = Asked>,
+        mut requests: impl Iterator<Item = SentStep>,
         mut note: impl FnMut(Option<u8>, &[u8]) -> Result<(), RecoveryError>,
     ) -> Result<(), RecoveryError> {
         let mut under_way = VecDeque::new();
@@ -258,8 +258,8 @@ fn check(answer: &[u8]) -> Result<bool, RecoveryError> {
 ///
 /// A member is settled only when it cannot act any more on what the locks protect.
 ///
-/// `note` is told of each recovery that is over, and of the time since the look that found the loss,
-/// which contains recoveries that were not finished.
+/// `note` is told of each recovery that is over, and of the time since the look that found the
+/// loss, which contains recoveries that were not finished.
 pub async fn recover_losses(
     rpc: &Rpc,
     places: &Places,
