@@ -1,8 +1,8 @@
 //! Recovery from lost machines and from a lost switch (FissLock §5.3).
 //!
 //! S1: all machines that survive stop, and report ([`super::AgentPool::report`]). S2: [`restore`]
-//! computes from the reports what each lock is. S3: the switch is rewritten from the [`metadata`] of
-//! that ([`super::Decider::recover`]), and each pool goes on with the locks that concern it
+//! computes from the reports what each lock is. S3: the switch is rewritten from the [`metadata`]
+//! of that ([`super::Decider::recover`]), and each pool goes on with the locks that concern it
 //! ([`concerning`], [`super::AgentPool::recover`]), in a new epoch: packets of earlier ones are
 //! dropped.
 //!

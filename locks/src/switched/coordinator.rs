@@ -113,15 +113,15 @@ struct Recovery<'a> {
     patience: Patience,
 }
 
-/// Whom the coordinator asks.
+/// To whom the coordinator speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Asked {
+enum Recipient {
     /// The switch of a rack.
     Switch(u8),
     Machine(u8),
 }
 
-impl Asked {
+impl Recipient {
     const fn silent(self, why: RpcError) -> RecoveryError {
         match self {
             Self::Switch(rack) => RecoveryError::Switch(rack, why),
@@ -131,21 +131,21 @@ impl Asked {
 }
 
 impl Recovery<'_> {
-    fn ask(&self, whom: Asked, request: &ControlRequest) -> (Asked, PendingCall) {
-        let at = match whom {
-            Asked::Switch(rack) => self.places.switch(rack),
-            Asked::Machine(machine) => self.places.agent(machine),
+    fn ask(&self, to: Recipient, request: &ControlRequest) -> (Recipient, PendingCall) {
+        let at = match to {
+            Recipient::Switch(rack) => self.places.switch(rack),
+            Recipient::Machine(machine) => self.places.agent(machine),
         };
         let request = request.encode();
-        (whom, self.rpc.call(control_lane(at), SERVICE, &request, self.patience))
+        (to, self.rpc.call(control_lane(at), SERVICE, &request, self.patience))
     }
 
     /// Awaits the answers to requests that an iterator sends, `at_a_time` under way at a time.
     async fn answers(
         &self,
         at_a_time: usize,
-        mut requests: impl Iterator<Item = (Asked, PendingCall)>,
-        mut note: impl FnMut(Asked, &[u8]) -> Result<(), RecoveryError>,
+        mut requests: impl Iterator<Item = (Recipient, PendingCall)>,
+        mut note: impl FnMut(Recipient, &[u8]) -> Result<(), RecoveryError>,
     ) -> Result<(), RecoveryError> {
         let mut under_way = VecDeque::new();
         loop {
@@ -154,26 +154,26 @@ impl Recovery<'_> {
             {
                 under_way.push_back(asked);
             }
-            let Some((whom, call)) = under_way.pop_front() else { return Ok(()) };
-            note(whom, &call.await.map_err(|why| whom.silent(why))?)?;
+            let Some((to, call)) = under_way.pop_front() else { return Ok(()) };
+            note(to, &call.await.map_err(|why| to.silent(why))?)?;
         }
     }
 
     /// Stops the survivors, all at once, and fetches their reports (S1).
     async fn reports(&self) -> Result<Vec<MachineReport>, RecoveryError> {
-        let ask = |whom, page| self.ask(whom, &ControlRequest::Stop { epoch: self.epoch, page });
+        let ask = |to, page| self.ask(to, &ControlRequest::Stop { epoch: self.epoch, page });
         let mut reports = Reports::default();
         let mut pages = BTreeMap::new();
-        let stop = self.survivors.iter().map(|&machine| ask(Asked::Machine(machine), 0));
-        self.answers(self.survivors.len(), stop, |whom, answer| {
+        let stop = self.survivors.iter().map(|&machine| ask(Recipient::Machine(machine), 0));
+        self.answers(self.survivors.len(), stop, |to, answer| {
             let page = Page::decode(answer).ok_or(Overtaken)?;
-            pages.insert(whom, page.pages);
-            reports.add(whom, page)
+            pages.insert(to, page.pages);
+            reports.add(to, page)
         })
         .await?;
-        let further = turns(&pages, 1).map(|(whom, page)| ask(whom, page));
-        self.answers(AT_A_TIME, further, |whom, answer| {
-            reports.add(whom, Page::decode(answer).ok_or(Overtaken)?)
+        let further = turns(&pages, 1).map(|(to, page)| ask(to, page));
+        self.answers(AT_A_TIME, further, |to, answer| {
+            reports.add(to, Page::decode(answer).ok_or(Overtaken)?)
         })
         .await?;
         Ok(reports.whole)
@@ -181,7 +181,7 @@ impl Recovery<'_> {
 
     /// Rewrites all switches (S3).
     async fn rewrite(&self, locks: &Locks) -> Result<(), RecoveryError> {
-        let racks = (0..self.places.racks()).map(Asked::Switch);
+        let racks = (0..self.places.racks()).map(Recipient::Switch);
         let mut lives = BTreeMap::new();
         let asks = racks.clone().map(|switch| self.ask(switch, &ControlRequest::Life));
         self.answers(usize::from(self.places.racks()), asks, |switch, life| {
@@ -192,10 +192,10 @@ impl Recovery<'_> {
         .await?;
         let all = 0..self.places.machines() as u8;
         let dead: Vec<_> = all.filter(|machine| !self.survivors.contains(machine)).collect();
-        let mut own: BTreeMap<Asked, BTreeMap<_, _>> =
+        let mut own: BTreeMap<Recipient, BTreeMap<_, _>> =
             racks.map(|switch| (switch, BTreeMap::new())).collect();
         for (lock, state) in metadata(locks) {
-            own.entry(Asked::Switch(self.places.home(lock))).or_default().insert(lock, state);
+            own.entry(Recipient::Switch(self.places.home(lock))).or_default().insert(lock, state);
         }
         let told = own.iter().map(|(switch, locks)| (*switch, encode_switch(&dead, locks)));
         self.tell(&told.collect(), |switch, page| {
@@ -207,8 +207,9 @@ impl Recovery<'_> {
 
     /// Has the survivors go on (S2).
     async fn resume(&self, locks: &Locks) -> Result<(), RecoveryError> {
-        let told =
-            |&machine: &u8| (Asked::Machine(machine), encode_locks(&concerning(machine, locks)));
+        let told = |&machine: &u8| {
+            (Recipient::Machine(machine), encode_locks(&concerning(machine, locks)))
+        };
         let told = self.survivors.iter().map(told).collect();
         self.tell(&told, |_, page| ControlRequest::Resume { epoch: self.epoch, page }).await
     }
@@ -216,17 +217,17 @@ impl Recovery<'_> {
     /// Sends to each what it is told, in pages, until all have all of them.
     async fn tell(
         &self,
-        told: &BTreeMap<Asked, Vec<u8>>,
-        request: impl Fn(Asked, Page) -> ControlRequest,
+        told: &BTreeMap<Recipient, Vec<u8>>,
+        request: impl Fn(Recipient, Page) -> ControlRequest,
     ) -> Result<(), RecoveryError> {
-        let pages = told.iter().map(|(whom, told)| (*whom, pages_of(told))).collect();
-        let requests = turns(&pages, 0).filter_map(|(whom, number)| {
-            Some(self.ask(whom, &request(whom, Page::of(&told[&whom], number)?)))
+        let pages = told.iter().map(|(to, told)| (*to, pages_of(told))).collect();
+        let requests = turns(&pages, 0).filter_map(|(to, number)| {
+            Some(self.ask(to, &request(to, Page::of(&told[&to], number)?)))
         });
         let mut waits_for: BTreeSet<_> = told.keys().copied().collect();
-        self.answers(AT_A_TIME, requests, |whom, answer| {
+        self.answers(AT_A_TIME, requests, |to, answer| {
             if check(answer)? {
-                waits_for.remove(&whom);
+                waits_for.remove(&to);
             }
             Ok(())
         })
@@ -238,19 +239,19 @@ impl Recovery<'_> {
 /// Reports whose pages come in any order.
 #[derive(Default)]
 struct Reports {
-    begun: BTreeMap<Asked, Assembly>,
+    begun: BTreeMap<Recipient, Assembly>,
     whole: Vec<MachineReport>,
 }
 
 impl Reports {
     /// Adds a page of a machine's report.
-    fn add(&mut self, whom: Asked, page: Page) -> Result<(), RecoveryError> {
-        let begun = self.begun.entry(whom);
+    fn add(&mut self, to: Recipient, page: Page) -> Result<(), RecoveryError> {
+        let begun = self.begun.entry(to);
         match begun.or_insert_with(|| Assembly::of_at_most(MOST_BYTES)).add(page) {
             Added::Kept => Ok(()),
             Added::Refused => Err(Overtaken),
             Added::Whole(bytes) => {
-                let is_its = |report: &MachineReport| Asked::Machine(report.machine) == whom;
+                let is_its = |report: &MachineReport| Recipient::Machine(report.machine) == to;
                 let report = decode_report(&bytes).filter(is_its);
                 self.whole.push(report.ok_or(Overtaken)?);
                 Ok(())
@@ -260,11 +261,11 @@ impl Reports {
 }
 
 /// Pages from a number on, by turns of those who have so many of them each.
-fn turns(pages: &BTreeMap<Asked, u32>, from: u32) -> impl Iterator<Item = (Asked, u32)> {
+fn turns(pages: &BTreeMap<Recipient, u32>, from: u32) -> impl Iterator<Item = (Recipient, u32)> {
     let most = pages.values().copied().max().unwrap_or(0);
     (from..most).flat_map(move |number| {
         let have = pages.iter().filter(move |(_, pages)| number < **pages);
-        have.map(move |(whom, _)| (*whom, number))
+        have.map(move |(to, _)| (*to, number))
     })
 }
 
@@ -332,10 +333,11 @@ mod tests {
 
     #[test]
     fn machines_take_turns_until_none_has_further_pages() {
-        let pages = [(1, 1), (4, 3), (7, 2)].map(|(of, pages)| (Asked::Machine(of), pages)).into();
+        let pages =
+            [(1, 1), (4, 3), (7, 2)].map(|(of, pages)| (Recipient::Machine(of), pages)).into();
         let all: Vec<_> = turns(&pages, 0).collect();
         let expected = [(1, 0), (4, 0), (7, 0), (4, 1), (7, 1), (4, 2)];
-        assert_eq!(all, expected.map(|(of, page)| (Asked::Machine(of), page)));
+        assert_eq!(all, expected.map(|(of, page)| (Recipient::Machine(of), page)));
         assert_eq!(turns(&pages, 1).collect::<Vec<_>>(), all[3..]);
         assert_eq!(turns(&BTreeMap::new(), 0).count(), 0);
     }
@@ -349,7 +351,7 @@ mod tests {
         for (machine, number) in [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (1, 3)] {
             assert!(reports.whole.len() < 2);
             let page = Page::of(&bytes[usize::from(machine) - 1], number).expect("it has it");
-            assert_eq!(reports.add(Asked::Machine(machine), page), Ok(()));
+            assert_eq!(reports.add(Recipient::Machine(machine), page), Ok(()));
         }
         reports.whole.sort_by_key(|report| report.machine);
         assert_eq!(reports.whole, all);
@@ -360,12 +362,12 @@ mod tests {
         let page = |bytes: &[u8]| Page::of(bytes, 0).expect("there is a first one");
         let mut reports = Reports::default();
         assert_eq!(
-            reports.add(Asked::Machine(2), page(&encode_report(&report(1, 1)))),
+            reports.add(Recipient::Machine(2), page(&encode_report(&report(1, 1)))),
             Err(Overtaken)
         );
-        assert_eq!(reports.add(Asked::Machine(1), page(&[1])), Err(Overtaken));
+        assert_eq!(reports.add(Recipient::Machine(1), page(&[1])), Err(Overtaken));
         let mut long = page(&[1]);
         long.pages = u32::MAX;
-        assert_eq!(reports.add(Asked::Machine(3), long), Err(Overtaken));
+        assert_eq!(reports.add(Recipient::Machine(3), long), Err(Overtaken));
     }
 }

@@ -38,3 +38,86 @@ impl Standstill {
         }
     }
 }
+
+#[cfg(all(test, not(lotus_loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use lotus_fabric::env::Nanos;
+    use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
+
+    use super::*;
+    use crate::fisslock::recovery::{concerning, restore};
+    use crate::fisslock::report::{decode_report, encode_locks};
+    use crate::switched::machine::Machine;
+    use crate::switched::pages::pages_of;
+    use crate::switched::{Places, SwitchOptions};
+    use crate::word::Mode;
+
+    const NOW: Nanos = Nanos(0);
+    /// Requests whose reports and answers are of several pages.
+    const REQUESTS: u32 = 1_000;
+
+    /// A machine with requests for locks.
+    fn machine() -> Machine {
+        let at = |node| Endpoint { node: NodeId(node), lane: LaneId(0) };
+        let places = Places::new(at(0), vec![at(1)], u64::from(REQUESTS)).expect("few");
+        let machine = Machine::new(0, &places, SwitchOptions::repeating_after(Duration::ZERO));
+        for lock in 0..REQUESTS {
+            machine.ask(lock, Mode::Exclusive, NOW);
+        }
+        machine
+    }
+
+    fn report(machine: &Machine, epoch: u32) -> Vec<Page> {
+        let first = machine.stop(epoch, 0).expect("it stops");
+        let further = (1..first.pages).map(|page| machine.stop(epoch, page).expect("it has it"));
+        std::iter::once(first.clone()).chain(further).collect()
+    }
+
+    /// Pages of what the machine is told after that report.
+    fn told(report: &[Page]) -> Vec<Page> {
+        let bytes: Vec<_> = report.iter().flat_map(|page| page.bytes.clone()).collect();
+        let locks = restore(&[decode_report(&bytes).expect("a report")]);
+        assert_eq!(locks.len(), REQUESTS as usize);
+        let bytes = encode_locks(&concerning(0, &locks));
+        (0..pages_of(&bytes)).filter_map(|number| Page::of(&bytes, number)).collect()
+    }
+
+    #[test]
+    fn a_machine_reports_the_same_again_until_it_goes_on() {
+        let machine = machine();
+        let pages = report(&machine, 3);
+        assert!(pages.len() > 1);
+        assert_eq!(report(&machine, 3), pages);
+        assert_eq!(machine.stop(3, pages.len() as u32), None, "it has no more");
+        assert_eq!(machine.stop(2, 0), None, "an earlier recovery");
+        assert_eq!(report(&machine, 4), pages, "nothing has happened");
+        assert_eq!(machine.stop(3, 1), None, "a later recovery has begun");
+        for page in told(&pages) {
+            assert_ne!(machine.resume(4, page, NOW), Progress::Refused);
+        }
+        assert_eq!(machine.stop(4, 0), None, "it has gone on");
+    }
+
+    #[test]
+    fn a_machine_goes_on_with_the_last_page_of_its_epoch() {
+        let machine = machine();
+        let pages = told(&report(&machine, 3));
+        assert!(pages.len() > 2);
+        let (last, others) = pages.split_last().expect("some");
+        for page in others.iter().chain(others) {
+            assert_eq!(machine.resume(3, page.clone(), NOW), Progress::Kept);
+        }
+        report(&machine, 4);
+        assert_eq!(machine.resume(3, last.clone(), NOW), Progress::Refused, "an earlier one");
+        assert_eq!(machine.resume(4, last.clone(), NOW), Progress::Kept, "all others are gone");
+        for page in &others[1..] {
+            assert_eq!(machine.resume(4, page.clone(), NOW), Progress::Kept);
+        }
+        assert_eq!(machine.resume(4, others[0].clone(), NOW), Progress::Done);
+        assert_eq!(machine.resume(4, others[1].clone(), NOW), Progress::Done, "late");
+        assert_eq!(machine.resume(5, last.clone(), NOW), Progress::Refused, "it has not stopped");
+        assert_eq!(machine.in_use(), 2 * REQUESTS as usize, "agents, and holders");
+    }
+}

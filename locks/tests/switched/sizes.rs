@@ -141,8 +141,8 @@ fn lose(
     }
 }
 
-/// One machine holds `held` locks; another one that holds `lost` of them is lost. Returns the number
-/// of recoveries.
+/// One machine holds `held` locks; another one that holds `lost` of them is lost. Returns the
+/// number of recoveries.
 #[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
 fn trial(seed: u64, rates: Rates, held: u64, lost: u64, switch: Option<Duration>) -> u32 {
     let plan = Plan { lanes: 0, locks: held + lost, machines: 3, ..Plan::SMALL };
