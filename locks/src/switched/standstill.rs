@@ -51,7 +51,7 @@ mod tests {
     use crate::fisslock::report::{decode_report, encode_locks};
     use crate::switched::machine::Machine;
     use crate::switched::pages::pages_of;
-    use crate::switched::{Places, SwitchOptions};
+    use crate::switched::{MachineLanes, Places, SwitchOptions};
     use crate::word::Mode;
 
     const NOW: Nanos = Nanos(0);
@@ -61,10 +61,11 @@ mod tests {
     /// A machine with requests for locks.
     fn machine() -> Machine {
         let at = |node| Endpoint { node: NodeId(node), lane: LaneId(0) };
-        let places = Places::new(at(0), vec![at(1)], u64::from(REQUESTS)).expect("few");
+        let machine = MachineLanes { agent: at(1), clients: LaneId(2), cores: 1 };
+        let places = Places::new(vec![at(0)], vec![machine], u64::from(REQUESTS)).expect("few");
         let machine = Machine::new(0, &places, SwitchOptions::repeating_after(Duration::ZERO));
         for lock in 0..REQUESTS {
-            machine.ask(lock, Mode::Exclusive, NOW);
+            machine.ask(1, lock, Mode::Exclusive, NOW);
         }
         machine
     }
