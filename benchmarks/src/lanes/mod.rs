@@ -85,11 +85,9 @@ pub struct Keeping {
     pub prefer: Option<Preference>,
     /// Racks of [`Kept::FissLock`] and [`Kept::FissLockLocal`], each with a switch, in place of one.
     pub racks: Option<u16>,
-    /// Core time of a server, for a request and its release, where time is virtual.
+    /// Core time of a server, for a request and its release, where time is virtual. A machine of
+    /// [`Kept::FissLock`] takes half of it for a packet: a server's request is two messages.
     pub request: Duration,
-    /// Core time of a machine of [`Kept::FissLock`], for a packet that it takes in, where time is
-    /// virtual.
-    pub packet: Duration,
 }
 
 impl Clients {

@@ -87,7 +87,7 @@ impl Switched {
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
         let pools = pools.collect();
-        let charge = machines.toll().map(|charge| (charge, clients.keeping.packet));
+        let charge = machines.toll().map(|charge| (charge, clients.keeping.request / 2));
         Ok(Self { places, options, pools, charge, recovery: Arc::default() })
     }
 }

@@ -189,8 +189,7 @@ pub(super) fn charged(clients: Clients, args: &LockRunArgs) -> Result<Clients, D
         Some(Kept::RedLock) => REDIS_REQUEST,
         _ => profile.server_request().unwrap_or_default(),
     };
-    let packet = profile.switch_packet().unwrap_or_default();
-    let keeping = Keeping { request, packet, ..clients.keeping };
+    let keeping = Keeping { request, ..clients.keeping };
     Ok(Clients { keeping, ..clients })
 }
 

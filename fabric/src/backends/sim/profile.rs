@@ -16,7 +16,6 @@
 //! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
 //!   do not travel with their work requests, and the NIC fetches them from memory;
 //! * `server.request_ns`: core time of a server's request ([`Profile::server_request`]);
-//! * `switch.packet_ns`: core time of a packet of a switch ([`Profile::switch_packet`]);
 //! * `switch.pipeline_ns`: time that a packet takes through a switch that is a node
 //!   ([`super::Config::switches`]);
 //! * `cpu.factor`: all other constants of `[cpu]` are multiplied by it, which makes cores slower or
@@ -121,7 +120,6 @@ pub(super) struct Costs {
     pub(super) cpu: Cpu,
     /// Time of a packet through a switch, if the profile has one.
     pub(super) pipeline: Option<Picos>,
-    packet: Option<Picos>,
     /// Core time of a server's request, if the profile says what it is.
     request: Option<Picos>,
 }
@@ -236,13 +234,6 @@ impl Profile {
     /// [`SimFabric::charge`]: super::SimFabric::charge
     pub fn server_request(&self) -> Option<Duration> {
         self.costs.request.map(duration)
-    }
-
-    /// Core time that a machine takes for what a packet of a switch tells it, beside taking the
-    /// message in, if the profile says what it is (`switch.packet_ns`). Nothing charges it by
-    /// itself.
-    pub fn switch_packet(&self) -> Option<Duration> {
-        self.costs.packet.map(duration)
     }
 
     /// Time that a packet takes through a switch, if the profile has one (`switch.pipeline_ns`).
@@ -398,7 +389,6 @@ struct ServerCosts {
 #[serde(deny_unknown_fields)]
 struct SwitchCosts {
     pipeline_ns: Option<Constant>,
-    packet_ns: Option<Constant>,
 }
 
 #[derive(Deserialize)]
@@ -545,7 +535,6 @@ impl Document {
             jitter: link.jitter_ns.nanos()?,
             cpu: self.cpu.costs()?,
             pipeline: self.switch.pipeline_ns.as_ref().map(Constant::nanos).transpose()?,
-            packet: self.switch.packet_ns.as_ref().map(Constant::nanos).transpose()?,
             request: self.server.request_ns.as_ref().map(Constant::nanos).transpose()?,
         })
     }
