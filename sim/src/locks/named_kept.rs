@@ -31,29 +31,6 @@ const fn many_locks(small: Plan) -> Plan {
     Plan { locks: 8, ..small }
 }
 
-/// Eight machines with more tasks than packets of a machine may be under way, which is 32, read one
-/// lock for long, and a ninth writes. The first one to ask pauses. The switch makes it the agent's
-/// machine and grants to all others: when it goes on, 256 grants wait there to be counted. If its
-/// first task has given up meanwhile, the agent has no holder that it knows of, and leaves.
-fn many_readers(small: Plan) -> Plan {
-    Plan {
-        machines: 9,
-        writing: 1,
-        lanes: 1,
-        clients: 60,
-        locks: 1,
-        rounds: 1,
-        shared: 1.0,
-        // A task that has its lock does not give up: those that wait do.
-        dropped: 0.95,
-        hurry: Duration::from_millis(3),
-        hold: Duration::from_millis(50),
-        think: Duration::from_micros(60),
-        patience: Duration::from_secs(1),
-        ..small
-    }
-}
-
 pub(super) const NAMED_KEPT: &[Named] = &[
     Named {
         name: "fisslock-late-grant",
@@ -137,18 +114,6 @@ pub(super) const NAMED_KEPT: &[Named] = &[
             published: Rules { withdraws: false, ..Rules::CLOSED },
             plan: impatient,
             faults: |none| none,
-        },
-    },
-    Named {
-        name: "fisslock-many-readers",
-        shows: "FREE meets 256 readers whom the agent has not counted: the incarnation is the same",
-        published_fail: true,
-        published_only: false,
-        tried: Tried::Kept {
-            kept: Kept::FissLock,
-            published: Rules { one_request: false, ..Rules::CLOSED },
-            plan: many_readers,
-            faults: |none| KeptFaults { first_pause: Duration::from_millis(3), ..none },
         },
     },
     Named {

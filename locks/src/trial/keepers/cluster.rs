@@ -233,10 +233,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn start_lane(&mut self, member: Member, number: u8, at: Endpoint) -> Result<(), TrialError> {
-        let is_over = self.is_over.1.clone();
-        let only_writes = at.node.0 + self.plan.writing >= node_of(self.plan.machines).0;
-        let shared = if only_writes { 0.0 } else { self.plan.shared };
-        let plan = Plan { shared, ..self.plan };
+        let (plan, is_over) = (self.plan, self.is_over.1.clone());
         let (open, done) = (self.opening(member, number, at, plan), self.reporter.clone());
         let program: Program = Box::new(move |executor| {
             let user = open(executor);

@@ -21,9 +21,6 @@ pub struct KeptFaults {
     pub pauses: u32,
     /// The longest of them.
     pub pause: Duration,
-    /// Time for which the first machine pauses that asks a switch for a lock, from when its request
-    /// is under way; none if it is zero.
-    pub first_pause: Duration,
     /// Share of paused machines that are expelled meanwhile.
     pub expelled: f64,
     /// Number of machines that are cut off for a while, and expelled meanwhile.
@@ -56,7 +53,6 @@ impl KeptFaults {
             crashes: 0,
             pauses: 0,
             pause: Duration::from_millis(2),
-            first_pause: Duration::ZERO,
             expelled: 0.5,
             partitions: 0,
             returns: false,

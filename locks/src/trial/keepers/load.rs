@@ -43,8 +43,6 @@ pub struct Plan {
     pub rounds: u32,
     /// Share of requests that read.
     pub shared: f64,
-    /// Machines, the last ones, of which no request reads.
-    pub writing: u16,
     /// Share of requests that do not wait.
     pub refusing: f64,
     /// Share of requests that wait for a short time.
@@ -76,7 +74,6 @@ impl Plan {
         locks: 2,
         rounds: 40,
         shared: 0.5,
-        writing: 0,
         refusing: 0.0,
         hurried: 0.0,
         dropped: 0.0,

@@ -28,10 +28,6 @@ use crate::switched::{Places, recover};
 
 /// Tries of one call of a recovery: they end soon enough for a switch that returns meanwhile.
 const PATIENCE: Patience = Patience::constant(Duration::from_micros(20), 50);
-/// Time between two looks whether a machine has asked for a lock: a part of the way to the switch.
-const LOOK: Duration = Duration::from_nanos(50);
-/// Time after which the request is under way.
-const SENT: Duration = Duration::from_nanos(500);
 /// Recoveries after which a trial is given up.
 const MOST_TRIES: u32 = 1_000;
 
@@ -108,29 +104,11 @@ struct HappeningTask {
 impl HappeningTask {
     async fn run(self) {
         let began = self.timer.now();
-        self.pause_first().await;
         for (at, happening) in self.membership.fate.happenings.clone() {
             self.timer.sleep_until(began.after(at)).await;
             self.let_happen(happening);
         }
         self.membership.unsettled.take(1);
-    }
-
-    /// Pauses the first machine that asks the switch for a lock, before the answer comes.
-    async fn pause_first(&self) {
-        let lasting = self.membership.trial.faults.first_pause;
-        let pools = &self.membership.keeper.pools;
-        if lasting.is_zero() || pools.is_empty() {
-            return;
-        }
-        let machine = loop {
-            match pools.iter().position(|pool| pool.in_use() > 0) {
-                Some(machine) => break machine as u16,
-                None => self.timer.sleep(LOOK).await,
-            }
-        };
-        self.timer.sleep(SENT).await;
-        self.inject(Fault::Pause { node: node_of(machine), lasting });
     }
 
     fn inject(&self, fault: Fault) {
