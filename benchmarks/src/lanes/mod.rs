@@ -83,7 +83,8 @@ pub struct Keeping {
     pub ttl: Option<Duration>,
     /// Preference of [`Kept::FissLock`] and [`Kept::FissLockLocal`], in place of readers.
     pub prefer: Option<Preference>,
-    /// Racks of [`Kept::FissLock`] and [`Kept::FissLockLocal`], each with a switch, in place of one.
+    /// Racks of [`Kept::FissLock`] and [`Kept::FissLockLocal`], each with a switch, in place of
+    /// one.
     pub racks: Option<u16>,
     /// Core time of a server, for a request and its release, where time is virtual. A machine of
     /// [`Kept::FissLock`] takes half of it for a packet: a server's request is two messages.

@@ -1,7 +1,7 @@
 //! Load on FissLock: the cores of switches and agents, each on a node of the machines.
 //!
-//! The switches are the nodes behind the one that audits. The agent of a compute node has the two lanes
-//! behind those of its clients, which are the machine's cores.
+//! The switches are the nodes behind the one that audits. The agent of a compute node has the two
+//! lanes behind those of its clients, which are the machine's cores.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 1 | kind, from 1 |
-//! | 1 | 1 | flags, from bit 0: shared, old mode shared, granted, agent, refused, absent, repeated |
+//! | 1 | 1 | flags: shared (bit 0), old mode shared, granted, agent, refused, absent, repeated |
 //! | 2 | 1 | epoch |
 //! | 3 | 1 | incarnation |
 //! | 4 | 1 | machine of the requester |

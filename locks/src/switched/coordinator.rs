@@ -60,8 +60,9 @@ impl Recovered {
 /// then, or their waiters'.
 ///
 /// Whatever is long travels in pages of one datagram, 16 under way at a time. Switches and machines
-/// act when they have all of them; a switch is told only which of its locks are held, and a machine of those that concern it. A machine may report, and be told, at most 256 MiB, some
-/// ten million requests.
+/// act when they have all of them; a switch is told only which of its locks are held, and a machine
+/// of those that concern it. A machine may report, and be told, at most 256 MiB, some ten million
+/// requests.
 ///
 /// The lost must not be able to act on what the locks protect any more; their packets the switch
 /// drops from then on. A machine that was lost does not return under its number: it takes one that
@@ -285,8 +286,8 @@ fn check(answer: &[u8]) -> Result<bool, RecoveryError> {
 ///
 /// A member is settled only when it cannot act any more on what the locks protect.
 ///
-/// `note` is told of each recovery that is over, and of the time since the look that found the loss,
-/// which contains recoveries that were not finished.
+/// `note` is told of each recovery that is over, and of the time since the look that found the
+/// loss, which contains recoveries that were not finished.
 pub async fn recover_losses(
     rpc: &Rpc,
     places: &Places,

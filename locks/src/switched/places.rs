@@ -1,7 +1,7 @@
 //! Where the switches and the machines are.
 //!
 //! Each rack has a switch and a block of the machines. A lock is decided on by the switch of one
-//! rack ([`rack_of`]); machines of others reach it through their own, one hop further (FissLock §6).
+//! rack ([`rack_of`]); machines of others reach it through their own, one hop further.
 
 use std::collections::BTreeSet;
 

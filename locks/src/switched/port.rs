@@ -78,8 +78,8 @@ pub(super) struct Port<T = Packet> {
 }
 
 impl<T: Carry> Port<T> {
-    /// The port of a lane. There is one for a type. `toll` is charged for each packet that comes, where time
-    /// is virtual.
+    /// The port of a lane. There is one for a type. `toll` is charged for each packet that comes,
+    /// where time is virtual.
     pub(super) fn of(
         rpc: Rpc,
         toll: Option<Toll>,
