@@ -18,7 +18,7 @@ pub enum Admission {
     Full,
 }
 
-/// NextOwner owner of a lock without holders.
+/// Next owner of a lock without holders.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NextOwner {
     /// There are holders, or some are under way.

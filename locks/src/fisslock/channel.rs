@@ -27,10 +27,10 @@ pub struct Outbox {
     origin: Origin,
     epoch: u8,
     /// Number of the next packet that is added.
-    next: u32,
+    next: u64,
     /// Number of the next packet that is sent for the first time.
-    unsent: u32,
-    waiting: BTreeMap<u32, Unacknowledged>,
+    unsent: u64,
+    waiting: BTreeMap<u64, Unacknowledged>,
     repeat_ns: u64,
     /// Nanoseconds for which the first packet under way may be so: doubled when it was in vain,
     /// halved when it is acknowledged.
@@ -53,7 +53,7 @@ impl Outbox {
     }
 
     /// Adds a packet: its number. It is sent at once if at most [`WINDOW`] are under way with it.
-    pub fn send(&mut self, packet: Packet, now: u64, out: &mut Vec<Packet>) -> u32 {
+    pub fn send(&mut self, packet: Packet, now: u64, out: &mut Vec<Packet>) -> u64 {
         let sequence = self.next;
         self.next += 1;
         let (origin, epoch) = (self.origin, self.epoch);
@@ -65,7 +65,7 @@ impl Outbox {
 
     fn send_more(&mut self, now: u64, out: &mut Vec<Packet>) {
         let first = self.waiting.keys().next().map_or(self.next, |first| *first);
-        while self.unsent < self.next && self.unsent - first < WINDOW {
+        while self.unsent < self.next && self.unsent - first < u64::from(WINDOW) {
             if let Some(sent) = self.waiting.get_mut(&self.unsent) {
                 sent.sent_at = now;
                 out.push(sent.packet.clone());
@@ -75,7 +75,7 @@ impl Outbox {
     }
 
     /// The packet of that number, if it was sent and is not acknowledged.
-    pub fn under_way(&self, sequence: u32) -> Option<&Packet> {
+    pub fn under_way(&self, sequence: u64) -> Option<&Packet> {
         let sent = self.waiting.get(&sequence).filter(|_| sequence < self.unsent);
         sent.map(|sent| &sent.packet)
     }
@@ -84,7 +84,7 @@ impl Outbox {
     /// has room for them now.
     pub fn acknowledge(
         &mut self,
-        sequence: u32,
+        sequence: u64,
         now: u64,
         out: &mut Vec<Packet>,
     ) -> Option<Packet> {
@@ -101,14 +101,15 @@ impl Outbox {
     /// a lost packet were dropped.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Packet>) {
         let mut under_way = self.waiting.range_mut(..self.unsent).map(|(_, sent)| sent).peekable();
-        if under_way.peek().is_none_or(|first| now < first.sent_at + self.patience) {
+        if under_way.peek().is_none_or(|first| now.saturating_sub(first.sent_at) < self.patience) {
             return;
         }
         for sent in under_way {
             sent.sent_at = now;
             out.push(Packet { repeated: true, ..sent.packet.clone() });
         }
-        self.patience = (2 * self.patience).min(MOST_PATIENCE * self.repeat_ns);
+        let most = self.repeat_ns.saturating_mul(MOST_PATIENCE);
+        self.patience = self.patience.saturating_mul(2).min(most);
     }
 
     /// Whether every packet was acknowledged.
@@ -120,7 +121,7 @@ impl Outbox {
 /// Packets that have arrived at a machine from one origin. They come in any order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inbox {
-    largest: u32,
+    largest: u64,
     /// Bit i: number `largest - i` has arrived.
     arrived: u32,
 }
@@ -130,15 +131,15 @@ const _: () = assert!(WINDOW == u32::BITS);
 impl Inbox {
     /// Whether a packet arrives for the first time. Numbers further back than the window are
     /// acknowledged already.
-    pub const fn is_first(&mut self, sequence: u32) -> bool {
+    pub const fn is_first(&mut self, sequence: u64) -> bool {
         if sequence > self.largest {
             let ahead = sequence - self.largest;
-            self.arrived = if ahead < WINDOW { self.arrived << ahead | 1 } else { 1 };
+            self.arrived = if ahead < WINDOW as u64 { self.arrived << ahead | 1 } else { 1 };
             self.largest = sequence;
             return true;
         }
         let back = self.largest - sequence;
-        if back >= WINDOW || self.arrived >> back & 1 == 1 {
+        if back >= WINDOW as u64 || self.arrived >> back & 1 == 1 {
             return false;
         }
         self.arrived |= 1 << back;
@@ -159,12 +160,12 @@ mod tests {
         Packet::new(Kind::Release, 0, who, Mode::Shared)
     }
 
-    fn numbers(out: &mut Vec<Packet>) -> Vec<u32> {
+    fn numbers(out: &mut Vec<Packet>) -> Vec<u64> {
         std::mem::take(out).iter().map(|packet| packet.sequence).collect()
     }
 
     /// Numbers of the packets that are repeated at a time.
-    fn repeated(outbox: &mut Outbox, now: u64) -> Vec<u32> {
+    fn repeated(outbox: &mut Outbox, now: u64) -> Vec<u64> {
         let mut out = Vec::new();
         outbox.tick(now, &mut out);
         assert!(out.iter().all(|packet| packet.repeated));
@@ -212,11 +213,14 @@ mod tests {
             outbox.send(packet(), 0, &mut out);
         }
         assert_eq!(numbers(&mut out).len(), WINDOW as usize);
-        assert!(outbox.acknowledge(WINDOW + 1, 0, &mut out).is_none(), "it was not sent");
+        assert!(
+            outbox.acknowledge(u64::from(WINDOW) + 1, 0, &mut out).is_none(),
+            "it was not sent"
+        );
         assert!(outbox.acknowledge(2, 0, &mut out).is_some());
         assert_eq!(numbers(&mut out), []);
         assert!(outbox.acknowledge(1, 0, &mut out).is_some());
-        assert_eq!(numbers(&mut out), [WINDOW + 1, WINDOW + 2]);
+        assert_eq!(numbers(&mut out), [1, 2].map(|ahead| u64::from(WINDOW) + ahead));
     }
 
     #[test]
@@ -235,6 +239,9 @@ mod tests {
             (40, false),
             (200, true),
             (40, false),
+            (u64::MAX, true),
+            (u64::MAX - 1, true),
+            (u64::MAX, false),
         ];
         for (sequence, expected) in table {
             assert_eq!(inbox.is_first(sequence), expected, "{sequence}");

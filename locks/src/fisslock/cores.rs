@@ -1,9 +1,9 @@
 //! Cores of a machine: the channels on which they send, and what comes to which.
 //!
-//! Core [`AGENT_CORE`] hears what others want of the machine's agents; the others are those of its
-//! tasks, which send their own requests and get their own grants (FissLock §6). A core has two
-//! channels, each numbered for itself: *requests* are ACQUIRE and RELEASE of its tasks, and all
-//! else is on the channel of *agents*. So no agent waits for room behind requests, some of which
+//! Core [`AGENT_CORE`] hears requests for the machine's agents. Each other core runs tasks: it
+//! sends their requests, and gets their grants (FissLock §7.1). A core has two channels, each
+//! numbered for itself: *requests* are ACQUIRE and RELEASE of its tasks, and all else is on the
+//! channel of *agents*. So no agent waits for room behind requests, some of which
 //! wait for an agent to be acknowledged.
 //!
 //! The agents' core repeats the packets of all channels, and what comes of a repeated packet comes

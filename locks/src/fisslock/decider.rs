@@ -168,13 +168,13 @@ pub(super) enum Numbered {
 }
 
 /// Judges a number by the last one of its sender: the arrival, and the last one after it.
-pub(super) const fn arrival(numbering: Numbering, last: u32, sequence: u32) -> (Numbered, u32) {
+pub(super) const fn arrival(numbering: Numbering, last: u64, sequence: u64) -> (Numbered, u64) {
     match numbering {
         Numbering::Ignored => (Numbered::New, last),
         _ if sequence <= last => {
-            (Numbered::Repeated { recorded: last - sequence < WINDOW && sequence > 0 }, last)
+            (Numbered::Repeated { recorded: last - sequence < WINDOW as u64 && sequence > 0 }, last)
         }
-        Numbering::InOrder if sequence != last + 1 => (Numbered::Gap, last),
+        Numbering::InOrder if sequence - last > 1 => (Numbered::Gap, last),
         _ => (Numbered::New, sequence),
     }
 }
@@ -182,7 +182,7 @@ pub(super) const fn arrival(numbering: Numbering, last: u32, sequence: u32) -> (
 /// Last number of a sender, and the decisions on its last packets.
 #[derive(Clone, Debug)]
 struct Sent {
-    last: u32,
+    last: u64,
     decisions: [Option<(Decision, u8)>; WINDOW as usize],
 }
 
@@ -244,7 +244,7 @@ impl Decider {
         let sent = self.senders.entry(packet.origin).or_insert(none);
         let (arrival, last) = arrival(self.rules.numbering, sent.last, packet.sequence);
         sent.last = last;
-        let at = (packet.sequence % WINDOW) as usize;
+        let at = (packet.sequence % u64::from(WINDOW)) as usize;
         match arrival {
             Numbered::New => {
                 let (next, decision) = self.decide(packet);
@@ -401,6 +401,9 @@ mod tests {
         let table = [
             (Numbering::InOrder, 5, 6, (New, 6)),
             (Numbering::InOrder, 5, 7, (Gap, 5)),
+            (Numbering::InOrder, u64::MAX - 1, u64::MAX, (New, u64::MAX)),
+            (Numbering::InOrder, 3, u64::MAX, (Gap, 3)),
+            (Numbering::InOrder, 1 << 32, (1 << 32) + 1, (New, (1 << 32) + 1)),
             (Numbering::InOrder, 5, 5, (Repeated { recorded: true }, 5)),
             (Numbering::InOrder, 40, 9, (Repeated { recorded: true }, 40)),
             (Numbering::InOrder, 40, 8, (Repeated { recorded: false }, 40)),

@@ -28,7 +28,7 @@
 //! | the first shared request is counted | never free again | the GRANT has the count |
 //! | 256 shared grants are under way | two holders | one request of a machine at the switch |
 //! | FREE is refused, the agent forgotten | a lock without an agent | the agent is kept |
-//! | the agent's copy of a request is lost | never free again | the switch repeats it |
+//! | the agent's copy of a request is lost | never free again | the switch answers again |
 //!
 //! The switch keeps no packets. It answers a repeated one from a record of the last decisions of
 //! each origin, 16 bits each (a decision and a machine), so a request is repeated by its machine

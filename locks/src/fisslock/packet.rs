@@ -14,12 +14,13 @@
 //! | 12 | 4 | task of the requester |
 //! | 16 | 2 | nonce |
 //! | 18 | 2 | number of the agent's waiters |
-//! | 20 | 4 | sequence number |
-//! | 24 | 2 | an agent: flags (bit 0 shared), incarnation |
-//! | 26 | 8 each | waiters: flags (bit 0 shared), machine, nonce, task |
+//! | 20 | 8 | sequence number |
+//! | 28 | 2 | an agent: flags (bit 0 shared), incarnation |
+//! | 30 | 8 each | waiters: flags (bit 0 shared), machine, nonce, task |
 //!
 //! Numbers are little-endian. All packets share the header, as FissLock §5.2 has it; its Table 2
 //! says which fields a type uses. Nonce, epoch and sequence number are additions.
+//! Of 32 bits, a busy channel would use up its numbers within hours.
 
 use thiserror::Error;
 
@@ -88,7 +89,7 @@ pub struct Carried {
 /// Most waiters of an agent: those that a datagram holds.
 pub const MAX_WAITERS: usize = 500;
 /// Bytes of a packet without an agent.
-pub const HEADER_BYTES: usize = 24;
+pub const HEADER_BYTES: usize = 28;
 const AGENT_BYTES: usize = 2;
 const WAITER_BYTES: usize = 8;
 
@@ -123,7 +124,7 @@ pub struct Packet {
     /// Sender that numbered the packet.
     pub origin: Origin,
     /// Number of the packet among those of its origin, from 1.
-    pub sequence: u32,
+    pub sequence: u64,
     /// Times that the packet was sent on because the agent was absent.
     pub tries: u8,
     /// The lock's agent, of GRANT.
@@ -188,7 +189,7 @@ impl Packet {
     }
 
     /// Channel and number of the packet, which it has alone.
-    pub(crate) const fn id(&self) -> (Origin, u32) {
+    pub(crate) const fn id(&self) -> (Origin, u64) {
         (self.origin, self.sequence)
     }
 
@@ -252,7 +253,7 @@ impl Packet {
         packet.refused = flags & REFUSED != 0;
         packet.absent = flags & ABSENT != 0;
         packet.repeated = flags & REPEATED != 0;
-        packet.sequence = word(&header[20..]);
+        packet.sequence = u64::from(word(&header[20..])) | u64::from(word(&header[24..])) << 32;
 
         let count = half(&header[18..]);
         let (body, has_agent) = (&bytes[HEADER_BYTES..], flags & AGENT != 0);
@@ -337,7 +338,7 @@ mod tests {
     }
 
     fn packets() -> impl Strategy<Value = Packet> {
-        let numbers = any::<(u32, u32, u8, u8, u8, u8, u8)>();
+        let numbers = any::<(u32, u64, u8, u8, u8, u8, u8)>();
         (1..=7u8, numbers, participants(), 0..64u8, prop::option::of(agents())).prop_map(
             |(
                 raw,
@@ -398,16 +399,16 @@ mod tests {
         };
         let short = |bytes, needed| PacketError::TooShort { bytes, needed };
         assert_eq!(Packet::decode(&[]), Err(short(0, HEADER_BYTES)));
-        assert_eq!(Packet::decode(&good[..33]), Err(short(33, 34)));
+        assert_eq!(Packet::decode(&good[..37]), Err(short(37, 38)));
         assert_eq!(Packet::decode(&[&good[..], &[0]].concat()), Err(PacketError::TooLong(1)));
         assert_eq!(with(0, 0), PacketError::UnknownKind(0));
         assert_eq!(with(0, 8), PacketError::UnknownKind(8));
         assert_eq!(with(1, AGENT | 128), PacketError::UnknownFlags(128));
-        assert_eq!(with(18, 2), short(34, 42), "more waiters than its length says");
+        assert_eq!(with(18, 2), short(38, 46), "more waiters than its length says");
         assert_eq!(with(19, 2), PacketError::Waiters(513));
         assert_eq!(with(1, 0), PacketError::Waiters(1), "waiters without an agent");
-        assert_eq!(with(24, 2), PacketError::UnknownFlags(2));
-        assert_eq!(with(26, 4), PacketError::UnknownFlags(4));
+        assert_eq!(with(28, 2), PacketError::UnknownFlags(2));
+        assert_eq!(with(30, 4), PacketError::UnknownFlags(4));
     }
 
     #[test]
@@ -416,7 +417,7 @@ mod tests {
         let agent = packet.agent.as_mut().expect("an agent");
         agent.waiters = vec![agent.waiters[0]; MAX_WAITERS];
         let bytes = packet.encode();
-        assert_eq!(bytes.len(), 4026);
+        assert_eq!(bytes.len(), 4030);
         assert_eq!(Packet::decode(&bytes), Ok(packet));
     }
 }

@@ -78,7 +78,7 @@ impl Bytes {
     }
 }
 
-/// UnitOffset of a lock's byte.
+/// Place of a lock's byte: the unit, and the offset there.
 #[derive(Clone, Copy, Debug)]
 struct UnitOffset {
     unit: usize,
@@ -94,7 +94,7 @@ pub struct Pipeline {
     packets: u64,
     epoch: u8,
     filtered: BTreeSet<u8>,
-    last: RegisterArray<u32>,
+    last: RegisterArray<u64>,
     write_waiting: RegisterArray<bool>,
     starve: RegisterArray<bool>,
     incarnation: Bytes,
@@ -374,10 +374,10 @@ mod tests {
             let preference = if writers { Preference::Writers } else { Preference::Readers };
             let mut decider = Decider::new(3, Rules::CLOSED, preference);
             let mut pipeline = Pipeline::new(3, 2, preference);
-            let mut last = std::collections::BTreeMap::<Origin, u32>::new();
+            let mut last = std::collections::BTreeMap::<Origin, u64>::new();
             for (packet, ahead) in packets {
                 let last = last.entry(packet.origin).or_default();
-                let packet = Packet { sequence: *last + ahead, ..packet };
+                let packet = Packet { sequence: *last + u64::from(ahead), ..packet };
                 if ahead == 1 && packet.epoch == 0 && packet.kind != Kind::Ack {
                     *last += 1;
                 }

@@ -46,8 +46,9 @@ impl Times {
     }
 
     /// Time from which a server counts that says at `now` how long it has been up: until then it
-    /// may have begun without keys that their holders rely on. Redis subtracts readings in whole
-    /// seconds, so it may say one second more than it was.
+    /// may have begun without keys that their holders rely on. Redis subtracts readings of its
+    /// host's clock in whole seconds, so it may say one second more than it was, and more still if
+    /// the clock is set forward meanwhile.
     pub fn counts_when_up(self, now: Nanos, uptime: Duration) -> Nanos {
         now.after((self.expiry() + Duration::from_secs(1)).saturating_sub(uptime))
     }

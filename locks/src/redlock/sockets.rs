@@ -223,7 +223,7 @@ impl Attendant {
             let traffic = &mut *self.way().traffic.borrow_mut();
             traffic.counts = false;
             resp::push_info(&mut traffic.out);
-            // Commands that were sent already go behind it.
+            // Commands wait until it is answered.
             traffic.unanswered.push_front(Awaited::Life);
             traffic.silent_since = self.executor.now();
             traffic.suspect_since = None;

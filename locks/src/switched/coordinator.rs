@@ -1,8 +1,8 @@
 //! The steps of a recovery (FissLock §5.3), for a coordinator that the membership has chosen.
 //!
-//! The epoch is the membership's: each recovery has a larger one than those before, also than those
-//! that were not finished. Every step may be repeated, and a step of an earlier epoch does nothing
-//! any more, so a coordinator that dies is replaced by one with a later epoch.
+//! Each recovery has a larger epoch than those before, also than those that were not finished; no
+//! two coordinators use the same. Every step may be repeated, and a step of an earlier epoch does
+//! nothing any more, so a coordinator that dies is replaced by one with a later epoch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -87,11 +87,12 @@ pub async fn recover(
     let recovery = Recovery { rpc, places, epoch, survivors, patience };
     let executor = rpc.lane().executor();
     let began = executor.now();
+    let lives = recovery.lives().await?;
     let reports = recovery.reports().await?;
     let reported = executor.now();
     let locks = restore(&reports);
     drop(reports);
-    recovery.rewrite(&locks).await?;
+    recovery.rewrite(&lives, &locks).await?;
     let rewritten = executor.now();
     recovery.resume(&locks).await?;
     Ok(Recovered {
@@ -104,6 +105,9 @@ pub async fn recover(
 
 /// Most pages that are under way.
 const AT_A_TIME: usize = 16;
+
+/// Lives of switches, by which one that has restarted meanwhile is told.
+type Lives = BTreeMap<Recipient, u64>;
 
 /// A recovery that is under way.
 struct Recovery<'a> {
@@ -180,21 +184,26 @@ impl Recovery<'_> {
         Ok(reports.whole)
     }
 
-    /// Rewrites all switches (S3).
-    async fn rewrite(&self, locks: &Locks) -> Result<(), RecoveryError> {
+    /// Lives of all switches. Machines are not stopped while one of them is silent.
+    async fn lives(&self) -> Result<Lives, RecoveryError> {
+        let mut lives = Lives::new();
         let racks = (0..self.places.racks()).map(Recipient::Switch);
-        let mut lives = BTreeMap::new();
-        let asks = racks.clone().map(|switch| self.ask(switch, &ControlRequest::Life));
+        let asks = racks.map(|switch| self.ask(switch, &ControlRequest::Life));
         self.answers(usize::from(self.places.racks()), asks, |switch, life| {
             let life = u64::from_le_bytes(life.try_into().map_err(|_| Overtaken)?);
             lives.insert(switch, life);
             Ok(())
         })
         .await?;
+        Ok(lives)
+    }
+
+    /// Rewrites all switches (S3), each in the life that it had when the recovery began.
+    async fn rewrite(&self, lives: &Lives, locks: &Locks) -> Result<(), RecoveryError> {
         let all = 0..self.places.machines() as u8;
         let dead: Vec<_> = all.filter(|machine| !self.survivors.contains(machine)).collect();
         let mut own: BTreeMap<Recipient, BTreeMap<_, _>> =
-            racks.map(|switch| (switch, BTreeMap::new())).collect();
+            lives.keys().map(|switch| (*switch, BTreeMap::new())).collect();
         for (lock, state) in metadata(locks) {
             own.entry(Recipient::Switch(self.places.home(lock))).or_default().insert(lock, state);
         }
@@ -284,7 +293,12 @@ fn check(answer: &[u8]) -> Result<bool, RecoveryError> {
 /// on in an epoch do not stop for it again.) One machine at a time does this, on its agent's core
 /// ([`AgentProgram::control`](super::AgentProgram::control)).
 ///
-/// A member is settled only when it cannot act any more on what the locks protect.
+/// A member is settled only when it cannot act any more on what the locks protect. Expelled members
+/// that `peers` still lists count as survivors, so it has to drop them when it tells of the loss.
+///
+/// The epochs of further tries are none of the membership's. So there may be no other coordinator,
+/// and none after this one: where coordinators are replaced, call [`recover`] with epochs that are
+/// drawn where all coordinators draw theirs.
 ///
 /// `note` is told of each recovery that is over, and of the time since the look that found the
 /// loss, which contains recoveries that were not finished.
@@ -297,7 +311,8 @@ pub async fn recover_losses(
     mut note: impl FnMut(Recovered, Duration),
 ) {
     let executor = rpc.lane().executor().clone();
-    let (mut recovered, mut tried, mut found) = (Epoch(0), 0, None);
+    let (mut recovered, mut found) = (Epoch(0), None);
+    let (mut tried, mut finished) = (0_u32, 0_u32);
     loop {
         executor.sleep(every).await;
         let lost = peers.last_loss();
@@ -311,8 +326,12 @@ pub async fn recover_losses(
         // There are at most 255.
         let survivors: Vec<u8> = (0..places.machines() as u8).filter(is_left).collect();
         tried = epoch.0.max(tried + 1);
+        // Packets of the last epoch may be under way, and tell epochs apart by their low bytes.
+        if tried as u8 == finished as u8 && tried != finished {
+            tried += 1;
+        }
         if let Ok(over) = recover(rpc, places, tried, &survivors, patience).await {
-            (recovered, found) = (lost, None);
+            (recovered, found, finished) = (lost, None, tried);
             note(over, executor.now().since(found_at));
         }
     }

@@ -50,7 +50,7 @@ struct Pending {
 }
 
 /// What a lane has done while the machine stood still.
-#[derive(Debug)]
+#[derive(PartialEq, Eq, Debug)]
 enum Deferred {
     Ask(u32),
     GiveUp { lock: u32, task: u32 },
@@ -173,7 +173,10 @@ impl Machine {
         match pending.news {
             Some(News::Granted) => state.do_or_defer(Deferred::Release { lock, task }, now),
             Some(News::Refused) => {}
-            _ if !pending.is_asked => {}
+            // Clients that give up while the machine stands still leave nothing behind.
+            _ if !pending.is_asked => {
+                state.deferred.retain(|deferred| *deferred != Deferred::Ask(task));
+            }
             Some(News::Queued) | None => {
                 state.do_or_defer(Deferred::GiveUp { lock, task }, now);
             }
@@ -227,8 +230,8 @@ impl Machine {
         state.take_outgoing(core)
     }
 
-    /// Has all cores repeat packets that are not acknowledged in time. To be called by the agent's
-    /// core, about twice in the time of a repetition, while [`Self::is_watched`].
+    /// Repeats packets of all cores that were not acknowledged in time. To be called by the agent's
+    /// core, which sends them, about twice in the time of a repetition, while [`Self::is_watched`].
     pub(super) fn repeat_lost(&self, now: Nanos) {
         let state = &mut *self.state();
         if state.stopped.is_none() {
@@ -274,7 +277,8 @@ impl Machine {
             _ => return Progress::Refused,
         };
         (state.epoch, state.stopped) = (epoch, None);
-        // Packets have the low byte: those of 256 recoveries ago have arrived long since.
+        // Packets have the low byte of the epoch: none may be under way from one that differs by a
+        // multiple of 256.
         state.act(AGENT_CORE, |pool, out| pool.recover(epoch as u8, &locks, now.0, out), now);
         for deferred in std::mem::take(&mut state.deferred) {
             state.carry_out(deferred, now);

@@ -15,8 +15,9 @@
 //! # Who sends
 //! The switch takes the packets of a channel in order, and drops those ahead of their turn. Two
 //! lanes would number their packets in one order and send them in another, so each lane has
-//! channels of its own ([`crate::fisslock::cores`]) and nothing else sends on them: what another
-//! core wants sent there, the lane is woken to send.
+//! channels of its own ([`crate::fisslock::cores`]), and alone sends there for the first time: what
+//! another core wants sent there, the lane is woken to send. Repetitions are sent by the agent's
+//! core; of two copies the switch takes the first.
 //!
 //! # Rooms
 //! `places`: the lanes of all; `machine`: the pool of a machine, and its requests; `agent`,

@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    fn request(epoch: u8, sequence: u32) -> Packet {
+    fn request(epoch: u8, sequence: u64) -> Packet {
         let who = Participant { machine: 1, task: 1, nonce: 1 };
         let origin = Origin { machine: 1, channel: 0 };
         Packet { epoch, sequence, origin, ..Packet::new(Kind::Acquire, 1, who, Mode::Exclusive) }

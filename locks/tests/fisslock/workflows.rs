@@ -2,7 +2,7 @@
 
 use lotus_locks::Mode::{Exclusive, Shared};
 use lotus_locks::fisslock::decider::Metadata;
-use lotus_locks::fisslock::packet::Kind;
+use lotus_locks::fisslock::packet::{Kind, MAX_WAITERS};
 use lotus_locks::fisslock::pool::Told;
 use lotus_locks::fisslock::{Preference, Rules};
 
@@ -285,5 +285,24 @@ fn a_machine_has_one_request_of_a_lock_at_the_switch() {
     table.release(1, 5, 0);
     table.settle();
     assert_eq!(table.inside.len(), 5, "the others ask the agent, which has come");
+    drain(table);
+}
+
+/// Tasks that wait on their machines have no bound, and all wait at the agent after a recovery.
+#[test]
+fn a_recovery_refuses_those_for_whom_the_queue_has_no_room() {
+    let mut table = Table::small(4, Rules::CLOSED);
+    table.ask(1, 0, 0, Exclusive);
+    table.settle();
+    for (machine, task) in (1..3).flat_map(|machine| (1..401).map(move |task| (machine, task))) {
+        table.ask(machine, task, 0, Exclusive);
+    }
+    table.settle();
+    table.recover(3);
+    table.settle();
+    let refused = |told: &(u8, Told)| matches!(told, (_, Told::Refused(..)));
+    assert_eq!(table.told.iter().filter(|told| refused(told)).count(), 800 - MAX_WAITERS);
+    let queue = table.pools[1].agent(0).map(|agent| agent.queue.len());
+    assert_eq!(queue, Some(MAX_WAITERS));
     drain(table);
 }

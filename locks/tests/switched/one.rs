@@ -276,7 +276,7 @@ fn garbage_and_strangers_are_ignored() {
             }
             // A packet that would free the lock, or grant it, from one that is no machine.
             for kind in 1..=7 {
-                let mut packet = [0_u8; 24];
+                let mut packet = [0_u8; 28];
                 (packet[0], packet[20]) = (kind, 1);
                 hand.stranger.tell(to, PACKETS, &packet).expect("it is short");
             }

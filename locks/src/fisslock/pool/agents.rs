@@ -142,7 +142,7 @@ impl AgentPool {
     }
 
     /// Whether the agent of a lock is about to leave by that packet.
-    fn leaves_by(&self, lock: u32, packet: (Origin, u32)) -> bool {
+    fn leaves_by(&self, lock: u32, packet: (Origin, u64)) -> bool {
         match self.hosted.get(&lock) {
             Some(Hosted::Leaving { by, .. }) => *by == packet,
             _ => false,
@@ -151,7 +151,7 @@ impl AgentPool {
 
     /// The switch has let an agent go, by that packet. What waited for the agent is
     /// sent after it.
-    pub(super) fn left(&mut self, lock: u32, packet: (Origin, u32), now: u64, out: &mut Effects) {
+    pub(super) fn left(&mut self, lock: u32, packet: (Origin, u64), now: u64, out: &mut Effects) {
         if !self.leaves_by(lock, packet) {
             return;
         }

@@ -4,11 +4,11 @@
 //! to [`Effects`] the packets for the switch and what tasks are told. `arrivals` has what packets
 //! do, `agents` how agents come and go.
 //!
-//! A machine has several cores, whose channels are in [`super::cores`]. A request is sent by its
-//! task's core, and withdrawn by it, so that the switch hears the one before the other. All else is
-//! sent by the core that acts, with one exception: an agent that has closed its lock for readers
-//! leaves by the channel on which it has closed it. Otherwise STARVE might come after FREE, and
-//! close the lock for whoever has it next.
+//! A machine has several cores, whose channels are in [`super::cores`]. ACQUIRE and RELEASE are
+//! sent on the channel of the task's core, so that the switch hears a request before its
+//! withdrawal. All else is sent on the channel of the core that acts, with one exception: an agent
+//! that has closed its lock for readers leaves by the channel on which it has closed it. Otherwise
+//! STARVE might come after FREE, and close the lock for the next holder's readers.
 
 mod agents;
 mod arrivals;
@@ -20,7 +20,7 @@ use lotus_sabotage::{Rule, broken};
 use super::agent::{Admission, Agent};
 use super::channel::{Inbox, Outbox};
 use super::cores::{AGENT_CORE, Traffic};
-use super::packet::{Kind, Origin, Packet, Participant};
+use super::packet::{Kind, MAX_WAITERS, Origin, Packet, Participant, Queued};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
 use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS, rack_of};
 use crate::word::Mode;
@@ -89,7 +89,7 @@ enum Hosted {
     /// Here.
     Here(Agent),
     /// Here until the switch has acknowledged the packet by which it leaves.
-    Leaving { agent: Agent, by: (Origin, u32), parked: Vec<Parked> },
+    Leaving { agent: Agent, by: (Origin, u64), parked: Vec<Parked> },
     /// On its way to this machine, or elsewhere.
     Absent { parked: Vec<Parked> },
 }
@@ -335,8 +335,7 @@ impl AgentPool {
         }
         for (&lock, restored) in locks {
             if restored.agent_at == self.machine {
-                self.hosted.insert(lock, Hosted::Here(restored.agent()));
-                self.note_waiters(lock);
+                self.host_restored(lock, restored, now, out);
             }
             for &who in &restored.holders {
                 if who.machine == self.machine {
@@ -344,6 +343,18 @@ impl AgentPool {
                 }
             }
             self.prefer_writers(lock, now, out);
+        }
+    }
+
+    /// Hosts an agent that was restored. Those that waited on their machines wait there now as
+    /// well, as far as there is room.
+    fn host_restored(&mut self, lock: u32, restored: &Restored, now: u64, out: &mut Effects) {
+        let mut agent = restored.agent();
+        let surplus = agent.queue.split_off(agent.queue.len().min(MAX_WAITERS));
+        self.hosted.insert(lock, Hosted::Here(agent));
+        self.note_waiters(lock);
+        for Queued { who, mode } in surplus {
+            self.refuse(lock, who, mode, now, out);
         }
     }
 
@@ -371,7 +382,7 @@ impl AgentPool {
         packet: Packet,
         now: u64,
         out: &mut Effects,
-    ) -> (Origin, u32) {
+    ) -> (Origin, u64) {
         self.send(core, Traffic::Agents, packet, now, out)
     }
 
@@ -382,7 +393,7 @@ impl AgentPool {
         packet: Packet,
         now: u64,
         out: &mut Effects,
-    ) -> (Origin, u32) {
+    ) -> (Origin, u64) {
         let (origin, epoch) = (Origin::of(self.machine, core, traffic), self.epoch);
         let new = || Outbox::new(origin, epoch, self.repeat_ns);
         let key = self.channel(packet.lock, origin);
