@@ -363,7 +363,11 @@ fn traces_pass_their_audit() {
         let of_kinds = kinds.iter().filter_map(|kind| kind["transactions"].as_u64()).sum::<u64>();
         assert_eq!(Some(of_kinds), report["operations"].as_u64(), "{report}");
         let mean = |name: &str| report[name]["mean_us"].as_f64().expect("a time");
-        assert!(mean("acquire") <= mean("growing"), "{report}");
+        // Acquisitions of transactions that end too late to count are counted as well: of few that
+        // a busy machine has done, they may be the longer ones.
+        if of_kinds > 100 {
+            assert!(mean("acquire") <= mean("growing"), "{report}");
+        }
         assert!(mean("growing") <= mean("transaction"), "{report}");
         let first = kinds[0]["kind"].as_str().expect("a name");
         assert!(text.contains(first) && text.contains("all locks, µs"), "{text}");

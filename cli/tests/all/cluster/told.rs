@@ -127,7 +127,9 @@ fn memory_that_does_not_fit_is_refused_with_the_name_of_the_setting() {
     assert!(refused.contains(said), "{refused}");
     assert!(!described.directory.join("c.state/mn-0.log").exists(), "nothing was started");
     let refused = with("\"24M\"", "accounts = 1000000");
-    assert!(refused.contains("compute node 0 did not start: "), "{refused}");
+    // The first one loads. The second one, which waits for it, may be the first to say so.
+    let named = [0, 1].map(|node| format!("compute node {node} did not start: "));
+    assert!(named.iter().any(|named| refused.contains(named)), "{refused}");
     assert!(refused.contains("memory is too small for load.smallbank: "), "{refused}");
 }
 
