@@ -136,7 +136,8 @@ fn a_bank_runs_on_threads() {
 fn no_money_comes_or_goes_under_locks_of_servers() {
     for service in [Kept::SrvLock, Kept::ParLock, Kept::Rpc, Kept::FissLock, Kept::RedLock] {
         let load = short(Kind::Dslr, Business::SmallBank);
-        let clients = Clients { kept: Some(service), ..load.clients.clone() };
+        let keeping = Keeping { request: Duration::from_micros(1), ..Keeping::default() };
+        let clients = Clients { kept: Some(service), keeping, ..load.clients.clone() };
         let load = BankLoad { clients, ..load };
         assert_eq!(load.check(), Ok(()));
         let outcome = simulated(&load, 1);

@@ -364,8 +364,8 @@ fn traces_pass_their_audit() {
         assert_eq!(Some(of_kinds), report["operations"].as_u64(), "{report}");
         let mean = |name: &str| report[name]["mean_us"].as_f64().expect("a time");
         // Acquisitions of transactions that end too late to count are counted as well: of few that
-        // a busy machine has done, they may be the longer ones.
-        if of_kinds > 100 {
+        // a busy machine has done in real time, they may be the longer ones.
+        if of_kinds > 100 || report["fabric"] == "sim" {
             assert!(mean("acquire") <= mean("growing"), "{report}");
         }
         assert!(mean("growing") <= mean("transaction"), "{report}");

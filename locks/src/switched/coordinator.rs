@@ -40,7 +40,8 @@ pub enum RecoveryError {
 pub struct Recovered {
     /// Locks that are held after it.
     pub locks: usize,
-    /// Time until all survivors had stopped and reported (S1).
+    /// Time until the switches had said their lives, and all survivors had stopped and reported
+    /// (S1).
     pub reporting: Duration,
     /// Time from then on until the switches were rewritten (S3).
     pub rewriting: Duration,
@@ -57,7 +58,7 @@ impl Recovered {
 
 /// Recovers from the loss of machines, of switches, or of both: all survivors stop and report, all
 /// switches are rewritten, and they go on, in a new epoch. Locks that only the lost held are free
-/// then, or their waiters'.
+/// then, or their waiters'. Nothing stops while a switch is silent.
 ///
 /// Whatever is long travels in pages of one datagram, 16 under way at a time. Switches and machines
 /// act when they have all of them; a switch is told only which of its locks are held, and a machine

@@ -148,7 +148,8 @@ impl SwitchProgram {
         fabric: &dyn Fabric,
     ) -> Result<Self, FabricError> {
         let (at, cores) = (places.switch(rack), places.cores_in(rack));
-        let others: Vec<_> = (0..places.racks()).map(|rack| places.switch(rack)).collect();
+        let others = (0..places.racks()).filter(|other| *other != rack);
+        let others: Vec<_> = others.map(|other| places.switch(other)).collect();
         let lane = Rpc::new(open_lane(at, executor, fabric)?);
         let machines = Port::of(lane.clone(), None, move |from| cores.contains(&from));
         let switches = Port::of(lane, None, move |from| others.contains(&from));
