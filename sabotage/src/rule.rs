@@ -164,6 +164,10 @@ rules! {
     LivesDiffer "lives-differ" "H9"
     "a node that returns has the incarnation of its life before"
 
+    "A new node of a tree has a number that no row has had, in this life or a former one"
+    NodeNumbersAreNew "node-numbers-are-new" "H9"
+    "numbers of new nodes are drawn from a generator that each life seeds alike"
+
     "A lock request of an attempt that is over is stale"
     StaleRequestsAreRefused "stale-requests-are-refused" "H9"
     "a lock request that comes late is granted to an attempt that is over"

@@ -33,7 +33,7 @@ pub use campaigns::matrix;
 #[cfg(feature = "sabotage")]
 pub use campaigns::sabotage;
 pub use campaigns::{campaign, named, shrink, swarm};
-pub use drive::{run, starts};
+pub use drive::{lives, run, starts};
 pub use scenario::hazard::{self, Hazard};
 pub use scenario::{Scenario, ScenarioError, authority, bins, pairs, room, strike};
 pub use verdict::{Outcome, Violation};

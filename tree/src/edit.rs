@@ -60,6 +60,20 @@ pub fn root_above(below: u8, left: u64, separator: &[u8], right: u64) -> Vec<u8>
     written(below + 1, fences, &[(&[], &left), (separator, &right)])
 }
 
+/// Gives the children of an inner node other numbers, in the node's bytes. Nothing changes in a leaf,
+/// in bytes that are no node, and at a place where the node is not [sound](Node::is_sound).
+pub fn renumber(bytes: &mut [u8], mut number: impl FnMut(u64) -> u64) {
+    let Some(node) = Node::read(bytes).filter(|node| !node.is_leaf()) else { return };
+    let child = |index: usize| {
+        let is_child = node.entry(index).1.len() == CHILD_BYTES;
+        is_child.then(|| (node.begin(index + 1) - CHILD_BYTES, node.child(index)))
+    };
+    let children: Vec<_> = (0..node.len()).filter_map(child).collect();
+    for (at, child) in children {
+        bytes[at..at + CHILD_BYTES].copy_from_slice(&number(child).to_le_bytes());
+    }
+}
+
 fn edited(node: Node<'_>, key: &[u8], payload: Option<&[u8]>) -> Vec<u8> {
     let mut entries: Vec<_> = node.entries().collect();
     match (node.find(key), payload) {

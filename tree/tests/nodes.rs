@@ -243,6 +243,25 @@ fn inner_nodes_are_built_above_leaves_that_are_elsewhere() {
     }
 }
 
+/// A tree whose nodes have other numbers is the same tree.
+#[test]
+fn children_are_renumbered_and_nothing_else_is() {
+    let nodes = built(400, 300);
+    let other = |number: u64| if number == ROOT { ROOT } else { 7_000 - 3 * number };
+    let mut renumbered = Nodes::new();
+    for (number, bytes) in &nodes {
+        let mut bytes = bytes.clone();
+        edit::renumber(&mut bytes, other);
+        assert!(read(&bytes).is_sound());
+        renumbered.insert(other(*number), bytes);
+    }
+    assert_eq!(whole::check(&renumbered), whole::check(&nodes));
+    let leaf = nodes.values().find(|bytes| read(bytes).is_leaf()).expect("there are leaves");
+    let mut same = leaf.clone();
+    edit::renumber(&mut same, |_| unreachable!("a leaf has no child"));
+    assert_eq!(same, *leaf);
+}
+
 #[test]
 fn the_first_word_of_a_node_tells_its_rows() {
     let nodes = built(500, 256);

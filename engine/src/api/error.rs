@@ -172,18 +172,11 @@ impl TxnError {
     }
 
     /// The same error, with the application's key in place of a node's number if it is about a node
-    /// of the table `ordered`. A transaction that finds the random number of a new node taken has
-    /// met a conflict.
+    /// of the table `ordered`.
     #[must_use]
     pub(crate) fn about(self, ordered: TableId, key: PrimaryKey) -> Self {
         match self {
-            Self::Conflict { table, .. }
-            | Self::AlreadyExists { table, .. }
-            | Self::KeyCollision { table, .. }
-                if table == ordered =>
-            {
-                Self::Conflict { table, key }
-            }
+            Self::Conflict { table, .. } if table == ordered => Self::Conflict { table, key },
             Self::InDoubt { table, .. } if table == ordered => Self::InDoubt { table, key },
             Self::SnapshotTooOld { table, .. } if table == ordered => {
                 Self::SnapshotTooOld { table, key }

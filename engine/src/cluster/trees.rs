@@ -5,6 +5,7 @@ use lotus_tree::whole;
 
 use crate::api::error::ClusterError;
 use crate::cluster::load::RowSource;
+use crate::node::node_numbers::LOADED;
 
 /// Nodes of a tree, each with its number.
 pub(crate) type Nodes = Vec<(u64, Vec<u8>)>;
@@ -40,8 +41,8 @@ pub(crate) fn nodes(
         let reason = format!("row {} has the same primary key", pair[0].1);
         return Err(ClusterError::Row { row: pair[1].1, reason });
     }
-    // Those of transactions are random.
-    let mut numbers = 1_u64..;
+    // Those of transactions are greater.
+    let mut numbers = 1..LOADED;
     let number = || numbers.next().expect("there are fewer nodes");
     debug_assert!(
         sorted.is_sorted_by(|(one, ..), (next, ..)| one < next),

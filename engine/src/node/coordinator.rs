@@ -32,6 +32,7 @@ use crate::node::grace::Grace;
 use crate::node::horizon::MAX_INTERVALS;
 use crate::node::inner_nodes::InnerNodes;
 use crate::node::locks::Locks;
+use crate::node::node_numbers::NodeNumbers;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 use crate::node::timestamps::Timestamps;
 use crate::node::tombstones::Tombstones;
@@ -82,6 +83,8 @@ pub(crate) struct Coordinator {
     pub(crate) caches: Cell<CacheCounters>,
     /// Inner nodes of ordered tables, as they were read last.
     pub(crate) inner_nodes: InnerNodes,
+    /// Numbers of nodes that it adds to ordered tables.
+    pub(crate) node_numbers: NodeNumbers,
     /// Commits under way, for grace periods.
     pub(crate) grace: Grace,
     pub(crate) configuration: Configuration,
@@ -149,6 +152,7 @@ impl Coordinator {
             at_work: Cell::new(0),
             caches: Cell::default(),
             inner_nodes: InnerNodes::default(),
+            node_numbers: NodeNumbers::new(node.incarnation, thread),
             settled: Cell::new(false),
             grace: Grace::default(),
             waits_for: Cell::new(FIRST_EPOCH),

@@ -99,7 +99,7 @@ fn find(places: &[Option<Known>], table: TableId, number: u64) -> Option<&Inner>
 #[inline]
 fn places_of(table: TableId, number: u64) -> Range<usize> {
     const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-    // Numbers are random, except for the root's.
+    // Numbers count up from few bases; neighbours are spread.
     let hash = (number ^ u64::from(table.0)).wrapping_mul(GOLDEN_RATIO) >> SHIFT;
     let first = hash as usize * PLACES_OF_A_NODE;
     first..first + PLACES_OF_A_NODE

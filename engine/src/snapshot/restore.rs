@@ -2,7 +2,8 @@
 //!
 //! The file is read twice: once to its end, so that no part of an incomplete file is ever used, and
 //! once to fill the tables, one after the other. All rows of a table are in this process's memory
-//! while it is filled.
+//! while it is filled. The nodes of an ordered table get new numbers, from 1 on
+//! ([`crate::node::node_numbers`]).
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -11,11 +12,13 @@ use std::sync::atomic::AtomicU64;
 
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
+use lotus_sabotage::{Rule, broken};
 
 use super::error::SnapshotError;
 use super::format::{SnapshotInfo, SnapshotVisitor, read_snapshot};
 use crate::api::error::TxnError;
 use crate::cluster::handle::Cluster;
+use crate::node::node_numbers::renumber;
 
 impl<M: Machines> Cluster<M> {
     /// Makes and fills all tables of a snapshot, in a cluster that has none and serves no clients
@@ -30,7 +33,11 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Restores from two readers of the same bytes.
-    fn restore_from(
+    ///
+    /// # Errors
+    /// As [`Self::restore`].
+    #[doc(hidden)]
+    pub fn restore_from(
         &self,
         mut checked: impl Read,
         mut source: impl Read,
@@ -86,9 +93,25 @@ struct Rows {
     ends: Vec<usize>,
 }
 
+impl Rows {
+    /// The rows, to be changed where they are.
+    fn each_mut(&mut self) -> impl Iterator<Item = (&mut PrimaryKey, &mut [u8])> {
+        let (mut values, mut begin) = (&mut self.values[..], 0);
+        self.keys.iter_mut().zip(&self.ends).map(move |(key, end)| {
+            let (value, rest) = std::mem::take(&mut values).split_at_mut(end - begin);
+            (values, begin) = (rest, *end);
+            (key, value)
+        })
+    }
+}
+
 impl<M: Machines> Filler<'_, M> {
     fn fill(&mut self) -> Result<(), SnapshotError> {
-        let Some(Rows { spec, keys, values, ends }) = self.table.take() else { return Ok(()) };
+        let Some(mut rows) = self.table.take() else { return Ok(()) };
+        if rows.spec.ordered && !broken(Rule::NodeNumbersAreNew) {
+            renumber(rows.each_mut());
+        }
+        let Rows { spec, keys, values, ends } = rows;
         let table = self.cluster.create_table(spec)?;
         let row = |number: u64, value: &mut Vec<u8>| {
             let number = number as usize;

@@ -7,6 +7,7 @@
 
 pub(crate) mod body;
 pub(crate) mod commit;
+mod explain;
 pub(crate) mod fetch;
 mod grow;
 mod links;

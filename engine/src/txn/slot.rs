@@ -298,6 +298,7 @@ impl Slot {
             Ok(()) if self.attempts.has_yielded(body.held.txn()) => Some(body.given_up()),
             outcome => outcome.err(),
         };
+        let failed = failed.map(|error| body.explained(error));
         let (abandoned, txn) = (self.abandoned.replace(false), body.held.txn());
         if abandoned || failed.is_some() {
             self.release(body);

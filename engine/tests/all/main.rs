@@ -12,6 +12,7 @@ mod faults;
 mod isolation;
 mod large_values;
 mod limits;
+mod lives;
 mod locks_that_wait;
 mod memory_locks;
 mod memory_loss;

@@ -32,6 +32,7 @@ use lotus_points::{Family, FaultPoint, Pieces, Place};
 use crate::drive::run::{Budget, run};
 use crate::scenario::authority::Distance;
 use crate::scenario::format::{Load, Network, Scenario, ScenarioError, Topology, Workload};
+use crate::scenario::lives::Lives;
 use crate::scenario::strike::{Blow, Strike, Victim};
 use crate::verdict::Violation;
 
@@ -395,6 +396,7 @@ impl Coordinate {
             calm_us: CALM_US,
             steady: false,
             authority: Distance::default(),
+            lives: Lives::default(),
             cluster,
             workload,
             // Most transactions run apart from the owner of their locks.

@@ -36,6 +36,7 @@ files! {
     "h8-late-requests-of-the-dead"
     "h8-messages-of-a-former-life"
     "h9-late-lock-requests"
+    "h9-trees-of-former-lives"
     "h10-lost-ends"
     "h10-owners-out-of-reach"
     "h10-owners-pause"

@@ -16,6 +16,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::scenario::authority::{Distance, Silence, Starts};
 use crate::scenario::format::{Load, Network, Scenario, Topology, Workload};
+use crate::scenario::lives::Lives;
 use crate::scenario::memory_returns;
 use crate::scenario::pairs::{Pairs, SHORTEST};
 use crate::scenario::room::{FEWEST_SLABS, groups_used, loaded_slabs};
@@ -28,6 +29,9 @@ const FILLS_MEMORY: f64 = 0.15;
 
 /// Share of seeds in which further tables are made and dropped.
 const DROPS_TABLES: f64 = 0.25;
+
+/// Share of seeds in which a cluster leads several lives.
+const LEADS_LIVES: f64 = 0.2;
 
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
@@ -80,6 +84,7 @@ fn draw(seed: u64, given: Option<Locks>) -> Scenario {
         strikes: Vec::new(),
         steady: false,
         authority: Distance::default(),
+        lives: Lives::default(),
     };
     let drawn = schedule(&mut rng, &scenario);
     scenario.schedule = drawn.concat();
@@ -167,6 +172,22 @@ fn draw_apart(
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
     if rng.random_bool(FILLS_MEMORY) {
         fill_memory(&mut rng, scenario);
+    }
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x11FE_D4A7);
+    if rng.random_bool(LEADS_LIVES) {
+        scenario.lives = lives(&mut rng);
+    }
+}
+
+/// Lives one after the other, with tables that go on growing.
+fn lives(rng: &mut SmallRng) -> Lives {
+    Lives {
+        lives: rng.random_range(2..=4),
+        loaded: pick(rng, &[0, 0, 30]),
+        rows: pick(rng, &[20, 60, 120]),
+        value_bytes: pick(rng, &[8, 900, 900, 2_000]),
+        clients: pick(rng, &[2, 4, 16, 64]),
+        returns: pick(rng, &[0, 0, 1, 2]),
     }
 }
 

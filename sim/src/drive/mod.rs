@@ -6,6 +6,7 @@
 mod armed;
 pub(crate) mod authority;
 pub(crate) mod impatient;
+pub mod lives;
 pub mod run;
 pub mod starts;
 pub(crate) mod turns;

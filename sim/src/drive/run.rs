@@ -25,7 +25,7 @@ use lotus_mvcc::layout::region::SLAB_BYTES;
 #[cfg(feature = "fault-points")]
 use crate::drive::armed::Armed;
 use crate::drive::authority::Post;
-use crate::drive::starts;
+use crate::drive::{lives, starts};
 use crate::drive::turns::Turns;
 use crate::drive::watched::Watched;
 use crate::properties::{balance, deletions, durability, isolation, losses, progress};
@@ -124,7 +124,8 @@ pub fn run(
     figures.dropped = watched.dropped();
     violations.extend(watched.take_found());
     violations.extend(end(watched));
-    violations.extend(started(scenario, seed));
+    violations.extend(apart(|| starts::start(&scenario.authority.starts, seed).violations));
+    violations.extend(apart(|| lives::live(&scenario.lives, seed)));
     Ok(Outcome { violations, figures, trace_hash })
 }
 
@@ -148,10 +149,9 @@ pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder
         .drain_patience(Duration::from_micros(scenario.cluster.drain_us))
 }
 
-/// Violations of the start of processes.
-fn started(scenario: &Scenario, seed: u64) -> Vec<Violation> {
-    let start = || starts::start(&scenario.authority.starts, seed).violations;
-    catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|panic| {
+/// Violations of a part of the run that has worlds of its own.
+fn apart(part: impl FnOnce() -> Vec<Violation>) -> Vec<Violation> {
+    catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| {
         vec![Violation { property: NO_PANIC.to_owned(), detail: message(&*panic) }]
     })
 }

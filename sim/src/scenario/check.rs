@@ -103,6 +103,7 @@ impl Scenario {
         must(rate, "rate-tps is not more than 0 and at most 10^7")?;
         must(all_rates(&self.rates), "a rate is not from 0 to 1")?;
         must(self.authority.has_shares(), "a share of the authority's is not from 0 to 1")?;
+        must(self.lives.is_sound(), "its lives take too long, or their values are too long")?;
         let can_strike = cfg!(feature = "fault-points") || self.strikes.is_empty();
         must(can_strike, "it has strikes, and this build has no fault points")?;
         self.check_survivors()?;

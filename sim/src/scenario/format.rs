@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::authority::Distance;
 use crate::scenario::hazard::Hazard;
+use crate::scenario::lives::Lives;
 use crate::scenario::pairs::SHORTEST;
 use crate::scenario::strike::Strike;
 
@@ -55,6 +56,9 @@ pub struct Scenario {
     /// Delays and losses on the way to the authority, during the storm.
     #[serde(default, skip_serializing_if = "Distance::is_none")]
     pub authority: Distance,
+    /// Lives of another cluster, one after the other, whose tables go on growing.
+    #[serde(default, skip_serializing_if = "Lives::is_none")]
+    pub lives: Lives,
     /// Faults at fixed times, or after a number of verbs or messages.
     #[serde(default)]
     pub schedule: Vec<Scheduled>,

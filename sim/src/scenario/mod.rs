@@ -8,6 +8,7 @@ pub mod bins;
 mod check;
 pub mod format;
 pub mod hazard;
+pub mod lives;
 pub(crate) mod memory_returns;
 pub mod pairs;
 pub mod room;

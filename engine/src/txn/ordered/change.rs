@@ -1,6 +1,7 @@
 //! Changing the tree: nodes that grow too large are split, and small ones are merged.
 
 use lotus_points::point;
+use lotus_sabotage::{Rule, broken};
 use lotus_tree::{Node, ROOT, Seek, edit};
 use rand::Rng;
 
@@ -36,10 +37,10 @@ impl OrderedTable<'_> {
                 split.left.len().max(split.right.len()) <= self.limits.node,
                 "I280: half of a node fits in a row"
             );
-            let right = self.number();
+            let right = self.number()?;
             added.push((right, split.right));
             if id == ROOT {
-                let left = self.number();
+                let left = self.number()?;
                 added.push((left, split.left));
                 bytes = edit::root_above(level, left, &split.separator, right);
                 break;
@@ -118,10 +119,14 @@ impl OrderedTable<'_> {
         Ok(Some(Merged { item: left, bytes }))
     }
 
-    /// Number for a new node.
-    fn number(&self) -> u64 {
-        // That a number is taken already is found out like any other conflict.
-        self.txn.slot.coordinator.rng.borrow_mut().random_range(ROOT + 1..=u64::MAX)
+    /// Number for a new node: one that no node of the table has had.
+    fn number(&self) -> Result<u64, TxnError> {
+        let coordinator = &self.txn.slot.coordinator;
+        if broken(Rule::NodeNumbersAreNew) {
+            return Ok(coordinator.rng.borrow_mut().random_range(ROOT + 1..=u64::MAX));
+        }
+        // As with the numbers of attempts, another incarnation has others.
+        coordinator.node_numbers.draw().ok_or(TxnError::Fenced)
     }
 
     /// Views bytes that this module has made.

@@ -4,6 +4,7 @@
 use lotus_checker::Anomaly;
 use lotus_sabotage::Rule;
 
+use crate::drive::lives::{GROWS, KEPT};
 use crate::drive::starts::STARTED;
 use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::copies::OF_ONE_TIME;
@@ -164,6 +165,11 @@ const TABLE: &[Hunted] = &[
         &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
     ),
     hunted(Rule::LivesDiffer, &["h2-restarts"], &[Property(CHECKED), Property(RETURNED)]),
+    hunted(
+        Rule::NodeNumbersAreNew,
+        &["h9-trees-of-former-lives"],
+        &[Property(GROWS), Property(KEPT)],
+    ),
     hunted(
         Rule::StaleRequestsAreRefused,
         &["h9-late-lock-requests"],

@@ -1,0 +1,377 @@
+//! Lives of a cluster, one after the other, with tables that go on growing.
+//!
+//! # What it is
+//! Part of a scenario ([`Lives`]). Each life is a cluster in a world of its own, of a shape of its
+//! own and with the seed of all others. It is restored from the snapshot of the life before, its
+//! clients add rows to an ordered table and to a plain one, compute nodes crash and return
+//! meanwhile, and all rows are written to the next snapshot. No client uses a key that was used
+//! before, so no addition may be refused; and what was there and what was added is there in the
+//! end. Where all compute nodes live on, clients seldom try twice, although each attempt is one of
+//! its own, as those of interactive clients are: it does not know what the one before was refused.
+//!
+//! # What it is not
+//! A test of commits or recovery: the scenario's own world has more faults. Rows of a transaction
+//! whose outcome is unknown may be there or not.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lotus::{
+    Cluster, Isolation, Nanos, PrimaryKey, Seat, Session, SnapshotLabel, Submitted, TableId,
+    TableSpec, TxnError,
+};
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{
+    Config, Fault, Interleaving, Limits, MemoryFate, Profile, SimMachines, World,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::scenario::lives::Lives;
+use crate::verdict::Violation;
+
+/// Property that nothing of a former life is in the way of a new row.
+pub const GROWS: &str = "what one life has stored the next one adds to";
+/// Property that a life ends with the rows that it began with, and those that were added.
+pub const KEPT: &str = "a row that one life has committed is there in the next";
+
+/// Property that clients which only add rows wait for one another instead of trying again.
+pub const TURNS: &str = "a client that adds a row waits for its turn, and need not try again";
+
+const MEMORY_NODES: u16 = 2;
+/// Most coordinators: two of each of three compute nodes.
+const MOST_SEATS: u32 = 6;
+const KEY_BYTES: usize = 16;
+const LEASE: Duration = Duration::from_millis(2);
+/// Virtual time between two looks at whether the clients have ended.
+const LOOK: Duration = Duration::from_micros(200);
+/// Looks after which a life is over, whoever has not ended: some seconds.
+const MOST_LOOKS: u32 = 20_000;
+/// Most attempts for each row that is added, where no node is lost.
+const MOST_ATTEMPTS: u64 = 3;
+/// Attempts at a snapshot of a cluster that has settled.
+const SNAPSHOTS: u32 = 5;
+/// More pieces than the rows come in.
+const PIECES: usize = 1 << 16;
+
+type Key = [u8; KEY_BYTES];
+/// Rows by key, and whether their commit was told.
+type Rows = BTreeMap<Key, bool>;
+
+/// Rows of the two tables, and the first error that no client may meet.
+#[derive(Default)]
+struct Ledger {
+    sorted: Rows,
+    plain: Rows,
+    refused: Option<String>,
+    /// Attempts of this life, and rows that it has added.
+    attempts: u64,
+    added: u64,
+}
+
+type Shared = Arc<Mutex<Ledger>>;
+
+fn open(ledger: &Mutex<Ledger>) -> std::sync::MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lives one after the other; returns violations, the first of each property.
+pub fn live(plan: &Lives, seed: u64) -> Vec<Violation> {
+    let mut found = Vec::new();
+    // A stream of its own, so that the others of this seed stay as they are.
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x11FE_5A17);
+    let (ledger, mut file) = (Shared::default(), Vec::new());
+    for life in 0..plan.lives {
+        let violation = |(property, detail): (&str, String)| Violation {
+            property: property.to_owned(),
+            detail: format!("life {life}: {detail}"),
+        };
+        let lived = Life { plan, seed, life, rng: &mut rng, ledger: &ledger }.lead(&file);
+        match lived {
+            Ok(left) => file = left,
+            Err(wrong) => {
+                found.push(violation(wrong));
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// A violated property, and the finding.
+type Wrong = (&'static str, String);
+
+/// One life of the cluster.
+struct Life<'a> {
+    plan: &'a Lives,
+    seed: u64,
+    life: u32,
+    rng: &'a mut SmallRng,
+    ledger: &'a Shared,
+}
+
+impl Life<'_> {
+    /// Leads the life, beginning with a snapshot unless it is empty; returns the next one.
+    fn lead(mut self, file: &[u8]) -> Result<Vec<u8>, Wrong> {
+        let cluster = self.begin();
+        let kept = |error: &dyn std::fmt::Display| (KEPT, error.to_string());
+        if file.is_empty() {
+            self.create(&cluster).map_err(|error| kept(&error))?;
+        } else {
+            cluster.restore_from(file, file).map_err(|error| kept(&error))?;
+        }
+        let tables = ["sorted", "plain"].map(|name| cluster.table(name));
+        let [Some(sorted), Some(plain)] = tables else {
+            return Err((KEPT, "a table is not there".to_owned()));
+        };
+        self.grow(&cluster, [sorted, plain]);
+        cluster.settle().map_err(|error| kept(&error))?;
+        self.judge_clients()?;
+        self.judge(&cluster, [sorted, plain])?;
+        self.write(&cluster)
+    }
+
+    /// Starts a cluster of some shape; each life has the same seed.
+    fn begin(&mut self) -> Cluster<SimMachines> {
+        let nodes = self.rng.random_range(1..=MOST_SEATS as u16 / 2);
+        let threads = self.rng.random_range(1..=2);
+        let profile = Profile::named("ideal").expect("it is built in");
+        let limits = Limits { events: 20_000_000, bytes: 2 << 30, time: Duration::from_secs(60) };
+        let config = Config {
+            interleaving: Interleaving::PerVerb,
+            limits,
+            ..Config::new(self.seed, MEMORY_NODES + nodes, profile)
+        };
+        let world = World::new(config).expect("the settings are sound");
+        let builder = Cluster::embedded()
+            .memory_nodes(MEMORY_NODES.into())
+            .compute_nodes(nodes.into())
+            .threads(threads)
+            .replicas(2)
+            .coroutines(self.plan.clients as usize + 1)
+            .memory_limit(64 << 20)
+            .lock_table_bytes(1 << 16)
+            .version_table_cache(64)
+            .horizon_interval(Duration::from_micros(100))
+            .lease(Some(LEASE));
+        builder.start_on(SimMachines::new(world)).expect("the settings are sound")
+    }
+
+    fn create(&self, cluster: &Cluster<SimMachines>) -> Result<(), lotus::ClusterError> {
+        let Lives { loaded, lives, rows, clients, returns, .. } = *self.plan;
+        // Each client adds at least one row, and so do those that come to a node that is back.
+        let clients = clients * MOST_SEATS * (1 + returns);
+        let most = u64::from(loaded + lives * (rows + clients));
+        let spec = |name| {
+            let spec = TableSpec::new(name).key_bytes(KEY_BYTES as u32).capacity(2 * most);
+            spec.record_bytes(self.plan.value_bytes).shards(16)
+        };
+        let sorted = cluster.create_table(spec("sorted").ordered())?;
+        cluster.create_table(spec("plain"))?;
+        let bytes = self.plan.value_bytes as usize;
+        let row = |number: u64, into: &mut Vec<u8>| {
+            let key = key(u32::MAX, number);
+            into.extend(value(&key, bytes));
+            PrimaryKey::from(key)
+        };
+        let rows = u64::from(self.plan.loaded);
+        cluster.load(sorted, rows, &row, &Default::default())?;
+        let loaded = (0..rows).map(|number| (key(u32::MAX, number), true));
+        open(self.ledger).sorted.extend(loaded);
+        Ok(())
+    }
+
+    /// Adds rows by all coordinators, while compute nodes crash and return.
+    fn grow(&mut self, cluster: &Cluster<SimMachines>, tables: [TableId; 2]) {
+        let seats: Vec<Seat> = cluster.seats().collect();
+        let clients = seats.len() * self.plan.clients as usize;
+        let nodes = cluster.config().compute_nodes;
+        let crashes = if nodes > 1 { self.plan.returns } else { 0 };
+        let mut crashes: Vec<usize> =
+            (0..crashes).map(|_| self.rng.random_range(0..nodes)).collect();
+        let mut jobs: Vec<Submitted<()>> = Vec::new();
+        let client = |seat: Seat, number: usize| {
+            let share = u64::from(self.plan.rows) / clients as u64 + 1;
+            let first = number as u64 * share;
+            self.submit(cluster, seat, tables, first..first + share)
+        };
+        for number in 0..clients {
+            jobs.push(client(seats[number % seats.len()], number));
+        }
+        let (mut next, mut away) = (clients, None);
+        for _ in 0..MOST_LOOKS {
+            let over = jobs.iter().all(Submitted::is_finished);
+            if (over && away.is_none()) || cluster.machines().run_for(LOOK).is_none() {
+                break;
+            }
+            match away {
+                Some(node) => {
+                    if let Ok(true) = cluster.restart(node) {
+                        away = None;
+                        // Its clients went with it; others add rows there.
+                        for seat in seats.iter().filter(|seat| seat.compute_node == node) {
+                            jobs.push(client(*seat, next));
+                            next += 1;
+                        }
+                    }
+                }
+                None if !over => {
+                    let Some(node) = crashes.pop() else { continue };
+                    let place = NodeId(MEMORY_NODES + node as u16);
+                    let world = cluster.machines().world();
+                    let crash = Fault::Crash { node: place, memory: MemoryFate::Kept };
+                    for fault in [crash, Fault::Restart { node: place }] {
+                        world.inject(fault).expect("there is such a node");
+                    }
+                    away = Some(node);
+                }
+                None => {}
+            }
+        }
+        if !jobs.iter().all(Submitted::is_finished) {
+            open(self.ledger).refused.get_or_insert("the clients do not end".to_owned());
+        }
+    }
+
+    fn submit(
+        &self,
+        cluster: &Cluster<SimMachines>,
+        seat: Seat,
+        tables: [TableId; 2],
+        numbers: std::ops::Range<u64>,
+    ) -> Submitted<()> {
+        let (life, bytes) = (self.life, self.plan.value_bytes as usize);
+        let ledger = Arc::clone(self.ledger);
+        cluster.submit(seat, async move |mut session: Session| {
+            for number in numbers {
+                let key = key(life, number);
+                let mut attempts = 0;
+                let value = value(&key, bytes);
+                let added = add(&mut session, tables, key, &value, &mut attempts).await;
+                let mut ledger = open(&ledger);
+                ledger.attempts += u64::from(attempts);
+                ledger.added += 1;
+                let told = added.is_ok();
+                match added {
+                    Ok(()) | Err(TxnError::Fenced | TxnError::Unknown(_)) => {
+                        ledger.sorted.insert(key, told);
+                        ledger.plain.insert(key, told);
+                    }
+                    Err(error) => {
+                        ledger.refused.get_or_insert(format!("row {number}: {error}"));
+                    }
+                }
+                if !told {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Judges what the clients have met.
+    fn judge_clients(&self) -> Result<(), Wrong> {
+        let mut ledger = open(self.ledger);
+        let (attempts, added) = (take(&mut ledger.attempts), take(&mut ledger.added));
+        if let Some(refused) = ledger.refused.take() {
+            return Err((GROWS, refused));
+        }
+        if self.plan.returns == 0 && attempts > MOST_ATTEMPTS * added {
+            return Err((TURNS, format!("{attempts} attempts for {added} rows")));
+        }
+        Ok(())
+    }
+
+    /// Compares what is stored with what was added, and audits the memory.
+    fn judge(&self, cluster: &Cluster<SimMachines>, tables: [TableId; 2]) -> Result<(), Wrong> {
+        let bytes = self.plan.value_bytes as usize;
+        let [mut sorted, mut plain] = [BTreeMap::new(), BTreeMap::new()];
+        let failed = |error: lotus::ClusterError| (KEPT, error.to_string());
+        let see = &mut |key: &[u8], found: &[u8]| _ = sorted.insert(key.to_vec(), found.to_vec());
+        cluster.audit_ordered(tables[0], see).map_err(failed)?;
+        let see = &mut |key: &PrimaryKey, found: &[u8], _| {
+            plain.insert(key.as_bytes().to_vec(), found.to_vec());
+        };
+        cluster.audit_scan(tables[1], see).map_err(failed)?;
+        let ledger = open(self.ledger);
+        for (table, stored, added) in
+            [("sorted", &sorted, &ledger.sorted), ("plain", &plain, &ledger.plain)]
+        {
+            let lost = |(key, told): &(&Key, &bool)| match stored.get(&key[..]) {
+                Some(found) => *found != value(*key, bytes),
+                None => **told,
+            };
+            if let Some((key, _)) = added.iter().find(lost) {
+                return Err((KEPT, format!("key {key:02x?} of table {table:?} is not as added")));
+            }
+            let strange = |key: &&Vec<u8>| !added.contains_key(&key[..]);
+            if let Some(key) = stored.keys().find(strange) {
+                return Err((KEPT, format!("key {key:02x?} of table {table:?} was never added")));
+            }
+        }
+        let findings = cluster.audit().map_err(failed)?;
+        match findings.into_iter().find(|finding| !finding.passed) {
+            Some(finding) => Err((KEPT, format!("{}: {}", finding.name, finding.detail))),
+            None => Ok(()),
+        }
+    }
+
+    /// All rows, in a snapshot file.
+    fn write(&mut self, cluster: &Cluster<SimMachines>) -> Result<Vec<u8>, Wrong> {
+        let seats: Vec<Seat> = cluster.seats().collect();
+        let label = SnapshotLabel { sequence: u64::from(self.life), taken: Nanos::NEVER };
+        let mut why = String::new();
+        for _ in 0..SNAPSHOTS {
+            let mut file = Vec::new();
+            let seat = seats[self.rng.random_range(0..seats.len())];
+            let copying = cluster.start_snapshot(seat, PIECES);
+            match copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new) {
+                Ok(_) => return Ok(file),
+                Err(error) => why = error.to_string(),
+            }
+            cluster.machines().run_for(LEASE);
+        }
+        Err((KEPT, format!("no snapshot: {why}")))
+    }
+}
+
+/// Key that no other life and number has. Those of all lives lie between each other.
+fn key(life: u32, number: u64) -> Key {
+    let mut key = [0; KEY_BYTES];
+    let scattered = (number as u32).wrapping_mul(0x9E37_79B1);
+    key[..4].copy_from_slice(&scattered.to_be_bytes());
+    key[4..8].copy_from_slice(&life.to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+fn value(key: &Key, bytes: usize) -> Vec<u8> {
+    key.iter().copied().cycle().take(bytes).collect()
+}
+
+/// Adds a row to both tables, again while other transactions are in the way.
+async fn add(
+    session: &mut Session,
+    [sorted, plain]: [TableId; 2],
+    key: Key,
+    value: &[u8],
+    attempts: &mut u32,
+) -> Result<(), TxnError> {
+    loop {
+        // An interactive client's next attempt is in whichever slot is free.
+        session.new_transaction();
+        *attempts += 1;
+        let adding = async {
+            let mut txn = session.begin(Isolation::Serializable).await?;
+            txn.insert(plain, key, value)?;
+            txn.ordered(sorted)?.insert(&key, value).await?;
+            txn.commit().await.map(drop)
+        };
+        match adding.await {
+            Err(error) if error.is_retryable() => session.back_off(*attempts).await,
+            outcome => return outcome,
+        }
+    }
+}
