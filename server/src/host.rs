@@ -27,6 +27,7 @@ pub(crate) trait Host: Send + Sync {
     fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures>;
     fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts>;
     fn takes_part(&self, compute_node: usize) -> bool;
+    fn live_nodes(&self, asked: usize) -> Vec<(usize, u16)>;
     fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
     fn needed_memory(&self, compute_node: usize) -> Vec<usize>;
     fn memory_known(&self, compute_node: usize) -> MemoryStatus;
@@ -86,6 +87,10 @@ where
 
     fn takes_part(&self, compute_node: usize) -> bool {
         Self::takes_part(self, compute_node)
+    }
+
+    fn live_nodes(&self, asked: usize) -> Vec<(usize, u16)> {
+        Self::live_nodes(self, asked)
     }
 
     fn silent_memory(&self, compute_node: usize) -> Vec<usize> {

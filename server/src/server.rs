@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::call_time;
 use crate::calls;
 use crate::clerk::{Clerk, Rights};
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
@@ -87,15 +88,16 @@ impl Server {
         };
         let is_needed = rights.create || rights.drop;
         let clerk = || Clerk::start(Arc::downgrade(&host), node, &host.clock(), rights);
+        let (calls, call_records) = records_table(&*host, config.call_records)?;
         let shared = NodeServer::new(Parts {
-            calls: records_table(&*host, &config.call_records)?,
+            calls,
             clerk: is_needed.then(clerk).transpose()?,
             host: Arc::clone(&host),
             index: node,
             registry,
             gauges: config.gauges,
             limits: config.limits,
-            call_records: config.call_records,
+            call_records,
             interactive_limit: interactive,
             addresses: config.nodes,
             local_addresses: local_addresses.unwrap_or_default(),
@@ -155,18 +157,23 @@ impl Drop for Server {
     }
 }
 
-/// The table of call records, which the first server makes.
-fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, ClusterError> {
+/// The table of call records, which the first server makes, and the settings with its shape.
+fn records_table(
+    host: &dyn Host,
+    records: CallRecords,
+) -> Result<(TableId, CallRecords), StartError> {
     let known = || host.tables().into_iter().find(|(_, spec)| spec.name == calls::TABLE);
-    if let Some((id, _)) = known() {
-        return Ok(id);
+    let taken = |(id, spec): (TableId, TableSpec)| Ok((id, records.of(&spec)?));
+    if let Some(found) = known() {
+        return taken(found);
     }
     let spec = TableSpec::new(calls::TABLE).record_bytes(records.row_bytes).capacity(records.rows);
-    match host.create_table(spec, RECORDS_PATIENCE) {
+    match host.create_table(spec.clone(), RECORDS_PATIENCE) {
+        // Another server was faster.
         Err(ClusterError::TableExists(name)) => {
-            known().map(|(id, _)| id).ok_or(ClusterError::TableExists(name))
+            known().map_or(Err(ClusterError::TableExists(name).into()), taken)
         }
-        made => made,
+        made => taken((made?, spec)),
     }
 }
 
@@ -184,6 +191,7 @@ async fn run(
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
+    tasks.spawn(call_time::ask_now_and_then(Arc::clone(&node), stopped.clone()));
     if let Some(listener) = metrics {
         tasks.spawn(http::serve(Arc::clone(&node), listener, stopped.clone()));
     }

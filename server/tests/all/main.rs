@@ -15,6 +15,7 @@ mod metrics;
 mod ordered;
 mod parts;
 mod paths;
+mod records;
 mod scans;
 mod tables;
 mod tls;
