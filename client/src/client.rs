@@ -152,23 +152,32 @@ impl Client {
     /// [`Failure::UnknownTable`]. Its memory is given back before this returns, or soon after. The
     /// cluster's operator decides whether applications may drop tables (docs/operations.md).
     ///
+    /// It drops the table that has the name now, by its number. So it may be repeated by this
+    /// client, and never drops a table that another application has created meanwhile under the
+    /// same name.
+    ///
     /// # Errors
     /// [`CallError::Failed`]: [`Failure::MayNotDrop`], [`Failure::NotFound`] if there is no table
     /// of this name, or [`Failure::Refused`] for one of the system or of the cluster file: nothing
-    /// was dropped. After [`CallError::Unknown`] it may have been: ask again.
+    /// was dropped. After [`CallError::Unknown`] it may have been: [`Self::refresh`], and see
+    /// whether there is a table of this name and number.
     pub async fn drop_table(&self, name: &str) -> Result<(), CallError> {
+        let known = self.table(name);
+        self.refresh().await?;
         let (shared, map) = (&self.shared, self.shared.map());
+        // Without its authority, a node may not know the tables of others.
+        let table = map.table(name).or(known).map(|table| table.0);
         let target = Target { kind: Kind::Serializable, shard: None };
-        let op = |_, timeout_us| Op::DropTable { name, timeout_us };
+        let op = |_, timeout_us| Op::DropTable { name, table, timeout_us };
         let timeout = shared.config.timeout;
-        // Another table may have got the name meanwhile.
+        // It has no further effect: a number stands for one table.
         let asked = shared.carry_out(&map, target, Repetition::Once, timeout, op).await;
         let (_, answer) = asked?;
         match decode(&answer) {
             Ok(Answer::TableDropped) => {
                 let mut map = shared.map.write().unwrap_or_else(PoisonError::into_inner);
-                if let Some(table) = map.table(name) {
-                    *map = Arc::new(map.without(table));
+                if let Some(table) = table {
+                    *map = Arc::new(map.without(TableId(table)));
                 }
                 Ok(())
             }

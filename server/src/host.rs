@@ -20,7 +20,12 @@ pub(crate) trait Host: Send + Sync {
     fn submit(&self, seat: Seat, job: SlotJob);
     fn tables(&self) -> Vec<(TableId, TableSpec)>;
     fn create_table(&self, spec: TableSpec, patience: Duration) -> Result<TableId, ClusterError>;
-    fn drop_table(&self, name: &str, patience: Duration) -> Result<(), ClusterError>;
+    fn drop_table(
+        &self,
+        name: &str,
+        table: TableId,
+        patience: Duration,
+    ) -> Result<(), ClusterError>;
     fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner;
     fn node_figures(&self, compute_node: usize) -> NodeFigures;
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
@@ -61,8 +66,13 @@ where
         self.create_table_within(spec, patience)
     }
 
-    fn drop_table(&self, name: &str, patience: Duration) -> Result<(), ClusterError> {
-        self.drop_table_within(name, patience)
+    fn drop_table(
+        &self,
+        name: &str,
+        table: TableId,
+        patience: Duration,
+    ) -> Result<(), ClusterError> {
+        self.drop_numbered(name, table, patience)
     }
 
     fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner {
