@@ -38,10 +38,6 @@ const CLOSING: Duration = Duration::from_secs(1);
 const RECORDS_PATIENCE: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, as when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
-/// TCP keepalive: silence before the first probe, interval, and number of probes.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
 
 /// The server of one compute node. Dropping it stops it.
 #[must_use = "a server that is dropped stops"]
@@ -334,11 +330,6 @@ async fn receive(
     drop(guest);
     let home = number as usize % node.queues.len();
     let presence = Presence::enter(&node, number, client, home);
-    if let Origin::Network(_) = client
-        && let Err(error) = keep_alive(&stream)
-    {
-        tracing::debug!(node = node.index, %client, %error, "no keepalive");
-    }
     let socket = match stream {
         Stream::Plain(socket) => socket.into_std().map(OwnedFd::from),
         Stream::Local(socket) => socket.into_std().map(OwnedFd::from),
@@ -354,14 +345,4 @@ async fn receive(
         }
         Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),
     }
-}
-
-/// Lets the kernel find out about clients that vanish without closing.
-fn keep_alive(stream: &Stream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    Ok(())
 }

@@ -17,6 +17,7 @@ mod parts;
 mod paths;
 mod records;
 mod scans;
+mod stalled;
 mod tables;
 mod tls;
 mod typed;
