@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use lotus_fabric::env::{Env, Nanos, SmallRng};
@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::connection::{Connection, Unanswered};
 use crate::error::{CallError, ConnectError, Rejection};
 use crate::map::{Choice, Map, Route};
+use crate::nodes::Nodes;
 use crate::retry::{Next, Repetition, Tried, Tries};
 use crate::scan::Scan;
 use crate::transaction::Transaction;
@@ -35,6 +36,10 @@ const GRACE: Duration = Duration::from_millis(150);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Most doublings of a pause.
 const MOST_DOUBLINGS: u32 = 6;
+/// Time for which one node is asked for its directory: longer than a server waits for the authority.
+const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two questions to a node that is doubted.
+const DOUBT_PAUSE: Duration = Duration::from_millis(500);
 /// Initial capacity for encoded arguments, in bytes: enough for most calls.
 const USUAL_BYTES: usize = 64;
 
@@ -50,17 +55,11 @@ pub(crate) struct ClientState {
     env: Env,
     rng: Mutex<SmallRng>,
     map: RwLock<Arc<Map>>,
-    /// Indexed as the compute nodes in the directory.
-    nodes: Vec<NodeConnection>,
+    nodes: Nodes,
     /// Number of the next interactive transaction.
     next_number: AtomicU32,
-}
-
-#[derive(Default)]
-struct NodeConnection {
-    connection: Mutex<Option<Arc<Connection>>>,
-    /// Held while a connection is made, so that only one is.
-    opening: tokio::sync::Mutex<()>,
+    /// For tasks, which keep no client alive.
+    this: Weak<Self>,
 }
 
 impl Client {
@@ -83,15 +82,16 @@ impl Client {
     }
 
     fn over(config: Config, env: Env, connection: Arc<Connection>, directory: Directory) -> Self {
-        let nodes: Vec<NodeConnection> =
-            directory.nodes.iter().map(|_| NodeConnection::default()).collect();
-        if let Some(node) = nodes.get(usize::from(directory.node)) {
-            *lock(&node.connection) = Some(connection);
-        }
+        let nodes = Nodes::new(directory.nodes.len(), usize::from(directory.node), connection);
         let rng = Mutex::new(env.rng(0));
         let map = RwLock::new(Arc::new(Map::new(directory)));
         let next_number = AtomicU32::new(0);
-        Self { shared: Arc::new(ClientState { config, env, rng, map, nodes, next_number }) }
+        Self {
+            shared: Arc::new_cyclic(|this| {
+                let this = Weak::clone(this);
+                ClientState { config, env, rng, map, nodes, next_number, this }
+            }),
+        }
     }
 
     /// The table of this name, if the directory that was last fetched has one.
@@ -152,23 +152,32 @@ impl Client {
     /// [`Failure::UnknownTable`]. Its memory is given back before this returns, or soon after. The
     /// cluster's operator decides whether applications may drop tables (docs/operations.md).
     ///
+    /// It drops the table that has the name now, by its number. So it may be repeated by this
+    /// client, and never drops a table that another application has created meanwhile under the
+    /// same name.
+    ///
     /// # Errors
     /// [`CallError::Failed`]: [`Failure::MayNotDrop`], [`Failure::NotFound`] if there is no table
     /// of this name, or [`Failure::Refused`] for one of the system or of the cluster file: nothing
-    /// was dropped. After [`CallError::Unknown`] it may have been: ask again.
+    /// was dropped. After [`CallError::Unknown`] it may have been: [`Self::refresh`], and see
+    /// whether there is a table of this name and number.
     pub async fn drop_table(&self, name: &str) -> Result<(), CallError> {
+        let known = self.table(name);
+        self.refresh().await?;
         let (shared, map) = (&self.shared, self.shared.map());
+        // Without its authority, a node may not know the tables of others.
+        let table = map.table(name).or(known).map(|table| table.0);
         let target = Target { kind: Kind::Serializable, shard: None };
-        let op = |_, timeout_us| Op::DropTable { name, timeout_us };
+        let op = |_, timeout_us| Op::DropTable { name, table, timeout_us };
         let timeout = shared.config.timeout;
-        // Another table may have got the name meanwhile.
+        // It has no further effect: a number stands for one table.
         let asked = shared.carry_out(&map, target, Repetition::Once, timeout, op).await;
         let (_, answer) = asked?;
         match decode(&answer) {
             Ok(Answer::TableDropped) => {
                 let mut map = shared.map.write().unwrap_or_else(PoisonError::into_inner);
-                if let Some(table) = map.table(name) {
-                    *map = Arc::new(map.without(table));
+                if let Some(table) = table {
+                    *map = Arc::new(map.without(TableId(table)));
                 }
                 Ok(())
             }
@@ -184,20 +193,7 @@ impl Client {
     /// # Errors
     /// [`CallError`] if no server answers.
     pub async fn refresh(&self) -> Result<(), CallError> {
-        let target = Target { kind: Kind::ReadOnly, shard: None };
-        let op = |_, _| Op::Directory;
-        let timeout = self.shared.config.timeout;
-        let (shared, map) = (&self.shared, self.shared.map());
-        let effectless = Repetition::Effectless;
-        let (_, answer) = shared.carry_out(&map, target, effectless, timeout, op).await?;
-        match decode(&answer) {
-            Ok(Answer::Directory(directory)) => {
-                let mut map = self.shared.map.write().unwrap_or_else(PoisonError::into_inner);
-                *map = Arc::new(Map::new(*directory));
-                Ok(())
-            }
-            _ => Err(CallError::Protocol),
-        }
+        self.shared.refresh().await
     }
 
     /// A call of the stored transaction of this name, sent when it is awaited.
@@ -401,9 +397,11 @@ impl ClientState {
             }
             let shard = target.shard.filter(|_| target.kind != Kind::ReadOnly);
             let owner = shard.and_then(|shard| map.owner(shard));
-            let any = || self.random(self.nodes.len() as u64) as usize;
+            let nodes = self.nodes.count();
+            let any = || self.random(nodes as u64) as usize;
             let preferred = owner.or(near).unwrap_or_else(any);
-            let Some(Choice { node, preferred }) = route.choose(preferred, self.nodes.len()) else {
+            let doubted = |node| self.nodes.is_doubted(node, now);
+            let Some(Choice { node, preferred }) = route.choose(preferred, nodes, doubted) else {
                 route.forgive();
                 self.pause(&mut pauses).await;
                 now = self.env.now();
@@ -412,7 +410,15 @@ impl ClientState {
             // Only the presumed owner checks that it owns the shard; a stand-in serves any.
             let asked = shard.filter(|_| preferred && owner.is_some());
             let op = op(asked, u32::try_from(left.as_micros()).unwrap_or(u32::MAX));
-            let answered = self.try_once(node, &map.nodes[node], &op, deadline.after(GRACE)).await;
+            // A directory is told soon, or by another node.
+            let until = match op {
+                Op::Directory => deadline.min(now.after(DIRECTORY_PATIENCE)),
+                _ => deadline,
+            };
+            // Another node may be reached, if this one is not.
+            let connecting = if nodes > 1 { left / 2 } else { left };
+            let address = &map.nodes[node];
+            let answered = self.try_once(node, address, connecting, &op, until.after(GRACE)).await;
             let answer = match &answered {
                 Ok((_, message)) => decode(message).map_err(|_| CallError::Protocol)?,
                 Err(_) => Answer::Never,
@@ -421,6 +427,7 @@ impl ClientState {
                 Ok(_) => Tried::Answered(&answer),
                 Err(Unreached::Not(why)) => Tried::NotSent(why.clone()),
                 Err(Unreached::Lost) => Tried::Lost,
+                Err(Unreached::Late) if until < deadline => Tried::Silent,
                 Err(Unreached::Late) => Tried::Late,
             };
             match tries.next(&tried) {
@@ -446,12 +453,39 @@ impl ClientState {
         }
     }
 
+    /// Fetches the directory again.
+    async fn refresh(&self) -> Result<(), CallError> {
+        let target = Target { kind: Kind::ReadOnly, shard: None };
+        let (map, timeout) = (self.map(), self.config.timeout);
+        let op = |_, _| Op::Directory;
+        let asked = self.carry_out(&map, target, Repetition::Effectless, timeout, op).await;
+        let (_, answer) = asked?;
+        self.learn(&answer).then_some(()).ok_or(CallError::Protocol)
+    }
+
+    /// Takes in a directory; returns whether the answer is one.
+    fn learn(&self, answer: &[u8]) -> bool {
+        let Ok(Answer::Directory(directory)) = decode(answer) else { return false };
+        // Connections are made for as many nodes as there were.
+        let is_same = directory.nodes.len() == self.nodes.count();
+        if is_same {
+            let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+            *map = Arc::new(Map::new(*directory));
+        }
+        is_same
+    }
+
+    /// Doubts a node that did not answer in time or could not be reached: requests avoid it, and a
+    /// task learns from the others who owns its shards, until it has answered again.
+    fn doubt(&self, node: usize) {
+        if self.nodes.doubt(node, self.env.now()) {
+            tokio::spawn(look_after(Weak::clone(&self.this), node));
+        }
+    }
+
     /// Index of the node at the other end of a connection, unless there is a newer one.
-    pub(crate) fn node_of(&self, connection: &Arc<Connection>) -> Option<usize> {
-        let is_it = |node: &NodeConnection| {
-            lock(&node.connection).as_ref().is_some_and(|known| Arc::ptr_eq(known, connection))
-        };
-        self.nodes.iter().position(is_it)
+    pub(crate) fn node_of(&self, connection: &Connection) -> Option<usize> {
+        self.nodes.at_end_of(connection)
     }
 
     /// Sends the next step of an interactive transaction, or request of a scan, on its connection.
@@ -460,46 +494,40 @@ impl ClientState {
         connection: &Connection,
         op: &Op<'_>,
     ) -> Result<Vec<u8>, Unanswered> {
-        connection.ask(op, &self.env, self.env.now().after(self.config.timeout)).await
+        let until = self.env.now().after(self.config.timeout);
+        let answered = connection.ask(op, &self.env, until).await;
+        if let (Err(Unanswered::Late), Some(node)) = (&answered, self.node_of(connection)) {
+            self.doubt(node);
+        }
+        answered
     }
 
+    /// Asks a node, which may be connected within `connecting`, and answers until `until`.
     async fn try_once(
         &self,
         node: usize,
         address: &str,
+        connecting: Duration,
         op: &Op<'_>,
         until: Nanos,
     ) -> Result<(Arc<Connection>, Vec<u8>), Unreached> {
-        let connection = match self.connection(node, address).await {
+        let (config, env) = (&self.config, &self.env);
+        let connection = match self.nodes.connect(node, address, connecting, config, env).await {
             Ok(connection) => connection,
-            Err(error) => return Err(Unreached::Not(error.to_string())),
+            Err(why) => {
+                self.doubt(node);
+                return Err(Unreached::Not(why));
+            }
         };
-        match connection.ask(op, &self.env, until).await {
+        match connection.ask(op, env, until).await {
             Ok(answer) => Ok((connection, answer)),
             Err(Unanswered::NotSent) => Err(Unreached::Not("the connection is lost".into())),
             Err(Unanswered::Lost) => Err(Unreached::Lost),
-            Err(Unanswered::Late) => Err(Unreached::Late),
+            Err(Unanswered::Late) => {
+                self.doubt(node);
+                Err(Unreached::Late)
+            }
         }
-    }
-
-    /// The working connection to a node; made now if there is none.
-    async fn connection(
-        &self,
-        node: usize,
-        address: &str,
-    ) -> Result<Arc<Connection>, ConnectError> {
-        let known = &self.nodes[node];
-        let working = || lock(&known.connection).as_ref().filter(|c| !c.is_lost()).map(Arc::clone);
-        if let Some(connection) = working() {
-            return Ok(connection);
-        }
-        let _opening = known.opening.lock().await;
-        if let Some(connection) = working() {
-            return Ok(connection);
-        }
-        let (connection, _) = Connection::open(address, &self.config, &self.env).await?;
-        *lock(&known.connection) = Some(Arc::clone(&connection));
-        Ok(connection)
     }
 
     /// Waits a random time, with a bound that grows with the number of pauses.
@@ -515,13 +543,22 @@ impl ClientState {
     }
 }
 
-impl Drop for ClientState {
-    fn drop(&mut self) {
-        for node in &self.nodes {
-            if let Some(connection) = lock(&node.connection).take() {
-                connection.close();
-            }
+/// Fetches directories of the others while a node is doubted, and asks it for one; trusts it when
+/// it has told one.
+async fn look_after(client: Weak<ClientState>, node: usize) {
+    while let Some(shared) = client.upgrade() {
+        shared.nodes.doubt(node, shared.now());
+        // Without any, the map stays as it is.
+        let _ = shared.refresh().await;
+        let map = shared.map();
+        let until = shared.now().after(DIRECTORY_PATIENCE);
+        let op = Op::Directory;
+        let asked = shared.try_once(node, &map.nodes[node], DIRECTORY_PATIENCE, &op, until).await;
+        if asked.is_ok_and(|(_, answer)| shared.learn(&answer)) {
+            return shared.nodes.trust(node);
         }
+        drop(shared);
+        tokio::time::sleep(DOUBT_PAUSE).await;
     }
 }
 

@@ -11,7 +11,8 @@
 //! specification is, and nothing else.
 //!
 //! # Ownership
-//! A [`Client`] owns its connections, each driven by one task; a connection owns the table of
+//! A [`Client`] owns its connections, each driven by one task, and knows which nodes it doubts; a
+//! connection owns the table of
 //! waiting requests; a [`Transaction`] owns what it has read. `map` and `retry` decide, `client`
 //! sends.
 //!
@@ -28,6 +29,7 @@ mod config;
 mod connection;
 mod error;
 mod map;
+mod nodes;
 mod ordered;
 mod retry;
 mod run;

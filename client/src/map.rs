@@ -131,10 +131,18 @@ pub(crate) struct Choice {
 }
 
 impl Route {
-    /// The preferred node, or the next one of `nodes` that is not avoided; `None` when all are.
-    pub(crate) fn choose(&self, preferred: usize, nodes: usize) -> Option<Choice> {
-        let mut turn = (0..nodes).map(|step| (preferred + step) % nodes);
-        let node = turn.find(|node| !self.avoided.contains(node))?;
+    /// The preferred node, or the next one of `nodes` that is neither avoided nor `doubted`; if
+    /// there is none, one that is not avoided. `None` when all are.
+    pub(crate) fn choose(
+        &self,
+        preferred: usize,
+        nodes: usize,
+        doubted: impl Fn(usize) -> bool,
+    ) -> Option<Choice> {
+        let turn = (0..nodes).map(|step| (preferred + step) % nodes);
+        let mut left = turn.filter(|node| !self.avoided.contains(node));
+        let first = left.clone().next();
+        let node = left.find(|node| !doubted(*node)).or(first)?;
         Some(Choice { node, preferred: node == preferred })
     }
 
@@ -211,7 +219,7 @@ mod tests {
     #[test]
     fn others_stand_in_for_a_node_that_is_avoided() {
         let mut route = Route::default();
-        let chosen = |route: &Route| route.choose(1, 3).map(|c| (c.node, c.preferred));
+        let chosen = |route: &Route| route.choose(1, 3, |_| false).map(|c| (c.node, c.preferred));
         assert_eq!(chosen(&route), Some((1, true)));
         route.avoid(1);
         assert_eq!(chosen(&route), Some((2, false)));
@@ -221,5 +229,22 @@ mod tests {
         assert_eq!(chosen(&route), None);
         route.forgive();
         assert_eq!(chosen(&route), Some((1, true)));
+    }
+
+    #[test]
+    fn others_stand_in_for_a_node_that_is_doubted_while_there_are_any() {
+        let mut route = Route::default();
+        for (avoided, doubted, expected) in [
+            (None, &[1][..], Some((2, false))),
+            (None, &[1, 2], Some((0, false))),
+            (None, &[0, 1, 2], Some((1, true))),
+            (Some(1), &[0, 1, 2], Some((2, false))),
+            (Some(2), &[0], Some((0, false))),
+            (Some(0), &[], None),
+        ] {
+            avoided.into_iter().for_each(|node| route.avoid(node));
+            let choice = route.choose(1, 3, |node| doubted.contains(&node));
+            assert_eq!(choice.map(|one| (one.node, one.preferred)), expected, "{doubted:?}");
+        }
     }
 }

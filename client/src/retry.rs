@@ -10,6 +10,8 @@ pub(crate) enum Tried<'a> {
     NotSent(String),
     /// The connection was lost after the request had been queued.
     Lost,
+    /// The node did not answer in the time that one node has, and there is time for another.
+    Silent,
     /// Time ran out without an answer.
     Late,
     /// The server has answered.
@@ -61,7 +63,8 @@ impl Tries {
     pub(crate) fn next(&mut self, tried: &Tried<'_>) -> Next {
         let failure = match tried {
             Tried::NotSent(why) => return Next::Elsewhere(why.clone()),
-            Tried::Lost => return self.lost(),
+            Tried::Lost => return self.lost("the connection was lost"),
+            Tried::Silent => return self.lost("the node does not answer"),
             Tried::Late if self.repetition == Repetition::Effectless => {
                 return Next::Fail(CallError::Failed(Failure::Timeout));
             }
@@ -97,12 +100,12 @@ impl Tries {
         if self.doubtful { CallError::Unknown } else { error }
     }
 
-    fn lost(&mut self) -> Next {
+    fn lost(&mut self, why: &str) -> Next {
         if self.repetition == Repetition::Harmful {
             return Next::Fail(CallError::Unknown);
         }
         self.doubtful = self.repetition == Repetition::Once;
-        Next::Elsewhere("the connection was lost".to_owned())
+        Next::Elsewhere(why.to_owned())
     }
 }
 
@@ -142,6 +145,7 @@ mod tests {
         let unanswered = [
             (Tried::NotSent(String::new()), &["elsewhere", "elsewhere", "elsewhere"]),
             (Tried::Lost, &["elsewhere", "elsewhere", "unknown"]),
+            (Tried::Silent, &["elsewhere", "elsewhere", "unknown"]),
             (Tried::Late, &["fail", "unknown", "unknown"]),
         ];
         for (tried, expected) in tried.chain(unanswered) {

@@ -21,7 +21,7 @@ use crate::effect::Effect;
 use crate::table_shape::{self, TableShape};
 
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
@@ -82,10 +82,13 @@ pub enum Op<'a> {
     /// is over, and after the last page it is to be abandoned.
     #[serde(borrow)]
     Scan(Scan<'a>),
-    /// Drops a table. Answered by `TableDropped` or `Failed`.
+    /// Drops a table, of which it may be asked again: one that is dropped already is, whatever
+    /// table has the name since. Answered by `TableDropped` or `Failed`.
     DropTable {
         /// Its name.
         name: &'a str,
+        /// Its number; `None` if the client knows of no such table. Nothing is dropped then.
+        table: Option<u16>,
         /// Time that the server may take, in microseconds.
         timeout_us: u32,
     },
@@ -578,7 +581,7 @@ mod tests {
         let outcome = Op::Outcome { id: CallId::from(9), timeout_us: 5 };
         static STOCK: TableSpec = TableSpec::new("stock").record_bytes(320).capacity(1 << 20);
         let create = Op::CreateTable { table: TableShape::of(&STOCK), timeout_us: 5 };
-        let drop = Op::DropTable { name: "stock", timeout_us: 5 };
+        let drop = Op::DropTable { name: "stock", table: Some(9), timeout_us: 5 };
         let (cursor, keys) = (Bytes(b"cursor"), Keys::default());
         let scan = Op::Scan(Scan { scan: 4, begin: true, table: 1, cursor, keys });
         let abandon = Op::Abandon { txn: 1 };

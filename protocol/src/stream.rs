@@ -9,8 +9,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use lotus_security::{self as security, Caller, Security};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -18,6 +20,12 @@ use crate::frame::Incoming;
 use crate::handshake::{Guest, Refusal};
 use crate::messages::{ANSWER_BYTES, Directory};
 
+/// TCP keepalive: silence before the first probe, interval, and number of probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+const KEEPALIVE_PROBES: u32 = 3;
+/// Longest time for which what was sent may stay unacknowledged.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 /// Most bytes read from TLS with one call: a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 /// Prefix of an address that is the path of a Unix socket.
@@ -115,6 +123,7 @@ impl Stream {
         sealed: impl FnOnce(std::net::TcpStream) -> io::Result<security::Stream>,
     ) -> io::Result<Self> {
         socket.set_nodelay(true)?;
+        give_up_the_vanished(&socket)?;
         if !security.seals() {
             return Ok(Self::Plain(socket));
         }
@@ -147,6 +156,17 @@ impl Stream {
             Self::Local(socket) => socket.try_write(bytes),
         }
     }
+}
+
+/// Lets the kernel end a connection whose other side has vanished without closing it, as with its
+/// power: it answers no probe, or acknowledges nothing of what was sent.
+fn give_up_the_vanished(socket: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED.as_millis() as u32)?;
+    Ok(())
 }
 
 impl AsFd for Stream {

@@ -24,8 +24,8 @@ const AUTHORITY_PART: u32 = 2;
 pub(crate) enum Wish {
     /// A table that is to be created.
     Create(TableSpec),
-    /// Name of a table that is to be dropped.
-    Drop(String),
+    /// A table that is to be dropped; without a number, there is none.
+    Drop { name: String, table: Option<TableId> },
 }
 
 impl Wish {
@@ -33,7 +33,7 @@ impl Wish {
     pub(crate) const fn forbidden(&self) -> Failure {
         match self {
             Self::Create(_) => Failure::MayNotCreate,
-            Self::Drop(_) => Failure::MayNotDrop,
+            Self::Drop { .. } => Failure::MayNotDrop,
         }
     }
 }
@@ -80,13 +80,13 @@ impl Clerk {
     pub(crate) const fn may(&self, wish: &Wish) -> bool {
         match wish {
             Wish::Create(_) => self.rights.create,
-            Wish::Drop(_) => self.rights.drop,
+            Wish::Drop { .. } => self.rights.drop,
         }
     }
 
     /// Hands a request over; the ticket is answered in any case.
     pub(crate) fn carry_out(&self, ticket: Ticket, wish: Wish, deadline: Nanos) {
-        if let Wish::Drop(name) = &wish
+        if let Wish::Drop { name, .. } = &wish
             && let Some(refused) = refused(name, &self.rights.lasting)
         {
             return ticket.fail(Failure::Refused(refused));
@@ -129,7 +129,7 @@ fn work(host: &Weak<dyn Host>, clock: &Env, requests: &Receiver<Request>) {
                     Wish::Create(spec) => {
                         create(&*host, spec, patience).map(|table| Answer::TableCreated(table.0))
                     }
-                    Wish::Drop(name) => drop_table(&*host, &name, patience),
+                    Wish::Drop { name, table } => drop_table(&*host, &name, table, patience),
                 }
             }
         };
@@ -137,9 +137,17 @@ fn work(host: &Weak<dyn Host>, clock: &Env, requests: &Receiver<Request>) {
     }
 }
 
-/// Drops a table.
-fn drop_table(host: &dyn Host, name: &str, patience: Duration) -> Result<Answer<'static>, Failure> {
-    match host.drop_table(name, patience) {
+/// Drops a table, or finds it dropped.
+fn drop_table(
+    host: &dyn Host,
+    name: &str,
+    table: Option<TableId>,
+    patience: Duration,
+) -> Result<Answer<'static>, Failure> {
+    let Some(number) = table else {
+        return Err(Failure::NotFound(ClusterError::NoSuchTable(name.to_owned()).to_string()));
+    };
+    match host.drop_table(name, number, patience) {
         // Its memory is given back later.
         Ok(()) | Err(ClusterError::StillThere(_)) => {
             tracing::info!(table = %name, "dropped a table for a client");

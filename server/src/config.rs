@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use lotus::TableSpec;
 use lotus_protocol::link::Patience;
 use lotus_protocol::messages::REQUEST_BYTES;
 use lotus_security::Security;
@@ -115,23 +116,61 @@ impl Default for Limits {
 }
 
 /// Settings of the records of calls that have an id. Records are rows of a table of the cluster, as
-/// durable as the calls' effects. Must be the same on all servers of a cluster.
+/// durable as the calls' effects.
+///
+/// The first server of a cluster makes that table. From then on its shape decides, in later lives
+/// of the cluster as well: a call's row follows from the number of rows, so another number would
+/// hide the records that are there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallRecords {
-    /// Number of rows; an id belongs to one of them. Calls with ids in the same row conflict, so
-    /// there should be many times more rows than calls in flight; 16,384.
+    /// Number of rows of a new table; an id belongs to one of them. Calls with ids in the same row
+    /// conflict, so there should be many times more rows than calls in flight; 16,384.
     pub rows: u64,
-    /// Bytes of a row, which hold the records of several calls; 2048. One sixteenth, from 40 to
-    /// 240, is kept for calls that are given up.
+    /// Bytes of a row of a new table, which hold the records of several calls; 2048. One sixteenth,
+    /// from 40 to 240, is kept for calls that are given up.
     pub row_bytes: u32,
-    /// Time for which a record is kept; then it makes room for others. Clocks of compute nodes
-    /// should differ by less; 10 minutes.
+    /// Time for which a record is kept; then it makes room for others. It passes by the time on
+    /// which all servers agree, and no clock of one node; 10 minutes. Must be the same on all
+    /// servers of a cluster.
     pub retention: Duration,
+    /// Shape without which the server does not start; none by default, so that it takes the table
+    /// as it is.
+    pub required: RequiredShape,
+}
+
+/// Shape that a table of call records must have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequiredShape {
+    /// Number of rows; `None` for any.
+    pub rows: Option<u64>,
+    /// Bytes of a row; `None` for any.
+    pub row_bytes: Option<u32>,
+}
+
+impl CallRecords {
+    /// The settings with the shape of the table `found`.
+    ///
+    /// # Errors
+    /// [`StartError::CallRecords`]: it has not the shape that is required.
+    pub(crate) fn of(self, found: &TableSpec) -> Result<Self, StartError> {
+        let Self { required, .. } = self;
+        let (rows, row_bytes) = (found.capacity, found.record_bytes);
+        let differ =
+            |setting, required, found| Err(StartError::CallRecords { setting, required, found });
+        match required {
+            RequiredShape { rows: Some(other), .. } if other != rows => differ("rows", other, rows),
+            RequiredShape { row_bytes: Some(other), .. } if other != row_bytes => {
+                differ("row_bytes", other.into(), row_bytes.into())
+            }
+            _ => Ok(Self { rows, row_bytes, ..self }),
+        }
+    }
 }
 
 impl Default for CallRecords {
     fn default() -> Self {
-        Self { rows: 16_384, row_bytes: 2048, retention: Duration::from_secs(600) }
+        let (retention, required) = (Duration::from_secs(600), RequiredShape::default());
+        Self { rows: 16_384, row_bytes: 2048, retention, required }
     }
 }
 
@@ -179,6 +218,20 @@ pub enum StartError {
         retention: Duration,
         /// Time limit of a call.
         longest_call: Duration,
+    },
+    /// The table of call records has another shape than the settings require, which say so for a
+    /// new one.
+    #[error(
+        "calls: {setting} = {required}, but the cluster's table of call records was made with \
+         {found}, and remembers calls by that: write {setting} = {found}, or leave it out"
+    )]
+    CallRecords {
+        /// The setting that differs.
+        setting: &'static str,
+        /// Its value in the settings.
+        required: u64,
+        /// Its value in the table.
+        found: u64,
     },
     /// The table of call records cannot be made.
     #[error("the table of call records: {0}")]
@@ -244,5 +297,36 @@ impl Config {
     /// leave, less one for the engine's own errands.
     pub(crate) fn interactive(&self, cluster: &lotus::Config) -> usize {
         cluster.coroutines - self.workers(cluster) - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_that_is_there_decides_unless_its_shape_is_required_to_be_another() {
+        let found = TableSpec::new("lotus.calls").record_bytes(256).capacity(16);
+        let wanted = |rows, row_bytes| CallRecords {
+            required: RequiredShape { rows, row_bytes },
+            ..CallRecords::default()
+        };
+        for (rows, row_bytes, refused) in [
+            (None, None, None),
+            (Some(16), None, None),
+            (None, Some(256), None),
+            (Some(64), None, Some("rows = 64, but")),
+            (Some(16), Some(2048), Some("row_bytes = 2048, but")),
+            (Some(64), Some(256), Some("made with 16")),
+        ] {
+            let taken = wanted(rows, row_bytes).of(&found);
+            match (taken, refused) {
+                (Ok(taken), None) => assert_eq!((taken.rows, taken.row_bytes), (16, 256)),
+                (Err(error), Some(said)) => {
+                    assert!(error.to_string().contains(said), "{error}");
+                }
+                (taken, _) => panic!("{rows:?} {row_bytes:?}: {taken:?}"),
+            }
+        }
     }
 }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use lotus::TableId;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, Socket};
 use lotus_protocol::frame::Incoming;
@@ -295,8 +296,9 @@ impl Receiver for Desk<'_> {
             Op::CreateTable { table, timeout_us } => {
                 self.ask_clerk(ticket, Wish::Create(table.spec()), timeout_us);
             }
-            Op::DropTable { name, timeout_us } => {
-                self.ask_clerk(ticket, Wish::Drop(name.to_owned()), timeout_us);
+            Op::DropTable { name, table, timeout_us } => {
+                let wish = Wish::Drop { name: name.to_owned(), table: table.map(TableId) };
+                self.ask_clerk(ticket, wish, timeout_us);
             }
             Op::Scan(scan) => self.scan(ticket, &scan, message),
             Op::Abandon { .. } => {}

@@ -20,13 +20,19 @@ pub(crate) trait Host: Send + Sync {
     fn submit(&self, seat: Seat, job: SlotJob);
     fn tables(&self) -> Vec<(TableId, TableSpec)>;
     fn create_table(&self, spec: TableSpec, patience: Duration) -> Result<TableId, ClusterError>;
-    fn drop_table(&self, name: &str, patience: Duration) -> Result<(), ClusterError>;
+    fn drop_table(
+        &self,
+        name: &str,
+        table: TableId,
+        patience: Duration,
+    ) -> Result<(), ClusterError>;
     fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner;
     fn node_figures(&self, compute_node: usize) -> NodeFigures;
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
     fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures>;
     fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts>;
     fn takes_part(&self, compute_node: usize) -> bool;
+    fn live_nodes(&self, asked: usize) -> Vec<(usize, u16)>;
     fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
     fn needed_memory(&self, compute_node: usize) -> Vec<usize>;
     fn memory_known(&self, compute_node: usize) -> MemoryStatus;
@@ -60,8 +66,13 @@ where
         self.create_table_within(spec, patience)
     }
 
-    fn drop_table(&self, name: &str, patience: Duration) -> Result<(), ClusterError> {
-        self.drop_table_within(name, patience)
+    fn drop_table(
+        &self,
+        name: &str,
+        table: TableId,
+        patience: Duration,
+    ) -> Result<(), ClusterError> {
+        self.drop_numbered(name, table, patience)
     }
 
     fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner {
@@ -86,6 +97,10 @@ where
 
     fn takes_part(&self, compute_node: usize) -> bool {
         Self::takes_part(self, compute_node)
+    }
+
+    fn live_nodes(&self, asked: usize) -> Vec<(usize, u16)> {
+        Self::live_nodes(self, asked)
     }
 
     fn silent_memory(&self, compute_node: usize) -> Vec<usize> {

@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod call_time;
 mod calls;
 mod clerk;
 mod config;
@@ -45,7 +46,8 @@ mod ticket;
 mod within;
 mod worker;
 
-pub use config::{CallRecords, Config, Limits, LocalDoor, StartError};
+pub use call_time::is_call_time;
+pub use config::{CallRecords, Config, Limits, LocalDoor, RequiredShape, StartError};
 pub use exposition::Gauge;
 pub use lotus::Abort;
 pub use lotus_protocol::messages::Kind;

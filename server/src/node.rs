@@ -11,6 +11,7 @@ use lotus_protocol::frame;
 use lotus_protocol::link::Budget;
 use lotus_protocol::messages::{self, Answer, Directory, Failure, Owner, Procedure};
 
+use crate::call_time::CallTime;
 use crate::calls;
 use crate::clerk::Clerk;
 use crate::config::{CallRecords, Limits};
@@ -49,6 +50,7 @@ pub(crate) struct NodeServer {
     pub(crate) call_records: CallRecords,
     /// The table of call records.
     pub(crate) calls: TableId,
+    pub(crate) call_time: CallTime,
     /// Creates and drops tables for clients; `None` if they may ask for neither.
     pub(crate) clerk: Option<Clerk>,
     /// Queue and counters of each coordinator.
@@ -118,6 +120,7 @@ impl NodeServer {
             limits: parts.limits,
             call_records: parts.call_records,
             calls: parts.calls,
+            call_time: CallTime::new(parts.call_records.retention),
             clerk: parts.clerk,
             queues: (0..threads).map(|_| Queue::new()).collect(),
             counters: (0..threads).map(|_| Counters::new(parts.registry.all().len())).collect(),
@@ -226,6 +229,11 @@ impl NodeServer {
         Err(Failure::WrongOwner { shard, owner: node, epoch: owner.epoch })
     }
 
+    /// Compute nodes that take part, and their lives, as this one knows them.
+    pub(crate) fn live_nodes(&self) -> Vec<(usize, u16)> {
+        self.host.upgrade().map_or_else(Vec::new, |host| host.live_nodes(self.index))
+    }
+
     /// Checks that all memory nodes that the cluster needs answer, as far as is known.
     pub(crate) fn check_memory(&self) -> Result<(), Failure> {
         let Some(host) = self.host.upgrade() else { return Ok(()) };
@@ -277,7 +285,10 @@ impl NodeServer {
         self.draining.store(true, Ordering::Relaxed);
         self.clerk.iter().for_each(Clerk::close);
         let deadline = self.env.now().after(patience);
-        let is_busy = || self.peers().values().any(|peer| peer.in_flight() > 0);
+        let is_busy = || {
+            let answers = self.peers().values().any(|peer| peer.in_flight() > 0);
+            answers || self.call_time.is_under_way()
+        };
         while is_busy() && self.env.now() < deadline {
             tokio::time::sleep(LOOK).await;
         }

@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::call_time;
 use crate::calls;
 use crate::clerk::{Clerk, Rights};
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
@@ -37,10 +38,6 @@ const CLOSING: Duration = Duration::from_secs(1);
 const RECORDS_PATIENCE: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, as when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
-/// TCP keepalive: silence before the first probe, interval, and number of probes.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
 
 /// The server of one compute node. Dropping it stops it.
 #[must_use = "a server that is dropped stops"]
@@ -87,15 +84,16 @@ impl Server {
         };
         let is_needed = rights.create || rights.drop;
         let clerk = || Clerk::start(Arc::downgrade(&host), node, &host.clock(), rights);
+        let (calls, call_records) = records_table(&*host, config.call_records)?;
         let shared = NodeServer::new(Parts {
-            calls: records_table(&*host, &config.call_records)?,
+            calls,
             clerk: is_needed.then(clerk).transpose()?,
             host: Arc::clone(&host),
             index: node,
             registry,
             gauges: config.gauges,
             limits: config.limits,
-            call_records: config.call_records,
+            call_records,
             interactive_limit: interactive,
             addresses: config.nodes,
             local_addresses: local_addresses.unwrap_or_default(),
@@ -155,18 +153,23 @@ impl Drop for Server {
     }
 }
 
-/// The table of call records, which the first server makes.
-fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, ClusterError> {
+/// The table of call records, which the first server makes, and the settings with its shape.
+fn records_table(
+    host: &dyn Host,
+    records: CallRecords,
+) -> Result<(TableId, CallRecords), StartError> {
     let known = || host.tables().into_iter().find(|(_, spec)| spec.name == calls::TABLE);
-    if let Some((id, _)) = known() {
-        return Ok(id);
+    let taken = |(id, spec): (TableId, TableSpec)| Ok((id, records.of(&spec)?));
+    if let Some(found) = known() {
+        return taken(found);
     }
     let spec = TableSpec::new(calls::TABLE).record_bytes(records.row_bytes).capacity(records.rows);
-    match host.create_table(spec, RECORDS_PATIENCE) {
+    match host.create_table(spec.clone(), RECORDS_PATIENCE) {
+        // Another server was faster.
         Err(ClusterError::TableExists(name)) => {
-            known().map(|(id, _)| id).ok_or(ClusterError::TableExists(name))
+            known().map_or(Err(ClusterError::TableExists(name).into()), taken)
         }
-        made => made,
+        made => taken((made?, spec)),
     }
 }
 
@@ -184,6 +187,7 @@ async fn run(
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
+    tasks.spawn(call_time::ask_now_and_then(Arc::clone(&node), stopped.clone()));
     if let Some(listener) = metrics {
         tasks.spawn(http::serve(Arc::clone(&node), listener, stopped.clone()));
     }
@@ -326,11 +330,6 @@ async fn receive(
     drop(guest);
     let home = number as usize % node.queues.len();
     let presence = Presence::enter(&node, number, client, home);
-    if let Origin::Network(_) = client
-        && let Err(error) = keep_alive(&stream)
-    {
-        tracing::debug!(node = node.index, %client, %error, "no keepalive");
-    }
     let socket = match stream {
         Stream::Plain(socket) => socket.into_std().map(OwnedFd::from),
         Stream::Local(socket) => socket.into_std().map(OwnedFd::from),
@@ -346,14 +345,4 @@ async fn receive(
         }
         Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),
     }
-}
-
-/// Lets the kernel find out about clients that vanish without closing.
-fn keep_alive(stream: &Stream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    Ok(())
 }

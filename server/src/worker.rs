@@ -8,6 +8,7 @@ use lotus::{
 };
 use lotus_protocol::messages::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
 
+use crate::call_time::{self, Part, Stamp};
 use crate::calls::{self, Entry, Full, Memory};
 use crate::connection::{Newcomer, Origin, attend};
 use crate::counters::{Counters, Ending};
@@ -20,6 +21,9 @@ use crate::within::{Alarm, Cut, sheltered, within};
 /// Longest wait of a directory for tables that other nodes have created.
 const LEARNING: Duration = Duration::from_secs(1);
 
+/// Longest time for a server's part in the time of call records.
+const KEEPING_TIME: Duration = Duration::from_secs(1);
+
 /// An entry of a worker's queue.
 pub(crate) enum Errand {
     Serve(Request),
@@ -30,6 +34,8 @@ pub(crate) enum Errand {
         ticket: Ticket,
         client: Origin,
     },
+    /// The server's part in the time of call records is due.
+    KeepTime(Part),
 }
 
 /// A request on its way to a worker.
@@ -70,6 +76,12 @@ pub(crate) async fn work(node: Arc<NodeServer>, thread: usize, session: Session)
                 let view = worker.session.view();
                 let told = tell(Arc::clone(&node), view.clone(), ticket, client);
                 view.executor().spawn(sheltered(told));
+            }
+            Errand::KeepTime(part) => {
+                let deadline = worker.session.now().after(KEEPING_TIME);
+                let kept = call_time::keep(worker.node, &mut worker.session, part);
+                // Without it ids are remembered for longer; the next turn may succeed.
+                let _ = within(&mut worker.alarm, deadline, kept).await;
             }
         }
     }
@@ -215,6 +227,11 @@ impl Worker<'_> {
         self.result.clear();
         let Self { node, session, alarm, result, .. } = self;
         let run = async {
+            let has_record = !matches!(work, Work::Call { identity: None, .. });
+            if has_record && node.call_time.stamp().is_none() {
+                call_time::keep(node, session, Part::Begin).await?;
+                session.new_transaction();
+            }
             let kind = match work {
                 Work::Call { stored, .. } => stored.kind,
                 Work::Outcome(_) => Kind::Serializable,
@@ -264,7 +281,6 @@ async fn prepare(
     work: &Work,
     result: &mut Vec<u8>,
 ) -> Result<Prepared, Miss> {
-    let now_ms = || node.env.now().0 / 1_000_000;
     match work {
         Work::Call { stored, arguments, identity: None } => {
             run(stored, txn, arguments, result).await?;
@@ -281,8 +297,7 @@ async fn prepare(
                 Memory::Taken => return Err(Miss::Failed(Failure::IdTaken)),
             }
             run(stored, txn, arguments, result).await?;
-            let (id, fingerprint, now_ms) = (*id, *fingerprint, now_ms());
-            record.write(txn, Entry { id, fingerprint, result: Some(result), now_ms })?;
+            record.write(txn, *id, *fingerprint, Some(result))?;
             Ok(Prepared::ToCommit(Attempt::Committed))
         }
         Work::Outcome(id) => {
@@ -291,8 +306,7 @@ async fn prepare(
                 Memory::Done(before) => Ok(Prepared::Recalled(Attempt::Recalled(before))),
                 Memory::GivenUp => Ok(Prepared::Recalled(Attempt::Never)),
                 Memory::Nothing | Memory::Taken => {
-                    let entry = Entry { id: *id, fingerprint: 0, result: None, now_ms: now_ms() };
-                    record.write(txn, entry)?;
+                    record.write(txn, *id, 0, None)?;
                     Ok(Prepared::ToCommit(Attempt::Never))
                 }
             }
@@ -329,7 +343,7 @@ async fn run(
 struct CallRecord {
     item: lotus::Item,
     row_bytes: usize,
-    retention: Duration,
+    stamp: Stamp,
 }
 
 impl CallRecord {
@@ -338,15 +352,24 @@ impl CallRecord {
         let item = txn.add_rw(table, calls::row_of(id, records.rows))?;
         txn.execute().await?;
         let row_bytes = records.row_bytes as usize;
-        Ok(Self { item, row_bytes, retention: records.retention })
+        // It is known before the first attempt, and never unlearned.
+        let stamp = node.call_time.stamp().unwrap_or_default();
+        Ok(Self { item, row_bytes, stamp })
     }
 
     fn row<'t>(&self, txn: &'t Transaction) -> &'t [u8] {
         txn.value(self.item).unwrap_or_default()
     }
 
-    fn write(&self, txn: &mut Transaction, entry: Entry<'_>) -> Result<(), Miss> {
-        let expired_ms = entry.now_ms.saturating_sub(self.retention.as_millis() as u64);
+    fn write(
+        &self,
+        txn: &mut Transaction,
+        id: CallId,
+        fingerprint: u64,
+        result: Option<&[u8]>,
+    ) -> Result<(), Miss> {
+        let Stamp { at_ms, expired_ms } = self.stamp;
+        let entry = Entry { id, fingerprint, result, now_ms: at_ms };
         let row = calls::remember(self.row(txn), entry, expired_ms, self.row_bytes);
         let row = row.map_err(|full| {
             Miss::Failed(match full {

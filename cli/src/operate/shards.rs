@@ -85,9 +85,14 @@ impl<'a> Nodes<'a> {
     fn ask_any(&self, question: &Question, patience: Duration) -> Result<Answer, String> {
         let mut why = String::new();
         for node in &self.serving {
-            let asked = mailbox(*node).put(&*self.authority, question, ANSWERING);
+            let authority = &*self.authority;
+            let may_answer = || {
+                let members = membership::read(authority);
+                members.map_or(true, |members| members.is_live(node.id(self.file)))
+            };
+            let asked = mailbox(*node).put_while(authority, question, ANSWERING, may_answer);
             let asked = asked.map_err(|error| error.to_string())?;
-            match asked.wait(&*self.authority, patience) {
+            match asked.wait_while(authority, patience, may_answer) {
                 Ok(Answer::Failed(said)) => why = format!("{}: {said}", node.in_words()),
                 Ok(answer) => return Ok(answer),
                 Err(silent) => why = silent,

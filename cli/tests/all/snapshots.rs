@@ -111,10 +111,14 @@ impl Described {
     }
 
     fn kill(&self, node: &str) {
+        self.signal(node, "-KILL");
+    }
+
+    fn signal(&self, node: &str, signal: &str) {
         let pid = fs::read_to_string(self.directory.join(format!("c.state/{node}.pid")));
         let pid = pid.expect("it was started");
         let process = pid.split(' ').next().expect("a process");
-        let killed = Command::new("kill").args(["-KILL", process]).status();
+        let killed = Command::new("kill").args([signal, process]).status();
         assert!(killed.expect("there is such a command").success());
     }
 }
@@ -318,4 +322,26 @@ fn where_no_directory_is_named_there_are_no_snapshots() {
     assert!(refused.contains("has no [snapshots] directory"), "{refused}");
     let refused = described.refusal(&["up", "--older-snapshot"]);
     assert!(refused.contains("has no [snapshots] directory"), "{refused}");
+}
+
+/// `lotus cluster snapshot` waited for a compute node that stood still, for as long as it was let,
+/// although that had been expelled and others served; and `down` did so while all others rested.
+#[test]
+fn no_command_waits_for_a_node_that_stands_still_and_was_expelled() {
+    let cluster = Described::over_tcp("still", SNAPSHOTS);
+    cluster.done(&["up"]);
+    cluster.drive();
+    cluster.signal("cn-0", "-STOP");
+    let said = cluster.done(&["down", "--wait", "3600"]);
+    assert!(said.contains("compute node 1: a snapshot"), "{said}");
+    assert_eq!(cluster.kept().len(), 1);
+
+    let said = cluster.done(&["up"]);
+    assert!(said.contains("begun with the snapshot"), "{said}");
+    cluster.drive();
+    cluster.signal("cn-0", "-STOP");
+    let said = cluster.done(&["snapshot", "--wait", "3600"]);
+    assert!(said.contains("compute node 1: a snapshot"), "{said}");
+    assert_eq!(cluster.kept().len(), 2);
+    cluster.done(&["down", "--no-snapshot"]);
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::table::MAX_TABLE_IDS;
@@ -35,9 +36,30 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// As [`Self::drop_table`].
     pub fn drop_table_within(&self, name: &str, patience: Duration) -> Result<(), ClusterError> {
-        let shared = &self.shared;
-        let deadline = shared.control.now().after(patience);
+        let deadline = self.shared.control.now().after(patience);
         let table = self.begin_to_drop(name, patience)?;
+        self.await_gone(name, table, deadline)
+    }
+
+    /// Drops the table that has this name under this number, and no other. Done if that has been
+    /// dropped already, so it may be repeated, whatever table has got the name since.
+    ///
+    /// # Errors
+    /// As [`Self::drop_table`].
+    pub fn drop_numbered(
+        &self,
+        name: &str,
+        table: TableId,
+        patience: Duration,
+    ) -> Result<(), ClusterError> {
+        let deadline = self.shared.control.now().after(patience);
+        self.begin_with(name, patience, |now| now.finds_or_had(name, table).then_some(table))?;
+        self.await_gone(name, table, deadline)
+    }
+
+    /// Waits until the memory of a dropped table can be used for others.
+    fn await_gone(&self, name: &str, table: TableId, deadline: Nanos) -> Result<(), ClusterError> {
+        let shared = &self.shared;
         let is_gone = || {
             let tables = shared.learn_tables()?.tables;
             let is_gone = tables.get(usize::from(table.0)) == Some(&TableState::Gone);
@@ -58,6 +80,16 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// As [`Self::drop_table`], without `StillThere`.
     pub fn begin_to_drop(&self, name: &str, patience: Duration) -> Result<TableId, ClusterError> {
+        self.begin_with(name, patience, |now| now.find(name))
+    }
+
+    /// Drops the table that `find` finds in the catalogue.
+    fn begin_with(
+        &self,
+        name: &str,
+        patience: Duration,
+        find: impl Fn(&Catalogue) -> Option<TableId>,
+    ) -> Result<TableId, ClusterError> {
         let shared = &self.shared;
         if shared.config.lease.is_none() && !shared.is_whole() {
             let sentence = "a cluster of several processes needs a lease to drop a table";
@@ -71,7 +103,7 @@ impl<M: Machines> Cluster<M> {
             || {
                 let now = shared.learn_tables()?;
                 // After a lost answer another table may have the name.
-                let Some(table) = dropped.or_else(|| now.find(name)) else {
+                let Some(table) = dropped.or_else(|| find(&now)) else {
                     return Err(ClusterError::NoSuchTable(name.to_owned()));
                 };
                 dropped = Some(table);

@@ -109,6 +109,16 @@ impl<M: Machines> Cluster<M> {
         !self.hosted(compute_node).has_failed()
     }
 
+    /// Compute nodes that take part, with the numbers of their lives, as compute node `asked` knows
+    /// them. No two lives of one cluster have the same number.
+    ///
+    /// # Panics
+    /// If there is no such compute node in this process.
+    pub fn live_nodes(&self, asked: usize) -> Vec<(usize, u16)> {
+        let live = self.hosted(asked).members.live().into_iter();
+        live.filter_map(|(node, life)| Some((self.shared.index_of(node)?, life.raw()))).collect()
+    }
+
     /// Status of a compute node. Scans its whole lock table.
     ///
     /// # Panics

@@ -103,6 +103,15 @@ impl Catalogue {
         serving.find(|table| table.spec().name == name).map(TableDef::id)
     }
 
+    /// Whether the table of this number is in use under this name, or was dropped.
+    pub(crate) fn finds_or_had(&self, name: &str, table: TableId) -> bool {
+        self.tables.get(usize::from(table.0)).is_some_and(|state| match state {
+            TableState::Serving(table) | TableState::Dropped(table) => table.spec().name == name,
+            // Nothing is left of it but its number, which no other table gets.
+            TableState::Gone => true,
+        })
+    }
+
     /// Number of tables that are not gone.
     pub(crate) fn count(&self) -> usize {
         self.tables.iter().filter(|table| table.stage() < TableState::<()>::Gone.stage()).count()
@@ -405,5 +414,21 @@ mod tests {
         assert_eq!(demote(0, Demotion::Clear), [2, 0]);
         assert_eq!(demote(0, Demotion::Drop), [2, 0], "it stays gone");
         assert_eq!((read().find("checking"), read().count()), (Some(TableId(1)), 1));
+    }
+
+    #[test]
+    fn a_number_stands_for_one_table_whatever_table_has_its_name_since() {
+        let tables = sample();
+        let now = Catalogue { version: Version::ABSENT, tables };
+        for (name, number, expected) in [
+            ("checking", 0, true),
+            ("stock", 0, false),
+            ("stock", 1, true),
+            ("checking", 1, false),
+            ("checking", 4, true),
+            ("checking", 5, false),
+        ] {
+            assert_eq!(now.finds_or_had(name, TableId(number)), expected, "{name}, {number}");
+        }
     }
 }

@@ -196,6 +196,11 @@ impl NodeMembers {
         self.known().lives.contains(&life)
     }
 
+    /// Live nodes and their incarnations.
+    pub(crate) fn live(&self) -> Vec<(NodeId, Incarnation)> {
+        self.known().live.clone()
+    }
+
     /// Longest-serving live node.
     pub(crate) fn eldest(&self) -> Option<NodeId> {
         self.known().live.first().map(|(node, _)| *node)

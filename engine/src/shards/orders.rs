@@ -32,7 +32,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_channel::Receiver;
-use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId};
+use lotus_fabric::ids::{Endpoint, Incarnation, LaneId, NodeId, ShardId};
 use lotus_fabric::rpc::Service;
 use lotus_router::{Owner, ShardEpoch};
 
@@ -47,6 +47,9 @@ use crate::shards::hand_over::MOST_AT_ONCE;
 const SERVICE: Service = Service(4);
 /// Interval at which an asker asks for the outcome of its order.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Bits of an order's number below those of its asker's life.
+const ORDER_BITS: u32 = 48;
 
 const UNDER_WAY: u64 = 1;
 const DONE: u64 = 2;
@@ -178,15 +181,20 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     );
 }
 
+/// Number before the first order of a life, above those of earlier lives, which an owner may
+/// remember. Clocks may be set back between two lives.
+fn first_number(life: Incarnation) -> u64 {
+    u64::from(life.raw()) << ORDER_BITS
+}
+
 /// Forwards move requests for shards of other owners, for as long as this node lives.
 pub(crate) async fn keep(coordinator: &Coordinator) {
     if coordinator.thread != 0 {
         return;
     }
-    let mut number = 0;
+    let mut number = first_number(coordinator.node.incarnation);
     while let Ok(order) = coordinator.node.passed_on.1.recv().await {
-        // Above the numbers of an earlier life, which the owner may remember.
-        number = coordinator.executor.now().0.max(number + 1);
+        number += 1;
         coordinator.pass_on(number, order).await;
     }
 }
@@ -298,6 +306,19 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Numbers were those of the clock: a node that came back after its clock had been set back
+    /// moved no shards of others until the clock had caught up.
+    #[test]
+    fn orders_of_a_later_life_have_higher_numbers_whatever_the_clock_says() {
+        let [earlier, later] =
+            [7, 8].map(|life| first_number(Incarnation::new(life).expect("it fits")));
+        let mut desk = Desk::default();
+        let order = |number| [number, 2, 3, 9];
+        assert!(desk.receive(ASKER, &order(earlier + (1 << 40))).1.is_some());
+        assert!(desk.receive(ASKER, &order(later + 1)).1.is_some());
+        assert_eq!(desk.receive(ASKER, &order(earlier + (1 << 40) + 1)).0, None, "it is over");
+    }
 
     const ASKER: NodeId = NodeId(7);
     const OTHER: NodeId = NodeId(8);

@@ -112,7 +112,22 @@ impl Mailbox {
         question: &impl Serialize,
         patience: Duration,
     ) -> Result<Pending, AuthorityError> {
-        wait_until(&Env::real(0), patience, || self.is_free(authority));
+        self.put_while(authority, question, patience, || true)
+    }
+
+    /// As [`Self::put`]; does not wait any longer once `may_answer` says that the node will not
+    /// answer.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn put_while(
+        &self,
+        authority: &dyn Authority,
+        question: &impl Serialize,
+        patience: Duration,
+        may_answer: impl Fn() -> bool,
+    ) -> Result<Pending, AuthorityError> {
+        wait_until(&Env::real(0), patience, || self.is_free(authority) || !may_answer());
         let version = records::write(authority, &self.asked, &Asked::Question(question))?;
         Ok(Pending { mailbox: self.clone(), version })
     }
@@ -221,10 +236,25 @@ impl Pending {
         authority: &dyn Authority,
         patience: Duration,
     ) -> Result<A, String> {
-        let mut found = None;
+        self.wait_while(authority, patience, || true)
+    }
+
+    /// As [`Self::wait`]; waits no longer once `may_answer` says that the node will not answer.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn wait_while<A: DeserializeOwned>(
+        &self,
+        authority: &dyn Authority,
+        patience: Duration,
+        may_answer: impl Fn() -> bool,
+    ) -> Result<A, String> {
+        let (mut found, mut in_vain) = (None, false);
         wait_until(&Env::real(0), patience, || {
+            // In this order: an answer that was the node's last word is seen.
+            in_vain = !may_answer();
             found = self.answered::<A>(authority);
-            found.is_some()
+            found.is_some() || in_vain
         });
         let node = self.mailbox.node.in_words();
         match found {
@@ -235,6 +265,10 @@ impl Pending {
                 format!("{node} has ended while it was at it: whether it was done is not known"),
             ),
             Some(_) => Err(format!("{node} was asked something else meanwhile: try again")),
+            None if in_vain => {
+                self.withdraw(authority);
+                Err(format!("{node} takes part no more, and has not answered"))
+            }
             None => {
                 self.withdraw(authority);
                 Err(format!("{node} does not answer after {patience:?}"))
@@ -262,6 +296,8 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use lotus_authority::EmbeddedAuthority;
     use lotus_authority::testing::{Fate, TestAuthority};
 
@@ -397,6 +433,34 @@ mod tests {
         let (version, question) = take(&mut node, &authority).expect("it was asked");
         node.answer(&authority, version, &question);
         assert_eq!(told(&asked, &authority), Ok("serve".to_owned()));
+    }
+
+    /// A command waited for as long as it was allowed to for a node that had been expelled.
+    #[test]
+    fn nobody_waits_for_a_node_that_will_not_answer() {
+        let authority = EmbeddedAuthority::new();
+        let first = ask(&authority, "take");
+        take(&mut mailbox(), &authority).expect("it was asked");
+        let (looks, long) = (Cell::new(0), Duration::from_secs(3600));
+        let may_answer = || {
+            looks.set(looks.get() + 1);
+            looks.get() < 3
+        };
+        let asked = mailbox().put_while(&authority, &"rest", long, may_answer);
+        let asked = asked.expect("it answers");
+        assert_eq!(looks.replace(0), 3);
+        let said = asked.wait_while::<String>(&authority, long, may_answer);
+        let said = said.expect_err("nobody answers");
+        assert!(said.contains("compute node 1 takes part no more"), "{said}");
+        assert!(mailbox().is_free(&authority), "the question is withdrawn");
+        // The last word of a node that is out is heard all the same.
+        let asked = ask(&authority, "rest");
+        let mut node = mailbox();
+        let (version, question) = take(&mut node, &authority).expect("it was asked");
+        node.answer(&authority, version, &question);
+        let heard = asked.wait_while::<String>(&authority, long, || false);
+        assert_eq!(heard, Ok("rest".to_owned()));
+        assert!(first.is_answered::<String>(&authority));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use lotus::{ClusterBuilder, MAX_RECORD_BYTES, TableSpec};
 use lotus_authority::remote::Security;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::tcp;
-use lotus_server::CallRecords;
+use lotus_server::{CallRecords, RequiredShape};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -372,16 +372,21 @@ impl Reader<'_> {
         Ok(Some(Snapshots { directory, keep, if_damaged: IfDamaged::Stop }))
     }
 
-    /// Records of calls: by default few enough to take at most an eighth of the memory.
+    /// Records of calls: by default few enough to take at most an eighth of the memory. A cluster
+    /// that has records already keeps their shape; what the file says must be so.
     fn calls(&self, written: &Written, settings: &Settings) -> Result<CallRecords, FileError> {
         let usual = CallRecords::default();
         let unwritten = WrittenCalls::default();
         let WrittenCalls { rows, row_bytes } = written.calls.as_ref().unwrap_or(&unwritten);
-        let usual_bytes = usual.row_bytes.into();
+        let (usual_bytes, is_written) = (usual.row_bytes.into(), row_bytes.is_some());
         let row_bytes = self.number(row_bytes, usual_bytes, CALL_BYTES, "row_bytes")?;
         let fit = settings.memory_bytes / CALLS_PART / (CALL_VERSIONS * row_bytes);
+        let required = RequiredShape {
+            rows: rows.as_ref().map(|rows| *rows.as_ref()),
+            row_bytes: is_written.then_some(row_bytes as u32),
+        };
         let rows = self.number(rows, usual.rows.min(fit).max(1), 1..=1 << 24, "rows")?;
-        Ok(CallRecords { rows, row_bytes: row_bytes as u32, ..usual })
+        Ok(CallRecords { rows, row_bytes: row_bytes as u32, required, ..usual })
     }
 
     fn bytes(

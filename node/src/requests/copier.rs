@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
 use crate::agree::look::Look;
-use crate::agree::mailbox::Mailbox;
+use crate::agree::mailbox::{Mailbox, Pending};
 use crate::agree::records::{Record, Stage};
 use crate::agree::rest::{Next, Rest};
 use crate::application::Notes;
@@ -248,16 +248,65 @@ impl<M: Machines> Drop for Copier<M> {
     }
 }
 
-fn ask(
-    authority: &dyn Authority,
+/// Reason for a missing answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Unanswered {
+    /// The node takes part no more, and commits nothing.
+    Out(String),
+    /// Any other.
+    Failed(String),
+}
+
+impl Unanswered {
+    fn in_words(self) -> String {
+        match self {
+            Self::Out(why) | Self::Failed(why) => why,
+        }
+    }
+}
+
+/// Whether a node is a member, or may be.
+fn may_take_part(file: &ClusterFile, authority: &dyn Authority, node: NodeName) -> bool {
+    let members = lotus_recovery::membership::read(authority);
+    members.map_or(true, |members| members.is_live(node.id(file)))
+}
+
+/// A question that was asked of a node.
+struct Asked<'a> {
+    file: &'a ClusterFile,
+    authority: &'a dyn Authority,
     node: NodeName,
-    question: Question,
-    patience: Duration,
-) -> Result<Answer, String> {
-    let asked = mailbox(node).put(authority, &question, patience);
-    match asked.map_err(|error| error.to_string())?.wait(authority, patience)? {
-        Answer::Failed(why) => Err(format!("{}: {why}", node.in_words())),
-        answer => Ok(answer),
+    pending: Result<Pending, AuthorityError>,
+}
+
+impl<'a> Asked<'a> {
+    /// Asks, for as long as the node may take part.
+    fn of(
+        file: &'a ClusterFile,
+        authority: &'a dyn Authority,
+        node: NodeName,
+        question: Question,
+        patience: Duration,
+    ) -> Self {
+        let may_answer = || may_take_part(file, authority, node);
+        let pending = mailbox(node).put_while(authority, &question, patience, may_answer);
+        Self { file, authority, node, pending }
+    }
+
+    /// Waits for the answer, for as long as the node may take part.
+    fn wait(self, patience: Duration) -> Result<Answer, Unanswered> {
+        let Self { file, authority, node, pending } = self;
+        let may_answer = || may_take_part(file, authority, node);
+        let failed = |error: AuthorityError| Unanswered::Failed(error.to_string());
+        let answer = pending.map_err(failed)?.wait_while(authority, patience, may_answer);
+        match answer {
+            Ok(Answer::Failed(why)) => {
+                Err(Unanswered::Failed(format!("{}: {why}", node.in_words())))
+            }
+            Ok(answer) => Ok(answer),
+            Err(why) if !may_answer() => Err(Unanswered::Out(why)),
+            Err(why) => Err(Unanswered::Failed(why)),
+        }
     }
 }
 
@@ -293,7 +342,7 @@ pub fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Node
     }
 }
 
-/// Has the first compute node that serves take a snapshot.
+/// Has the first compute node that serves take a snapshot; the next, if that is expelled meanwhile.
 ///
 /// # Errors
 /// A sentence.
@@ -305,11 +354,20 @@ pub fn take(
     if file.snapshots.is_none() {
         return Err(format!("{} has no [snapshots] directory", file.path.display()));
     }
-    let node = serving(file, authority)?[0];
-    match ask(authority, node, Question::Take, patience)? {
-        Answer::Taken(snapshot) => Ok((node, snapshot)),
-        answer => Err(format!("{} answers {answer:?}", node.in_words())),
+    let env = Env::real(0);
+    let deadline = env.now().after(patience);
+    let mut out = String::new();
+    for node in serving(file, authority)? {
+        let left = deadline.since(env.now());
+        let asked = Asked::of(file, authority, node, Question::Take, left);
+        match asked.wait(deadline.since(env.now())) {
+            Ok(Answer::Taken(snapshot)) => return Ok((node, snapshot)),
+            Ok(answer) => return Err(format!("{} answers {answer:?}", node.in_words())),
+            Err(Unanswered::Out(why)) => out = why,
+            Err(Unanswered::Failed(why)) => return Err(why),
+        }
     }
+    Err(out)
 }
 
 /// Brings all compute nodes that serve to rest, and has one take a snapshot, after which nothing is
@@ -330,7 +388,7 @@ pub fn take_last(
     point_here!(0, RestAgreed);
     let nodes = serving(file, authority);
     let taken = nodes.clone().and_then(|nodes| {
-        bring_to_rest(&nodes, secs, said, authority)?;
+        bring_to_rest(file, &nodes, secs, said, authority)?;
         point_here!(0, RestTold);
         take(file, authority, patience)
     });
@@ -339,7 +397,8 @@ pub fn take_last(
         let _ = said.end_patiently(authority);
         for node in nodes.unwrap_or_default() {
             // A node that this does not reach serves again by itself.
-            let _ = ask(authority, node, Question::Look, RESTING_PATIENCE);
+            let asked = Asked::of(file, authority, node, Question::Look, RESTING_PATIENCE);
+            let _ = asked.wait(RESTING_PATIENCE);
         }
         return taken;
     };
@@ -354,15 +413,21 @@ pub fn take_last(
     }
 }
 
+/// Asks all nodes, before it waits for the first. One that is expelled meanwhile commits nothing.
 fn bring_to_rest(
+    file: &ClusterFile,
     nodes: &[NodeName],
     secs: u64,
     said: Rest,
     authority: &dyn Authority,
 ) -> Result<(), String> {
     let question = Question::Rest { secs, version: said.version() };
-    let rest = |node: &NodeName| ask(authority, *node, question, RESTING_PATIENCE).map(drop);
-    nodes.iter().try_for_each(rest)
+    let ask = |node: &NodeName| Asked::of(file, authority, *node, question, RESTING_PATIENCE);
+    let asked: Vec<Asked<'_>> = nodes.iter().map(ask).collect();
+    asked.into_iter().try_for_each(|asked| match asked.wait(RESTING_PATIENCE) {
+        Ok(_) | Err(Unanswered::Out(_)) => Ok(()),
+        Err(why) => Err(why.in_words()),
+    })
 }
 
 /// Takes back an order to rest for good, of a command that has not ended all nodes. Returns whether

@@ -1,15 +1,18 @@
 //! Tables that clients create, at any node of any process.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::raw::Raw;
 use crate::common::{Bank, run};
 use crate::parts::parts_over;
 use lotus::{Authority, Cluster, Transaction};
 use lotus_authority::testing::{Fate, Question, TestAuthority};
 use lotus_client::{CallError, Client, CriticalField, Effect, Failure, Kind, TableId, TableSpec};
+use lotus_protocol::messages::{self, Answer, Op, decode};
 use lotus_server::{Abort, Registry, Server};
 
 const ORDERS: TableSpec = TableSpec::new("orders").record_bytes(16).capacity(1_000);
@@ -202,6 +205,51 @@ fn a_table_that_is_dropped_is_unknown_and_its_name_is_free() {
                 answer => panic!("{name}: {answer:?}"),
             }
         }
+    });
+}
+
+/// A request to drop a table was repeated by name after its answer was lost, and dropped the table
+/// that another application had created under that name meanwhile.
+#[test]
+fn a_drop_that_comes_twice_drops_no_table_that_was_created_in_between() {
+    let bank = Bank::open_with(2, |config| {
+        (config.create_tables, config.drop_tables) = (true, true);
+    });
+    run(async {
+        let client = bank.client().await;
+        let first = client.create_table(&ORDERS).await.unwrap();
+        let drop = |name: &str, table| {
+            let mut raw = Raw::admitted(bank.servers[1].address());
+            let mut out = Vec::new();
+            let request = Op::DropTable { name, table, timeout_us: 10_000_000 };
+            messages::send(&mut out, 1, &request);
+            raw.stream.write_all(&out).unwrap();
+            let frame = raw.next().unwrap();
+            let (_, message) = messages::split(&frame).unwrap();
+            match decode(message).unwrap() {
+                Answer::TableDropped => Ok(()),
+                Answer::Failed(failure) => Err(failure),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(drop("orders", Some(first.0)), Ok(()));
+        let second = client.create_table(&ORDERS).await.unwrap();
+        write(&client, second, 1).await.unwrap();
+        assert_eq!(drop("orders", Some(first.0)), Ok(()), "it is dropped");
+        for (name, table) in [("orders", None), ("letters", Some(second.0)), ("orders", Some(999))]
+        {
+            let refused = drop(name, table);
+            assert!(matches!(refused, Err(Failure::NotFound(_))), "{name} {table:?}: {refused:?}");
+        }
+        assert_eq!(read(&client, second, 1).await, Some(1_u64.to_le_bytes().to_vec()));
+        // A client whose directory is old drops the table that has the name now.
+        let other = bank.client().await;
+        client.drop_table("orders").await.unwrap();
+        let third = client.create_table(&ORDERS).await.unwrap();
+        assert_eq!(other.table("orders"), Some(second));
+        other.drop_table("orders").await.unwrap();
+        client.refresh().await.unwrap();
+        assert_eq!(client.table("orders"), None, "{third:?}");
     });
 }
 

@@ -262,6 +262,19 @@ fn records_of_calls_take_a_small_part_of_the_memory_unless_the_file_says_otherwi
     assert_eq!(calls("memory = \"64M\"\ncalls = { rows = 30000 }").rows, 30_000);
 }
 
+/// The default depends on the memory, so a larger memory hid the records of a restored cluster.
+#[test]
+fn only_what_the_file_says_of_records_of_calls_must_be_so_in_a_cluster_that_has_some() {
+    for (written, rows, row_bytes) in [
+        ("memory = \"64M\"", None, None),
+        ("memory = \"64M\"\ncalls = { rows = 30000 }", Some(30_000), None),
+        ("memory = \"64M\"\ncalls = { row_bytes = 256 }", None, Some(256)),
+    ] {
+        let file = read(&SHM.replacen("memory = \"64M\"", written, 1)).expect(written);
+        assert_eq!(file.calls.required, RequiredShape { rows, row_bytes }, "{written}");
+    }
+}
+
 #[test]
 fn whatever_is_wrong_is_named_with_its_line() {
     let cases: &[(&str, &str, &str, usize, &str)] = &[

@@ -1,0 +1,291 @@
+//! The time by which records of calls expire: one on which all servers agree, and no clock decides.
+//!
+//! # What it is
+//! A row of the table of call records has the *time*, in milliseconds, and one row for each compute
+//! node how far that node has *reached*. Now and then each server adds what has passed on its own
+//! clock since its last turn to what it has reached, and sets the time to the least that any live
+//! node has reached, by one transaction. So the time runs with the slowest of them. What a clock
+//! shows plays no part in it, and a clock that jumps moves it by a [step](Pace) at most.
+//!
+//! A record gets what its node has reached, which is never before the time, and expires by the
+//! time: so every live node has counted the whole retention since. Both go into snapshots with the
+//! records, and stand still while the cluster is down.
+//!
+//! # What it costs
+//! Nothing before the first record: only that begins the time. Then each server has a transaction
+//! 32 times in a retention.
+//!
+//! # What may fail
+//! A turn that fails is left out: the time stands still meanwhile, and records are kept for longer.
+//! A node that is expelled counts no more; one that lives on without its server does, and holds the
+//! time up. A node that knows the live ones a moment late moves the time by no more than a step, for
+//! which records are kept longer than the retention.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lotus::{Isolation, Nanos, PrimaryKey, Session, TxnError};
+use tokio::sync::watch;
+
+use crate::calls;
+use crate::node::NodeServer;
+use crate::worker::Errand;
+
+/// Key of the row with the time, behind those of all records; the nodes' rows follow.
+const TIME_KEY: u64 = 1 << 32;
+/// Steps in a retention, and turns in a step.
+const STEPS: u32 = 16;
+const TURNS: u32 = 2;
+/// Steps for which a record is kept beyond the retention: its node may lag behind its own row by
+/// one, and a node that does not know a newcomer yet may move the time by another.
+const SPARE_STEPS: u64 = 2;
+/// Attempts of a turn that meets the turns of others.
+const ATTEMPTS: u32 = 16;
+
+/// Speed of the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Pace {
+    retention_ms: u64,
+    /// The most by which a turn moves the time, and by which a node is ahead of it.
+    step_ms: u64,
+}
+
+impl Pace {
+    fn of(retention: Duration) -> Self {
+        let step = (retention / STEPS).as_millis() as u64;
+        Self { retention_ms: retention.as_millis() as u64, step_ms: step.max(1) }
+    }
+
+    /// The stamp of a node that has reached this while it knows this time.
+    fn stamp(self, Reached { time_ms, own_ms }: Reached) -> Stamp {
+        let kept_ms = self.retention_ms + SPARE_STEPS * self.step_ms;
+        Stamp { at_ms: own_ms, expired_ms: time_ms.saturating_sub(kept_ms) }
+    }
+
+    /// A node's turn: `time_ms` is the time, `own_ms` what the node had reached in this life, if it
+    /// had a turn, `others` what the other live nodes have reached, and `passed_ms` the time since
+    /// its last turn by its own clock.
+    fn turn(
+        self,
+        time_ms: u64,
+        own_ms: Option<u64>,
+        others: impl Iterator<Item = u64>,
+        passed_ms: u64,
+    ) -> Reached {
+        let from_ms = own_ms.map_or(time_ms, |own_ms| own_ms.max(time_ms));
+        let passed_ms = if own_ms.is_some() { passed_ms.min(self.step_ms) } else { 0 };
+        let own_ms = (from_ms + passed_ms).min(time_ms + self.step_ms);
+        let least_ms = others.fold(own_ms, u64::min);
+        let reached = Reached { time_ms: time_ms.max(least_ms), own_ms };
+        debug_assert!(
+            (time_ms..=time_ms + self.step_ms).contains(&reached.time_ms)
+                && reached.time_ms <= reached.own_ms,
+            "I333: the time of call records goes on by a step at most, and behind every live node"
+        );
+        reached
+    }
+}
+
+/// The time, and how far a node has reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Reached {
+    time_ms: u64,
+    own_ms: u64,
+}
+
+/// Times for a record that is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stamp {
+    /// The record's own.
+    pub(crate) at_ms: u64,
+    /// Records that were written before this have expired.
+    pub(crate) expired_ms: u64,
+}
+
+/// A server's part in the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// It takes its first turn, and begins the time if there is none: a record is to be written.
+    Begin,
+    /// It takes a turn, if the time has begun.
+    GoOn,
+}
+
+/// The time as one server knows it.
+#[derive(Debug)]
+pub(crate) struct CallTime {
+    pace: Pace,
+    /// What was reached with the last turn, and when that was, by this node's clock.
+    last: Mutex<Option<(Reached, Nanos)>>,
+    /// The same, for stamps; zero before the first turn.
+    time_ms: AtomicU64,
+    own_ms: AtomicU64,
+    /// Whether a turn is due that no worker has taken up.
+    is_due: AtomicBool,
+    /// Turns that are being taken.
+    under_way: AtomicUsize,
+}
+
+impl CallTime {
+    pub(crate) fn new(retention: Duration) -> Self {
+        Self {
+            pace: Pace::of(retention),
+            last: Mutex::new(None),
+            time_ms: AtomicU64::new(0),
+            own_ms: AtomicU64::new(0),
+            is_due: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+        }
+    }
+
+    /// Times for a record that is written now; `None` before the first turn.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        // Relaxed: each word only grows, and an older one keeps records for longer.
+        let time_ms = self.time_ms.load(Ordering::Relaxed);
+        let own_ms = self.own_ms.load(Ordering::Relaxed);
+        (own_ms > 0).then(|| self.pace.stamp(Reached { time_ms, own_ms }))
+    }
+
+    /// Whether a turn is being taken.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) > 0
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(self.pace.step_ms) / TURNS
+    }
+
+    /// Time since the last turn, by this node's clock.
+    fn passed_ms(&self, now: Nanos) -> u64 {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.map_or(0, |(_, then)| now.since(then).as_millis() as u64)
+    }
+
+    /// Notes a turn that was begun at `then`; without `reached` whether it took place is not known,
+    /// and what has passed until it is not counted again.
+    fn note(&self, reached: Option<Reached>, then: Nanos) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reached) = reached.or_else(|| last.map(|(before, _)| before)) else { return };
+        *last = Some((reached, then));
+        self.time_ms.fetch_max(reached.time_ms, Ordering::Relaxed);
+        self.own_ms.fetch_max(reached.own_ms, Ordering::Relaxed);
+    }
+}
+
+/// Has a worker take the server's turns, until the server stops.
+pub(crate) async fn ask_now_and_then(node: Arc<NodeServer>, mut stopped: watch::Receiver<bool>) {
+    let CallTime { is_due, .. } = &node.call_time;
+    loop {
+        if !is_due.swap(true, Ordering::Relaxed) {
+            node.queues[0].push_all(&mut vec![Errand::KeepTime(Part::GoOn)]);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(node.call_time.interval()) => {}
+            // An error means that the `Server` is gone, which is the same.
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        }
+    }
+}
+
+/// Takes this server's part, by a transaction. Tries again when it meets others.
+///
+/// # Errors
+/// Those of the engine. Nothing is lost: a later turn makes up for it.
+pub(crate) async fn keep(
+    node: &NodeServer,
+    session: &mut Session,
+    part: Part,
+) -> Result<(), TxnError> {
+    node.call_time.is_due.store(false, Ordering::Relaxed);
+    let _under_way = UnderWay::begin(&node.call_time.under_way);
+    // Others may be gone before it ends.
+    if part == Part::GoOn && node.is_draining() {
+        return Ok(());
+    }
+    session.new_transaction();
+    let mut attempts = 0;
+    loop {
+        match attempt(node, session, part).await {
+            Err(error) if error.is_retryable() && attempts < ATTEMPTS => {
+                session.back_off(attempts).await;
+                attempts += 1;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// A turn that is being taken.
+struct UnderWay<'n>(&'n AtomicUsize);
+
+impl<'n> UnderWay<'n> {
+    fn begin(count: &'n AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn attempt(node: &NodeServer, session: &mut Session, part: Part) -> Result<(), TxnError> {
+    let (now, live) = (session.now(), node.live_nodes());
+    let own_life = live.iter().find(|(index, _)| *index == node.index);
+    // An expelled node counts no more, and commits no call.
+    let Some((_, own_life)) = own_life.copied() else { return Err(TxnError::Fenced) };
+    let mut txn = session.begin(Isolation::Serializable).await?;
+    let time = txn.add_rw(node.calls, key(None))?;
+    let own = txn.add_rw(node.calls, key(Some(node.index)))?;
+    let mut others = Vec::new();
+    for (index, life) in live.into_iter().filter(|(index, _)| *index != node.index) {
+        others.push((life, txn.add_ro(node.calls, key(Some(index)))?));
+    }
+    txn.execute().await?;
+    if part != Part::Begin && txn.value(time).is_none() {
+        return Ok(());
+    }
+    let reached_in = |item, life| txn.value(item).and_then(|row| reached_in(row, life));
+    // Records of earlier versions have the time of day: a new time begins with that, once.
+    let time_ms = txn.value(time).and_then(|row| Some(u64::from_le_bytes(row.try_into().ok()?)));
+    let time_ms = time_ms.unwrap_or(now.0 / 1_000_000).max(1);
+    let own_ms = reached_in(own, own_life);
+    let others = others.into_iter().filter_map(|(life, item)| reached_in(item, life));
+    let passed_ms = node.call_time.passed_ms(now);
+    let reached = node.call_time.pace.turn(time_ms, own_ms, others, passed_ms);
+    txn.upsert(time, &reached.time_ms.to_le_bytes())?;
+    txn.upsert(own, &node_row(own_life, reached.own_ms))?;
+    let committed = txn.commit().await;
+    node.call_time.note(committed.is_ok().then_some(reached), now);
+    committed.map(drop)
+}
+
+/// Whether a row is one of the time by which records of calls expire. Such rows go on by themselves,
+/// whatever applications do.
+pub fn is_call_time(table: &str, key: &PrimaryKey) -> bool {
+    let number = key.as_bytes().try_into().map(u64::from_be_bytes);
+    table == calls::TABLE && number.is_ok_and(|number| number >= TIME_KEY)
+}
+
+/// Key of the row of a node, or of the time.
+fn key(node: Option<usize>) -> PrimaryKey {
+    (TIME_KEY + node.map_or(0, |index| 1 + index as u64)).into()
+}
+
+fn node_row(life: u16, reached_ms: u64) -> Vec<u8> {
+    [&life.to_le_bytes()[..], &reached_ms.to_le_bytes()].concat()
+}
+
+/// What a node has reached, by its row; `None` if another life of it wrote that.
+fn reached_in(row: &[u8], life: u16) -> Option<u64> {
+    let (of, reached_ms) = row.split_first_chunk()?;
+    let reached_ms = u64::from_le_bytes(reached_ms.try_into().ok()?);
+    (u16::from_le_bytes(*of) == life).then_some(reached_ms)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Clients of a server that stands still or cannot be reached: its connections stay open, and
+//! nothing comes.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
+use lotus::Cluster;
+use lotus_client::{CallError, Client, Failure};
+use lotus_fabric::env::Env;
+
+/// Time limit of calls that meet the server that stands still.
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A way to a server, through which nothing comes while it is frozen.
+struct Way {
+    address: SocketAddr,
+    state: Arc<WayState>,
+}
+
+#[derive(Default)]
+struct WayState {
+    frozen: AtomicBool,
+    /// Bytes that have passed.
+    passed: AtomicU64,
+}
+
+impl WayState {
+    fn wait_while_frozen(&self) {
+        while self.frozen.load(Ordering::Relaxed) {
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    /// Passes bytes on until either side is closed.
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut bytes = vec![0; 64 << 10];
+        loop {
+            self.wait_while_frozen();
+            match from.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(count) => {
+                    self.wait_while_frozen();
+                    if to.write_all(&bytes[..count]).is_err() {
+                        break;
+                    }
+                    self.passed.fetch_add(count as u64, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) {
+    Env::real(0).spawn("way", body).unwrap();
+}
+
+impl Way {
+    fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, state) = (listener.local_addr().unwrap(), Arc::new(WayState::default()));
+        let shared = Arc::clone(&state);
+        spawn(move || {
+            for client in listener.incoming().flatten() {
+                shared.wait_while_frozen();
+                let Ok(server) = TcpStream::connect(server) else { continue };
+                for socket in [&client, &server] {
+                    socket.set_read_timeout(Some(LOOK)).unwrap();
+                    socket.set_nodelay(true).unwrap();
+                }
+                let ways = [(client.try_clone(), server.try_clone()), (Ok(server), Ok(client))];
+                for (from, to) in ways {
+                    let shared = Arc::clone(&shared);
+                    spawn(move || shared.pass(from.unwrap(), to.unwrap()));
+                }
+            }
+        });
+        Self { address, state }
+    }
+
+    fn freeze(&self, frozen: bool) {
+        self.state.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    fn passed(&self) -> u64 {
+        self.state.passed.load(Ordering::Relaxed)
+    }
+}
+
+/// A bank with two servers, of which clients reach the second at `other`.
+fn bank(other: impl Fn(SocketAddr) -> SocketAddr) -> Bank {
+    let builder = Cluster::embedded().compute_nodes(2).memory_nodes(1).replicas(1);
+    let cluster = builder.lock_table_bytes(1 << 16).start().unwrap();
+    Bank::over(cluster, |config| {
+        let own: SocketAddr = config.nodes[1].parse().unwrap();
+        config.nodes[1] = other(own).to_string();
+    })
+}
+
+/// Calls a deposit at each account, all at once; returns how many did not succeed.
+async fn deposit_everywhere(client: &Client, timeout: Duration) -> Vec<CallError> {
+    let table = client.table("accounts").unwrap();
+    let mut calls = Vec::new();
+    for account in 0..ACCOUNTS {
+        let call = client.call::<_, u64>("deposit", &(account, 1_u64)).at(table, account);
+        calls.push(tokio::spawn(call.timeout(timeout).send()));
+    }
+    let mut failed = Vec::new();
+    for call in calls {
+        failed.extend(call.await.unwrap().err());
+    }
+    failed
+}
+
+/// Clients kept calling a node that stood still for as long as their directory named it: of 64
+/// calls 26 had an unknown outcome, round after round, while the cluster went on without it.
+#[test]
+fn a_server_that_stands_still_is_called_once_and_again_when_it_answers() {
+    let way = std::cell::OnceCell::new();
+    let bank = bank(|own| way.get_or_init(|| Way::to(own)).address);
+    let way = way.get().unwrap();
+    run(async {
+        let client = bank.client().await;
+        assert!(deposit_everywhere(&client, LONG).await.is_empty());
+        assert!(way.passed() > 0);
+        way.freeze(true);
+        let failed = deposit_everywhere(&client, SHORT).await;
+        assert!(!failed.is_empty() && failed.len() < ACCOUNTS as usize, "{}", failed.len());
+        for error in failed {
+            let told = matches!(error, CallError::Unknown | CallError::Failed(Failure::Timeout));
+            assert!(told, "{error}");
+        }
+        // Rows that were locked there at the end of the first round are free again by now.
+        for round in 0..4 {
+            let failed = deposit_everywhere(&client, LONG).await;
+            assert!(failed.is_empty(), "round {round}: {failed:?}");
+            client.refresh().await.unwrap();
+        }
+        way.freeze(false);
+        // Questions for the directory pass as well, but there are no five in a row.
+        let mut in_a_row = 0;
+        while in_a_row < 5 {
+            let before = way.passed();
+            assert!(deposit_everywhere(&client, LONG).await.is_empty());
+            in_a_row = if way.passed() > before { in_a_row + 1 } else { 0 };
+        }
+    });
+    bank.audit();
+}
+
+/// A listener that lets nobody in, and says nothing.
+fn silent() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
+}
+
+/// Fourteen calls with a time limit of one second ended after 2, 4, … 28 seconds: each made an
+/// attempt of its own to connect, after those of the others.
+#[test]
+fn an_attempt_to_connect_is_made_once_for_all_and_no_call_waits_longer_than_it_may() {
+    let listener = silent();
+    let address = listener.local_addr().unwrap();
+    let bank = bank(|_| address);
+    run(async {
+        let client = bank.client().await;
+        let failed = deposit_everywhere(&client, Duration::from_secs(4)).await;
+        assert!(failed.is_empty(), "others stand in: {failed:?}");
+        assert_eq!(balance(&client, 1).await.unwrap(), INITIAL + 1);
+        listener.set_nonblocking(true).unwrap();
+        let attempts = std::iter::from_fn(|| listener.accept().ok()).count();
+        // The one of the calls, and at most one of the task that looks for the node.
+        assert!((1..=2).contains(&attempts), "{attempts} attempts to connect");
+        // Nobody else is there: the call ends when its time does, and not when the attempt does.
+        let mut config = lotus_client::Config::new(bank.servers[0].address().to_string());
+        config.connect_timeout = Duration::from_secs(3600);
+        let patient = Client::connect(config).await.unwrap();
+        let failed = deposit_everywhere(&patient, Duration::from_secs(2)).await;
+        assert!(failed.is_empty(), "others stand in: {failed:?}");
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * (INITIAL + 2));
+}
