@@ -305,6 +305,12 @@ impl TableSpec {
         }
     }
 
+    /// Number of the application's rows in a stored row with this value: those of a leaf if the
+    /// table is ordered, else one.
+    pub fn rows_in(&self, value: &[u8]) -> u64 {
+        if self.ordered { lotus_tree::rows_in(value) } else { 1 }
+    }
+
     /// Whether the records lie beside their cells.
     #[inline]
     pub const fn is_inline(&self) -> bool {

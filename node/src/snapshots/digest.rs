@@ -12,19 +12,21 @@ use lotus::{PrimaryKey, SnapshotError, SnapshotVisitor, TableSpec, read_snapshot
 pub struct Digest {
     rows: u64,
     sum: u64,
-    table: String,
+    /// Table whose rows come next; `None` once the file is read.
+    table: Option<TableSpec>,
 }
 
 impl SnapshotVisitor for Digest {
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
-        self.table = spec.name.into_owned();
+        self.table = Some(spec);
         Ok(())
     }
 
     fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
+        let table = self.table.as_ref().ok_or(SnapshotError::Damaged)?;
         let mut hasher = DefaultHasher::new();
-        (&self.table, key.as_bytes(), value).hash(&mut hasher);
-        self.rows += 1;
+        (&table.name, key.as_bytes(), value).hash(&mut hasher);
+        self.rows += table.rows_in(value);
         self.sum = self.sum.wrapping_add(hasher.finish());
         Ok(())
     }
@@ -41,7 +43,7 @@ impl Digest {
         let mut digest = Self::default();
         let read = read_snapshot(&mut BufReader::new(file), &mut digest);
         read.map_err(|error| damaged(&error))?;
-        digest.table.clear();
+        digest.table = None;
         Ok(digest)
     }
 
