@@ -21,6 +21,7 @@
 
 mod chains;
 pub(crate) mod held;
+pub(crate) mod patience;
 pub(crate) mod place;
 pub(crate) mod reader;
 #[cfg(test)]
@@ -42,9 +43,10 @@ use crate::txn::session::Session;
 use crate::txn::submit::Submitted;
 use crate::txn::transaction::Transaction;
 use held::Held;
+use patience::{Next, Patience};
 pub use place::ScanCursor;
 use place::{CursorPlace, ScanPlace};
-use reader::{ReadError, Reader, RowSink, row_patience};
+use reader::{ReadError, Reader, RowSink};
 
 /// Bytes of keys and values after which a page ends.
 const PAGE_BYTES: usize = 64 << 10;
@@ -57,7 +59,7 @@ pub enum ScanError {
     /// cursor comes from another process. Begin a new scan, which has a new snapshot.
     #[error("the snapshot of the scan is too old")]
     SnapshotTooOld,
-    /// There is no such table.
+    /// There is no such table, or it was dropped meanwhile.
     #[error("there is no table {}", .0.0)]
     UnknownTable(TableId),
     /// The rows could not be read, even when tried again for a while. The last cursor is still
@@ -72,6 +74,7 @@ impl From<ReadError> for ScanError {
             ReadError::TooOld | ReadError::Txn(TxnError::SnapshotTooOld { .. }) => {
                 Self::SnapshotTooOld
             }
+            ReadError::Txn(TxnError::UnknownTable(table)) => Self::UnknownTable(table),
             ReadError::Txn(error) => Self::Txn(error),
         }
     }
@@ -163,32 +166,30 @@ impl SessionScan<'_> {
     }
 
     /// Reads the next page; `None` after the last. Waits for rows that are being written, and tries
-    /// again while nodes do not answer, for as long as a commit may take. A page that fails, or
-    /// whose future is dropped, is read again by the next call.
+    /// again while nodes do not answer, for as long as a commit may take, and for up to a minute
+    /// more while the cluster's transactions stand still. A page that fails, or whose future is
+    /// dropped, is read again by the next call.
     ///
     /// # Errors
-    /// `SnapshotTooOld`, or `Txn`.
+    /// `SnapshotTooOld`, `UnknownTable` if the table was dropped, or `Txn`.
     pub async fn next_page(&mut self) -> Result<Option<ScanPage>, ScanError> {
         let Some(place) = self.next.clone() else { return Ok(None) };
-        let deadline = self.session.now().after(row_patience(self.session.coordinator()));
-        let mut attempts = 0;
+        let (mut patience, mut attempts) = (Patience::begin(self.session.coordinator()), 0);
         loop {
             let read = match self.table.is_ordered() {
                 false => self.read_buckets(&place).await,
                 true => self.read_keys(&place).await,
             };
-            match read.map_err(ScanError::from) {
+            match read {
                 Ok((rows, next)) => {
                     self.next = next;
                     return Ok(Some(ScanPage { rows, next: self.cursor() }));
                 }
-                Err(ScanError::Txn(error))
-                    if error.is_retryable() && self.session.now() < deadline =>
-                {
+                Err(error) if patience.next(self.session.coordinator(), &error) == Next::Again => {
                     self.session.back_off(attempts).await;
                     attempts += 1;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -266,14 +267,14 @@ impl SessionScan<'_> {
 
 impl Session {
     /// Begins a scan of a table, at a snapshot drawn now. Takes some 16 horizon intervals: all
-    /// compute nodes learn first that old versions will be needed. No transaction of this slot may
-    /// be alive meanwhile.
+    /// compute nodes learn first that old versions will be needed; longer while nodes do not answer,
+    /// as [`SessionScan::next_page`]. No transaction of this slot may be alive meanwhile.
     ///
     /// # Errors
     /// `UnknownTable`; `Txn` if no timestamp can be drawn or the node takes no part any more.
     pub async fn scan(&mut self, table: TableId) -> Result<SessionScan<'_>, ScanError> {
         let table = known(self.coordinator(), table)?;
-        let held = Held::draw(self.slot()).await?;
+        let held = patience::draw(self).await.map_err(|(error, _)| error)?;
         let (keys, next) = (Default::default(), Some(CursorPlace::Start));
         Ok(SessionScan { session: self, held, table, keys, next })
     }

@@ -28,6 +28,7 @@ mod format;
 pub(crate) mod fuzzing;
 mod restore;
 mod scan;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -43,17 +44,15 @@ pub use error::SnapshotError;
 pub use format::{
     SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor, read_snapshot, read_snapshot_head,
 };
+pub use tables::{SnapshotTable, snapshot_tables};
 
-use crate::api::error::TxnError;
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::cluster::loaded::Data;
 use crate::txn::submit::Submitted;
 use format::Writer;
-use scan::{Piece, read_all};
+use scan::{CopyError, Piece, read_all};
 
-/// Attempts at a snapshot that becomes too old, or conflicts with a change of the membership.
-const ATTEMPTS: u32 = 5;
 /// Pieces, of some tens of kilobytes each, that may wait for the file.
 const PIECES: usize = 16;
 
@@ -65,10 +64,14 @@ impl<M: Machines> Cluster<M> {
     /// The file appears under its name once it is whole and on the disk. On failure an earlier file
     /// of that name is unchanged.
     ///
+    /// While a table is dropped, or a node lost or taken in, it waits, and goes on. It is begun
+    /// anew, a few times at most, if it became too old, a table was dropped in the middle of which
+    /// it was, or its compute node has failed and another one of this process serves.
+    ///
     /// # Errors
-    /// `Io`; `Read`, if it became too old a few times; `Busy`; `NotLoaded`, in a cluster of several
+    /// `Io`; `TooOld`, `Dropped`, `Still` or `Read`; `Busy`; `NotLoaded`, in a cluster of several
     /// processes that its founder has not [filled](Cluster::fill) yet; `Cluster`, if the authority
-    /// does not answer.
+    /// has not answered for a minute.
     pub fn snapshot(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let label = |_| {
             let taken = self.machines().outside().now();
@@ -93,7 +96,7 @@ impl<M: Machines> Cluster<M> {
         label: impl Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,
         notes: impl Fn() -> Vec<u8>,
     ) -> Result<(S, SnapshotInfo), SnapshotError> {
-        match self.data()? {
+        match self.shared.ask(|| self.data())? {
             Data::Loaded => {}
             Data::Loading { .. } => return Err(SnapshotError::NotLoaded("compute node 0 loads")),
             Data::CutShort { .. } => return Err(SnapshotError::NotLoaded("that was cut short")),
@@ -104,7 +107,7 @@ impl<M: Machines> Cluster<M> {
             let copying = self.start_snapshot(self.any_seat(), PIECES);
             match copying.write(self, &mut sink, &label, &notes) {
                 Ok(info) => return Ok((sink, info)),
-                Err(error) if error.is_retryable() && attempts < ATTEMPTS => {
+                Err(error) if attempts < error.attempts(self.serving_seats().next().is_some()) => {
                     attempts += 1;
                     // Time enough for a coordinator to notice the change.
                     self.shared.control.pause(self.shared.config.horizon_interval);
@@ -122,8 +125,8 @@ impl<M: Machines> Cluster<M> {
     #[doc(hidden)]
     pub fn start_snapshot(&self, seat: Seat, waiting: usize) -> Copying {
         let (out, pieces) = async_channel::bounded(waiting);
-        let ended = self.submit(seat, move |session| read_all(session, out));
-        Copying { pieces, ended }
+        let job = move |session| async move { Ok(read_all(session, out).await) };
+        Copying { pieces, ended: self.submit(seat, job) }
     }
 }
 
@@ -132,7 +135,7 @@ impl<M: Machines> Cluster<M> {
 #[must_use = "nothing is written before `write` is called"]
 pub struct Copying {
     pieces: Receiver<Piece>,
-    ended: Submitted<Timestamp>,
+    ended: Submitted<Result<Timestamp, CopyError>>,
 }
 
 impl Copying {
@@ -144,7 +147,7 @@ impl Copying {
     /// Writes the snapshot as it arrives.
     ///
     /// # Errors
-    /// `Io`, `Read` or `Busy`, or those of `label`.
+    /// As [`Cluster::snapshot`], or those of `label`.
     pub fn write<M: Machines>(
         self,
         cluster: &Cluster<M>,
@@ -156,14 +159,13 @@ impl Copying {
         let written = write_down(cluster, &pieces, sink, label);
         // The reader gives up once this end of the channel is closed.
         drop(pieces);
-        let ended = cluster.wait(ended).map_err(|error| match error {
-            // `Misuse` has a single cause.
-            TxnError::Misuse(_) => SnapshotError::Busy,
-            error => error.into(),
-        });
+        // The reader has ended before this returns, so that the next one does not find it busy.
+        let ended = cluster.wait(ended);
+        // An error of the writer comes first: the reader only knows that there is none any more.
         match (written?, ended?) {
-            (Some(writer), _) => Ok(writer.end(notes())?),
-            (None, _) => unreachable!("whoever has read everything has begun"),
+            (Some(writer), Ok(_)) => Ok(writer.end(notes())?),
+            (None, Ok(_)) => unreachable!("whoever has read everything has begun"),
+            (_, Err(error)) => Err(error.into()),
         }
     }
 }

@@ -59,6 +59,14 @@ pub const fn rows_of(first: u64) -> u64 {
     if level == 0 { u16::from_le_bytes([low, high]) as u64 } else { 0 }
 }
 
+/// Number of rows of the node with these bytes, as [`rows_of`] counts them. 0 if they are no node.
+pub fn rows_in(node: &[u8]) -> u64 {
+    let Some(begin) = node.first_chunk::<4>() else { return 0 };
+    let mut first = [0; size_of::<u64>()];
+    first[..begin.len()].copy_from_slice(begin);
+    rows_of(u64::from_le_bytes(first))
+}
+
 /// Bytes that a node needs to hold [`MIN_ENTRIES`] entries, whose keys and values have at most
 /// these lengths.
 pub const fn least_bytes(key_bytes: usize, value_bytes: usize) -> usize {

@@ -40,7 +40,7 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// Memory allocated to the tables.
+/// Memory allocated to the tables. Slabs that were given back are not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryUse {
     /// Bytes allocated in all groups, counting one replica of each.
@@ -132,7 +132,9 @@ impl<M: Machines> Cluster<M> {
             let scan = Scan { shared, placement, lane };
             let mut used = MemoryUse { replica_bytes: 0, total_bytes: 0 };
             for (group, replicas) in placement.groups() {
-                let bytes = scan.end(group).await? - shared.region.first_slab();
+                let (primary, layout) = (scan.primary(group), &shared.region);
+                let free = slabs::marked_free(&scan.lane, primary, layout).await?;
+                let bytes = scan.end(group).await? - layout.first_slab() - free;
                 used.replica_bytes += bytes;
                 used.total_bytes += bytes * replicas.members().len() as u64;
             }

@@ -5,4 +5,4 @@
 pub mod audit;
 pub mod inspect;
 mod locks;
-mod trees;
+pub(crate) mod trees;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
+use lotus_mvcc::PrimaryKey;
 use lotus_tree::{Node, ROOT, whole};
 
 use crate::api::error::ClusterError;
@@ -36,25 +37,36 @@ impl<M: Machines> Cluster<M> {
         table: TableId,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), ClusterError> {
-        let nodes = self.nodes(table)?;
-        whole::check(&nodes).map_err(|_| ClusterError::Damaged)?;
-        let mut left = vec![ROOT];
-        while let Some(node) = left.pop().and_then(|id| Node::read(nodes.get(&id)?)) {
-            match node.is_leaf() {
-                true => node.entries().for_each(|(key, value)| visit(key, value)),
-                false => left.extend((0..node.len()).rev().map(|index| node.child(index))),
-            }
-        }
-        Ok(())
+        visit_in_order(&self.nodes(table)?, visit).ok_or(ClusterError::Damaged)
     }
 
     /// All nodes of an ordered table, by their numbers.
     fn nodes(&self, table: TableId) -> Result<BTreeMap<u64, Vec<u8>>, ClusterError> {
         let mut nodes = BTreeMap::new();
         self.audit_scan(table, &mut |key, bytes, _| {
-            let id = key.as_bytes().try_into().map_or(u64::MAX, u64::from_be_bytes);
-            nodes.insert(id, bytes.to_vec());
+            nodes.insert(number_of(key), bytes.to_vec());
         })?;
         Ok(nodes)
     }
+}
+
+/// Number of the node in a stored row with this key.
+pub(crate) fn number_of(key: &PrimaryKey) -> u64 {
+    key.as_bytes().try_into().map_or(u64::MAX, u64::from_be_bytes)
+}
+
+/// Visits the rows of a tree with these nodes, in order; `None` if they are no tree.
+pub(crate) fn visit_in_order(
+    nodes: &BTreeMap<u64, Vec<u8>>,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Option<()> {
+    whole::check(nodes).ok()?;
+    let mut left = vec![ROOT];
+    while let Some(node) = left.pop().and_then(|id| Node::read(nodes.get(&id)?)) {
+        match node.is_leaf() {
+            true => node.entries().for_each(|(key, value)| visit(key, value)),
+            false => left.extend((0..node.len()).rev().map(|index| node.child(index))),
+        }
+    }
+    Some(())
 }

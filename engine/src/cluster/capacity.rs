@@ -23,7 +23,7 @@ use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::node::coordinator::Coordinator;
 use crate::node::shared::Shared;
-use crate::space::slabs::{allocated_end, directory_from};
+use crate::space::slabs::{allocated_end, directory_from, marked_free};
 use crate::txn::body::purpose;
 use crate::txn::submit::Submitted;
 
@@ -129,8 +129,8 @@ impl<M: Machines> Cluster<M> {
 
 impl<M: Machines> Cluster<M> {
     /// Bytes in use on each memory node, by its place: index, records and older versions, logs, and
-    /// what describes the memory itself. Slots that are free at a compute node of this process, or
-    /// at one of its coordinators, are not in use. 0 for a memory node that is not.
+    /// what describes the memory itself. Slabs that were given back, and slots that are free at a
+    /// compute node of this process or at one of its coordinators, are not in use. 0 for a memory node that is not.
     ///
     /// # Errors
     /// Memory nodes that cannot be read, or a coordinator that fails meanwhile.
@@ -163,7 +163,9 @@ impl<M: Machines> Cluster<M> {
         let ends = shared.control.with_lane(|lane| async move {
             let mut ends = Vec::new();
             for (_, replicas) in placement.groups() {
-                ends.push(allocated_end(&lane, replicas.primary(), &shared.region).await?);
+                let (primary, layout) = (replicas.primary(), &shared.region);
+                let end = allocated_end(&lane, primary, layout).await?;
+                ends.push(end - marked_free(&lane, primary, layout).await?);
             }
             Ok(ends)
         })?;

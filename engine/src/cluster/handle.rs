@@ -31,7 +31,6 @@ use crate::cluster::builder::ClusterBuilder;
 use crate::cluster::load::{Loader, RowSource};
 use crate::cluster::part::{self, Arrival, Part};
 use crate::cluster::plan::Plan;
-use crate::cluster::tables::leaving;
 use crate::cluster::threads::{self, settle};
 use crate::cluster::trees;
 use crate::membership::members;
@@ -141,10 +140,13 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Fills an empty table with rows `0..rows`, in parallel; `loaded` counts them. No transaction
-    /// may use the table meanwhile. The rows of an ordered table are sorted in memory first.
+    /// may use the table meanwhile. The rows of an ordered table are sorted in memory first. While
+    /// a memory node is lost or filled, or a table dropped, it waits, and goes on.
     ///
     /// # Errors
-    /// An unknown table, an invalid or duplicate row, or no room. The table is unusable afterwards.
+    /// An unknown table, which may have been dropped meanwhile; an invalid or duplicate row; no
+    /// room; or memory nodes that have not answered, or that have been changing, for a minute. The
+    /// table is unusable afterwards.
     pub fn load(
         &self,
         table: TableId,
@@ -162,9 +164,7 @@ impl<M: Machines> Cluster<M> {
             value.extend_from_slice(bytes);
             PrimaryKey::from(*id)
         };
-        self.load_stored(table, nodes.len() as u64, &node, &AtomicU64::new(0))?;
-        loaded.fetch_add(rows, Ordering::Relaxed);
-        Ok(())
+        self.load_stored(table, nodes.len() as u64, &node, loaded)
     }
 
     /// Fills an empty table with rows as they are stored.
@@ -180,14 +180,12 @@ impl<M: Machines> Cluster<M> {
     ) -> Result<(), ClusterError> {
         let def = self.shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
         let shared = &*self.shared;
-        let taking = shared.take_by_control().ok_or_else(leaving)?;
-        let placement = &taking.placement;
         let workers = shared.control.workers();
         let told = &shared.told_of_rows(table);
         let loads = shared.control.in_parallel(workers, |worker| {
             let table = Arc::clone(&def);
             shared.control.with_lane(|lane| async move {
-                Loader { shared, placement, lane, table, source, loaded, told }
+                Loader { shared, lane, table, source, loaded, told }
                     .run(rows, worker, workers)
                     .await
             })?
@@ -246,7 +244,7 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Seats of the coordinators on compute nodes that have not failed.
-    pub(super) fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
+    pub(crate) fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let serves = |seat: &Seat| {
             let node = self.shared.hosted(seat.compute_node);
             node.is_some_and(|node| !node.has_failed())

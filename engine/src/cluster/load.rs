@@ -5,13 +5,26 @@
 //! writes both to all replicas in large WRITEs. Slabs are taken as in a transaction, so that later
 //! data fits behind them; slots left over in the last ones go to the node
 //! ([`crate::space::slots`]).
+//!
+//! # Beside changes of the cluster
+//! A load takes no locks, so that it must not write while a memory node is lost, joins or is
+//! filled, or while the memory of a table is given back: those changes wait for it, and it for
+//! them. It writes in pieces of [`PIECE`] and gives way between two of them. What a worker has
+//! written of a shard stands until the memory nodes in use change; then it writes that shard anew,
+//! and so it does if a memory node does not answer. So a load waits, and goes on.
+//!
+//! # What it is not
+//! Sure to go on for ever: a cluster that stands still for a minute fails it, and so does the drop
+//! of its own table.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use lotus_fabric::ids::{Key, ShardId};
-use lotus_fabric::lane::{BatchResult, Lane, Posted};
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Key, NodeId, ShardId};
+use lotus_fabric::lane::{BatchError, BatchResult, Lane, Posted};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Overflow;
@@ -21,14 +34,22 @@ use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_points::point;
-use lotus_router::{Placement, ReplicaSet};
+use lotus_recovery::membership::returns::Life;
+use lotus_router::ReplicaSet;
 
-use crate::api::error::ClusterError;
+use crate::api::error::{ClusterError, unreachable_nodes};
+use crate::cluster::once;
+use crate::cluster::tables::leaving;
+use crate::memory_nodes::changes::ControlTaking;
 use crate::node::shared::{NodeTable, Shared};
 use crate::space::slabs::{self, SlabError};
 
 /// Number of batches that a worker keeps under way.
 const BATCHES_IN_FLIGHT: usize = 16;
+/// Time for which a worker writes before it gives way to changes of the cluster.
+const PIECE: Duration = Duration::from_millis(20);
+/// Number of rows between two looks at the clock.
+const ROWS_AT_ONCE: usize = 64;
 
 /// Writes the value of row number `n` of a load into the empty buffer and returns its primary key.
 /// Called several times for a row, from several threads: it must be a function of `n`.
@@ -37,8 +58,6 @@ pub type RowSource<'a> = dyn Fn(u64, &mut Vec<u8>) -> PrimaryKey + Sync + 'a;
 /// Share of one worker in a load.
 pub(crate) struct Loader<'a> {
     pub(crate) shared: &'a Shared,
-    /// Placement over the memory nodes that are left.
-    pub(crate) placement: &'a Placement,
     pub(crate) lane: Lane,
     pub(crate) table: Arc<TableDef>,
     pub(crate) source: &'a RowSource<'a>,
@@ -48,7 +67,30 @@ pub(crate) struct Loader<'a> {
     pub(crate) told: &'a [Arc<NodeTable>],
 }
 
-impl Loader<'_> {
+/// Reason for which a shard was not loaded.
+#[derive(Debug)]
+enum Interrupted {
+    /// The memory nodes in use are others than when it was begun.
+    Changed,
+    /// A memory node does not answer.
+    Broken(BatchError),
+    /// An error that ends the load.
+    Failed(ClusterError),
+}
+
+impl From<ClusterError> for Interrupted {
+    fn from(error: ClusterError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<BatchError> for Interrupted {
+    fn from(error: BatchError) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl<'a> Loader<'a> {
     /// Loads those rows of `0..rows` that belong to a shard congruent to `worker` modulo `workers`.
     pub(crate) async fn run(
         &self,
@@ -60,13 +102,12 @@ impl Loader<'_> {
         mine.sort_unstable_by_key(|(key, _)| (key.shard(), key.hash()));
         let mut writer = Writer::new(self);
         for shard in mine.chunk_by(|(a, _), (b, _)| a.shard() == b.shard()) {
-            writer.load_shard(shard).await?;
+            let rows = writer.load_shard(shard).await?;
             for count in [self.loaded, &self.shared.rows_loaded] {
-                count.fetch_add(shard.len() as u64, Ordering::Relaxed);
+                count.fetch_add(rows, Ordering::Relaxed);
             }
             point!(self.shared.nodes.first().id.0, RowsLoaded);
         }
-        writer.settle(0).await?;
         writer.leave_slots();
         Ok(())
     }
@@ -93,12 +134,54 @@ impl Loader<'_> {
         }
         Ok(mine)
     }
+
+    fn now(&self) -> Nanos {
+        self.lane.executor().now()
+    }
+
+    /// Begins a piece, as soon as no change of the cluster is under way.
+    ///
+    /// # Errors
+    /// `UnknownTable` if the table was dropped; `Unreachable` after a minute, or at once where no
+    /// time passes.
+    async fn begin_piece(&self) -> Result<Piece<'a>, ClusterError> {
+        let (shared, id) = (self.shared, self.table.id());
+        let deadline = self.now().after(once::PATIENCE);
+        loop {
+            if let Some(taking) = shared.take_by_control() {
+                // Looked up under the guard: its memory is not given back as long as that is held.
+                let is_there = shared.table(id).is_some();
+                let begun = self.now();
+                return match is_there {
+                    true => Ok(Piece { taking, begun }),
+                    false => Err(ClusterError::UnknownTable(id)),
+                };
+            }
+            if !shared.control.is_in_time() || self.now() >= deadline {
+                return Err(leaving());
+            }
+            self.lane.executor().sleep(once::PAUSE).await;
+        }
+    }
+}
+
+/// Replicas of a shard, and lives of memory nodes.
+type Present = (ReplicaSet, Vec<(NodeId, Life)>);
+
+/// Time in which nothing changes that a load relies on.
+struct Piece<'a> {
+    taking: ControlTaking<'a>,
+    begun: Nanos,
 }
 
 /// Packs records and keeps WRITEs under way.
 struct Writer<'a> {
     loader: &'a Loader<'a>,
     slabs: SlabAllocator,
+    /// Slots that the present shard has taken.
+    taken: Vec<(Purpose, u64)>,
+    /// The present piece, if there is one.
+    piece: Option<Piece<'a>>,
     in_flight: VecDeque<Posted>,
     /// Adjacent records that are not written yet, and the offset of the first.
     run: Vec<u64>,
@@ -108,68 +191,158 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     fn new(loader: &'a Loader<'a>) -> Self {
         let slabs = SlabAllocator::new(loader.shared.placement.group_count() as u16);
-        Self { loader, slabs, in_flight: VecDeque::new(), run: Vec::new(), run_at: 0 }
+        let (taken, piece, in_flight) = (Vec::new(), None, VecDeque::new());
+        Self { loader, slabs, taken, piece, in_flight, run: Vec::new(), run_at: 0 }
     }
 
-    async fn load_shard(&mut self, rows: &[(Key, u64)]) -> Result<(), ClusterError> {
-        let loader = self.loader;
-        let table = &*loader.table;
+    /// Loads the rows of a shard, until that has happened with the same memory nodes from its first
+    /// row to its last. Returns the number of the application's rows in them.
+    async fn load_shard(&mut self, rows: &[(Key, u64)]) -> Result<u64, ClusterError> {
         debug_assert!(!rows.is_empty(), "I243: a shard that is loaded has rows");
-        let shard = rows[0].0.shard();
-        let replicas = *loader.placement.replicas(loader.placement.group_of(shard));
-        let mut image = ShardImage::new(table, shard);
-        let (mut value, mut record) = (Vec::new(), Vec::new());
-        for (key, number) in rows {
-            value.clear();
-            let primary_key = (loader.source)(*number, &mut value);
-            let slot = match table.spec().is_inline() {
-                true => None,
-                false => Some(self.allocate(shard, SlotKind::Record).await?),
-            };
-            record.clear();
-            record.resize(table.slot_bytes() as usize / WORD_BYTES, 0);
-            let id = table.id();
-            let header =
-                RecordHeader { writer: None, previous: Timestamp::ZERO, predecessor: 0, table: id };
-            let used = header.encode(*key, &primary_key, Some(&value), &mut record);
-            let place = slot.map_or(LoadedRecord::InCell(&record[..used]), LoadedRecord::At);
-            let row = LoadedRow { record: place, length: value.len() as u32 };
-            loop {
-                match image.place(*key, row) {
-                    Ok(cvt) => {
-                        debug_assert!(cvt != 0, "I9: a loaded row has an address");
-                        let id = table.id();
-                        loader
-                            .told
-                            .iter()
-                            .for_each(|node| _ = node.addresses.insert(id, *key, cvt));
-                        break;
+        let deadline = self.loader.now().after(once::PATIENCE);
+        loop {
+            let tried = self.try_shard(rows).await;
+            // Nothing of an attempt is under way any more when the next one begins.
+            let settled = self.settle(0).await;
+            match tried.and_then(|count| settled.map(|()| count)) {
+                Ok(count) => {
+                    self.taken.clear();
+                    return Ok(count);
+                }
+                Err(Interrupted::Failed(error)) => return Err(error),
+                Err(Interrupted::Changed) => {
+                    let taken = std::mem::take(&mut self.taken);
+                    taken.into_iter().for_each(|(of, slot)| self.slabs.release(of, slot));
+                }
+                Err(Interrupted::Broken(error)) => {
+                    self.piece = None;
+                    let in_time = self.loader.shared.control.is_in_time();
+                    if !in_time || self.loader.now() >= deadline {
+                        return Err(unreachable_nodes(error));
                     }
-                    Err(PlaceError::NeedsOverflow(kind)) => {
-                        let first = self.allocate(shard, kind).await?;
-                        image.add_overflow(match kind {
-                            SlotKind::Fan => Overflow::fan(first),
-                            _ => Overflow::bucket(first),
-                        });
-                    }
-                    Err(error) => {
-                        let reason = error.to_string();
-                        return Err(ClusterError::Row { row: *number, reason });
-                    }
+                    // Its slots are given up: a late WRITE may land in one.
+                    self.taken.clear();
+                    self.await_answers(&error, deadline).await;
                 }
             }
-            if let Some(slot) = slot {
-                self.add_record(&replicas, slot, &record).await?;
+            self.run.clear();
+        }
+    }
+
+    /// Waits until the memory nodes that have failed answer again, or are not in use any more.
+    async fn await_answers(&self, error: &BatchError, deadline: Nanos) {
+        let (lane, shared) = (&self.loader.lane, self.loader.shared);
+        let mut silent: Vec<NodeId> = error.failures().iter().map(|failed| failed.node).collect();
+        while !silent.is_empty() && self.loader.now() < deadline {
+            lane.executor().sleep(once::PAUSE).await;
+            let used = shared.surviving().nodes();
+            let mut still = Vec::new();
+            for node in silent.into_iter().filter(|node| used.contains(*node)) {
+                if lane.reconnect(node).await.is_err() {
+                    still.push(node);
+                }
+            }
+            silent = still;
+        }
+    }
+
+    async fn try_shard(&mut self, rows: &[(Key, u64)]) -> Result<u64, Interrupted> {
+        let loader = self.loader;
+        let table = &*loader.table;
+        let shard = rows[0].0.shard();
+        let (replicas, lives) = self.present(shard).await?;
+        let mut image = ShardImage::new(table, shard);
+        let (mut value, mut record, mut count) = (Vec::new(), Vec::new(), 0);
+        for some in rows.chunks(ROWS_AT_ONCE) {
+            if self.gives_way(&replicas).await? {
+                let (now, lives_now) = self.present(shard).await?;
+                if now.members() != replicas.members() || lives_now != lives {
+                    return Err(Interrupted::Changed);
+                }
+            }
+            for (key, number) in some {
+                value.clear();
+                let primary_key = (loader.source)(*number, &mut value);
+                count += table.spec().rows_in(&value);
+                let slot = match table.spec().is_inline() {
+                    true => None,
+                    false => Some(self.allocate(shard, SlotKind::Record).await?),
+                };
+                record.clear();
+                record.resize(table.slot_bytes() as usize / WORD_BYTES, 0);
+                let (writer, previous, predecessor) = (None, Timestamp::ZERO, 0);
+                let header = RecordHeader { writer, previous, predecessor, table: table.id() };
+                let used = header.encode(*key, &primary_key, Some(&value), &mut record);
+                let place = slot.map_or(LoadedRecord::InCell(&record[..used]), LoadedRecord::At);
+                let row = LoadedRow { record: place, length: value.len() as u32 };
+                self.place(&mut image, (*key, *number), row).await?;
+                if let Some(slot) = slot {
+                    self.add_record(&replicas, slot, &record).await?;
+                }
             }
         }
         self.flush_run(&replicas).await?;
         for (offset, words) in image.images() {
             self.write(&replicas, offset, words).await?;
         }
-        Ok(())
+        Ok(count)
     }
 
-    async fn allocate(&mut self, shard: ShardId, slots: SlotKind) -> Result<u64, ClusterError> {
+    /// Places a row in the image of its shard, with further buckets if need be.
+    async fn place(
+        &mut self,
+        image: &mut ShardImage<'_>,
+        (key, number): (Key, u64),
+        row: LoadedRow<'_>,
+    ) -> Result<(), Interrupted> {
+        let loader = self.loader;
+        loop {
+            match image.place(key, row) {
+                Ok(cvt) => {
+                    debug_assert!(cvt != 0, "I9: a loaded row has an address");
+                    let id = loader.table.id();
+                    loader.told.iter().for_each(|node| _ = node.addresses.insert(id, key, cvt));
+                    return Ok(());
+                }
+                Err(PlaceError::NeedsOverflow(kind)) => {
+                    let first = self.allocate(key.shard(), kind).await?;
+                    image.add_overflow(match kind {
+                        SlotKind::Fan => Overflow::fan(first),
+                        _ => Overflow::bucket(first),
+                    });
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    return Err(ClusterError::Row { row: number, reason }.into());
+                }
+            }
+        }
+    }
+
+    /// Replicas of a shard, and the lives of memory nodes, in the present piece, which is begun if
+    /// there is none.
+    async fn present(&mut self, shard: ShardId) -> Result<Present, Interrupted> {
+        if self.piece.is_none() {
+            self.piece = Some(self.loader.begin_piece().await?);
+        }
+        let taking = &self.piece.as_ref().expect("it was begun").taking;
+        let group = taking.placement.group_of(shard);
+        Ok((*taking.placement.replicas(group), taking.lives.clone()))
+    }
+
+    /// Ends the piece if its time is over, with nothing of it under way. Returns whether it did.
+    async fn gives_way(&mut self, replicas: &ReplicaSet) -> Result<bool, Interrupted> {
+        let is_over = |piece: &Piece<'_>| self.loader.now() >= piece.begun.after(PIECE);
+        if !self.piece.as_ref().is_some_and(is_over) {
+            return Ok(false);
+        }
+        self.flush_run(replicas).await?;
+        self.settle(0).await?;
+        self.piece = None;
+        Ok(true)
+    }
+
+    async fn allocate(&mut self, shard: ShardId, slots: SlotKind) -> Result<u64, Interrupted> {
         let shared = self.loader.shared;
         let bytes = self.loader.table.bytes_of(slots);
         let group = shared.placement.group_of(shard);
@@ -181,17 +354,18 @@ impl<'a> Writer<'a> {
                 SlotKind::Record | SlotKind::Fan => self.slabs.alloc(purpose, bytes),
             };
             if let Some(offset) = free {
+                self.taken.push((purpose, offset));
                 return Ok(offset);
             }
             let (kind, node) = (slots.slab(), shared.nodes.first());
             let (owner, take) = (node.incarnation, node.slots.next_take());
             let entry = SlabEntry { kind, table, owner, take };
-            let replicas = self.loader.placement.replicas(group);
-            let lane = &self.loader.lane;
+            let taking = &self.piece.as_ref().expect("slots are taken in a piece").taking;
+            let (lane, replicas) = (&self.loader.lane, taking.placement.replicas(group));
             let taken = slabs::take_slabs(lane, replicas, &shared.region, bytes, entry).await;
             let offset = taken.map_err(|error| match error {
-                SlabError::Full => ClusterError::OutOfMemory { table, needed: bytes },
-                SlabError::Fabric(error) => ClusterError::Unreachable(error.to_string()),
+                SlabError::Full => ClusterError::OutOfMemory { table, needed: bytes }.into(),
+                SlabError::Fabric(error) => Interrupted::Broken(error),
             })?;
             debug_assert!(bytes <= SLAB_BYTES, "I20: a slot fits a slab");
             let cut_into = match slots {
@@ -217,7 +391,7 @@ impl<'a> Writer<'a> {
         replicas: &ReplicaSet,
         offset: u64,
         slot: &[u64],
-    ) -> Result<(), ClusterError> {
+    ) -> Result<(), Interrupted> {
         let follows = offset == self.run_at + (self.run.len() * WORD_BYTES) as u64;
         if !follows || (self.run.len() + slot.len()) * WORD_BYTES > MAX_VERB_BYTES {
             self.flush_run(replicas).await?;
@@ -231,7 +405,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    async fn flush_run(&mut self, replicas: &ReplicaSet) -> Result<(), ClusterError> {
+    async fn flush_run(&mut self, replicas: &ReplicaSet) -> Result<(), Interrupted> {
         let run = std::mem::take(&mut self.run);
         self.write(replicas, self.run_at, &run).await?;
         self.run = run;
@@ -245,7 +419,11 @@ impl<'a> Writer<'a> {
         replicas: &ReplicaSet,
         offset: u64,
         words: &[u64],
-    ) -> Result<(), ClusterError> {
+    ) -> Result<(), Interrupted> {
+        debug_assert!(
+            self.piece.is_some(),
+            "I319: a load writes while no change of the cluster is under way"
+        );
         for (index, piece) in words.chunks(MAX_VERB_BYTES / WORD_BYTES).enumerate() {
             let mut batch = self.loader.lane.batch();
             let staged = batch.stage(piece.len() * WORD_BYTES);
@@ -259,13 +437,15 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Waits until at most `left` batches are under way.
-    async fn settle(&mut self, left: usize) -> Result<(), ClusterError> {
+    /// Waits until at most `left` batches are under way; returns the first error of those that have
+    /// ended.
+    async fn settle(&mut self, left: usize) -> Result<(), Interrupted> {
+        let mut outcome = Ok(());
         while self.in_flight.len() > left {
             let Some(oldest) = self.in_flight.pop_front() else { break };
             let done: BatchResult = oldest.await;
-            done.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
+            outcome = outcome.and(done.map(drop));
         }
-        Ok(())
+        Ok(outcome?)
     }
 }

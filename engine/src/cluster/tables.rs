@@ -240,11 +240,18 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    use lotus_authority::EmbeddedAuthority;
     use lotus_authority::testing::{Fate, Question, TestAuthority};
     use lotus_fabric::env::Env;
     use lotus_fabric::local::LocalFabric;
     use lotus_fabric::machines::Threads;
+    use lotus_mvcc::Inline;
     use lotus_mvcc::layout::region::SLAB_BYTES;
+
+    use crate::api::config::TimestampKind;
+    use crate::api::error::TxnError;
+    use crate::api::isolation::Isolation;
+    use crate::txn::transaction::Transaction;
 
     /// Regression: a table that fitted in some groups and not in all took their memory for good.
     #[test]
@@ -278,6 +285,81 @@ mod tests {
         let grown: Vec<u64> =
             groups.map(|(before, after)| after.allocated_bytes - before.allocated_bytes).collect();
         assert_eq!(grown, [0, 0]);
+    }
+
+    /// Inserts a large row at a coordinator; whether that has found memory.
+    fn insert(cluster: &Cluster, table: TableId, row: u64) -> bool {
+        let body = async move |txn: &mut Transaction| -> Result<(), TxnError> {
+            txn.insert(table, row, &[7; 4000]).map(drop)
+        };
+        match cluster.run(Isolation::Serializable, body).wait() {
+            Ok(_) => true,
+            Err(TxnError::TableFull { .. }) => false,
+            Err(error) => panic!("row {row}: {error}"),
+        }
+    }
+
+    /// Regression: memory was full for ever at other processes, which had looked for some while a
+    /// table was about to be made that was not made after all; and at all that those asked for
+    /// slots. Slabs that are free again were counted as used.
+    #[test]
+    fn every_process_finds_the_memory_of_a_table_that_was_not_made() {
+        let authority = Arc::new(EmbeddedAuthority::new());
+        let fabric = LocalFabric::new(1 + 2);
+        let builder = Cluster::embedded().memory_nodes(1).replicas(1).compute_nodes(2);
+        let builder = builder.timestamps(TimestampKind::Oracle);
+        let start = |node: usize| {
+            let (shared, limit) = (Arc::clone(&authority) as _, 16 << 20);
+            let part = builder.clone().memory_limit(limit).coroutines(4);
+            let part = part.part([node], shared, Duration::from_secs(30));
+            part.start_on(Threads::over(fabric.clone(), Env::real(0))).expect("it starts")
+        };
+        let parts = [start(0), start(1)];
+        let spec = TableSpec::new("rows").record_bytes(4000).capacity(100);
+        let table = parts[0].create_table(spec.inline(Inline::Never)).expect("there is room");
+        parts[1].open_table("rows").expect("it was made");
+        assert!(insert(&parts[0], table, 0) && insert(&parts[1], table, 1));
+
+        // Another table is about to be made, with all slabs that are left.
+        let before = parts[0].memory_in_use().expect("memory answers");
+        let (shared, region) = (&parts[0].shared, &parts[0].shared.region);
+        let (owner, take) = (shared.nodes.first().incarnation, 999);
+        let entry = SlabEntry { kind: SlabKind::Index, table: TableId(1), owner, take };
+        let replicas = shared.placement.groups().next().expect("there is one").1;
+        let (base, bytes) = shared
+            .control
+            .with_lane(|lane| async move {
+                let end = slabs::allocated_end(&lane, replicas.primary(), region).await.unwrap();
+                let bytes = region.end() - end;
+                (slabs::take_slabs(&lane, replicas, region, bytes, entry).await.unwrap(), bytes)
+            })
+            .expect("memory answers");
+        for (part, first) in parts.iter().zip([1_000, 2_000]) {
+            let full = (first..first + 900).find(|row| !insert(part, table, *row));
+            assert!(full.is_some(), "there is no slab left");
+        }
+        let full = parts[0].memory_in_use().expect("memory answers");
+        assert!(full[0] > before[0] + bytes / 2, "{full:?}, {before:?} before");
+        let given_back = shared.control.with_lane(|lane| async move {
+            slabs::give_back(&lane, replicas, base, bytes, entry).await
+        });
+        given_back.expect("memory answers").expect("memory answers");
+        shared.nodes.iter().for_each(|node| node.slots.search_again());
+        let after = parts[0].memory_in_use().expect("memory answers");
+        assert!(after[0] + bytes / 2 < full[0], "{after:?}, {full:?} before");
+
+        let deadline = shared.control.now().after(Duration::from_secs(30));
+        for (part, first) in parts.iter().zip([5_000, 10_000]).rev() {
+            let mut rows = 0;
+            while rows < 300 {
+                if insert(part, table, first + rows) {
+                    rows += 1;
+                } else {
+                    assert!(shared.control.now() < deadline, "full for ever after {rows} rows");
+                    shared.control.pause(once::PAUSE);
+                }
+            }
+        }
     }
 
     #[test]

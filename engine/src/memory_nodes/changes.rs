@@ -51,10 +51,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lotus_fabric::ids::ShardId;
+use lotus_fabric::ids::{NodeId, ShardId};
 use lotus_fabric::lane::Batch;
 use lotus_points::point;
 use lotus_recovery::Membership;
+use lotus_recovery::membership::returns::{Life, Return};
 use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
 use lotus_router::{Owner, Placement, Replica};
 use lotus_sabotage::{Rule, broken};
@@ -233,10 +234,13 @@ fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late
     behind
 }
 
-/// Guard of a control thread that takes slabs; no memory node is removed meanwhile.
+/// Guard of a control thread that takes slabs; no memory node is removed meanwhile, nor does one
+/// join, nor is the memory of a table given back. Held for a moment at a time.
 pub(crate) struct ControlTaking<'a> {
     takers: &'a Takers,
     pub(crate) placement: Placement,
+    /// Lives of the memory nodes that are not in their first life.
+    pub(crate) lives: Vec<(NodeId, Life)>,
 }
 
 impl Drop for ControlTaking<'_> {
@@ -251,8 +255,9 @@ impl Shared {
     pub(crate) fn take_by_control(&self) -> Option<ControlTaking<'_>> {
         // Counted before the look: a coordinator that stops after it finds this thread counted.
         self.takers.begin();
-        let mut taking = ControlTaking { takers: &self.takers, placement: self.placement.clone() };
-        taking.placement = self.surviving();
+        let (placement, lives) = (self.placement.clone(), Vec::new());
+        let mut taking = ControlTaking { takers: &self.takers, placement, lives };
+        (taking.placement, taking.lives) = self.surviving_lives();
         let open = self.serving().all(|node| {
             let filling = node.configuration.placement().is_joined();
             node.configuration.is_open() && !filling
@@ -287,16 +292,24 @@ impl Shared {
     /// Placement without memory nodes that are lost or not whole, as far as the authority, or else
     /// this process, knows.
     pub(crate) fn surviving(&self) -> Placement {
+        self.surviving_lives().0
+    }
+
+    /// The same, and the lives of memory nodes that are not in their first.
+    fn surviving_lives(&self) -> (Placement, Vec<(NodeId, Life)>) {
+        let lives = |returns: &[Return]| returns.iter().map(|one| (one.node, one.life)).collect();
         match membership::read(self.council.authority()) {
-            Ok(now) => now.kept(&self.placement),
-            Err(_) => self.nodes.first().configuration.placement().of_whole(),
+            Ok(now) => (now.kept(&self.placement), lives(now.returns())),
+            Err(_) => {
+                let known = &self.nodes.first().configuration;
+                (known.placement().of_whole(), lives(&known.returns()))
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lotus_fabric::ids::NodeId;
     use lotus_router::ShardEpoch;
 
     use super::*;

@@ -5,6 +5,10 @@ use lotus_mvcc::layout::region::TAKE_BITS;
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind, reserve};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Divisor of time for searches of full groups: one that takes long is not made often.
+const SEARCH_SHARE: u32 = 10;
 
 /// Purpose of taking a slot; see the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +57,8 @@ pub(crate) struct NodeSlots {
     /// For each group the end of the slabs that are known not to be marked free, and the number of
     /// tables cleared when that was found.
     searched: Box<[Mutex<(u32, u64)>]>,
+    /// For each group the time from which on it may be searched again while it is full.
+    due: Box<[AtomicU64]>,
     /// Times at which an insert, and an update, last found no slot; 0 for never.
     missed: [AtomicU64; 2],
     /// Number of slabs whose taking has begun.
@@ -66,6 +72,7 @@ impl NodeSlots {
             cleared: AtomicU32::new(0),
             full: (0..groups).map(|_| AtomicU32::new(0)).collect(),
             searched: (0..groups).map(|_| Mutex::default()).collect(),
+            due: (0..groups).map(|_| AtomicU64::new(0)).collect(),
             missed: Default::default(),
             takes: AtomicU32::new(0),
         }
@@ -77,7 +84,7 @@ impl NodeSlots {
     }
 
     /// Whether a group has no slab left. Stays true until the memory of a dropped table is given
-    /// back.
+    /// back, or a search finds a slab that was marked free otherwise.
     #[inline]
     pub(crate) fn is_full(&self, group: u16) -> bool {
         // Relaxed: only the mutex says which slots are free.
@@ -103,12 +110,42 @@ impl NodeSlots {
         *known = (*known).max((cleared, end));
     }
 
-    /// Looks for slabs that are marked free in all groups, from the beginning: there may be some.
-    pub(crate) fn search_again(&self) {
-        for (searched, full) in self.searched.iter().zip(&self.full) {
-            *searched.lock().unwrap_or_else(PoisonError::into_inner) = (0, 0);
-            full.store(0, Ordering::Relaxed);
+    /// Notes that another node has found a group full, when so many tables had been cleared. It may
+    /// know less than this node, which therefore searches before it believes that for long.
+    pub(crate) fn hear_full(&self, group: u16, cleared: u32) {
+        if !self.is_full(group) {
+            self.due[usize::from(group)].store(0, Ordering::Relaxed);
         }
+        self.set_full(group, cleared);
+    }
+
+    /// Takes slabs from a group again, from the beginning of those that are marked free: there may
+    /// be some.
+    pub(crate) fn search_again_in(&self, group: u16) {
+        *self.lock_searched(group) = (0, 0);
+        self.full[usize::from(group)].store(0, Ordering::Relaxed);
+    }
+
+    /// As [`Self::search_again_in`], in all groups.
+    pub(crate) fn search_again(&self) {
+        (0..self.full.len() as u16).for_each(|group| self.search_again_in(group));
+    }
+
+    /// Whether a full group is to be searched now: slabs that a table was to have, which was not
+    /// made after all, are marked free by any process, and no other is told. The next search is due
+    /// after `pause`, or when this one [has ended](Self::has_searched).
+    pub(crate) fn begins_search(&self, group: u16, now: Nanos, pause: Duration) -> bool {
+        let due = &self.due[usize::from(group)];
+        let found = due.load(Ordering::Relaxed);
+        let next = now.after(pause).0;
+        found <= now.0
+            && due.compare_exchange(found, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Notes that a search has taken this time.
+    pub(crate) fn has_searched(&self, group: u16, now: Nanos, took: Duration) {
+        let next = now.after(took * SEARCH_SHARE).0;
+        self.due[usize::from(group)].fetch_max(next, Ordering::Relaxed);
     }
 
     fn lock_searched(&self, group: u16) -> MutexGuard<'_, (u32, u64)> {
@@ -164,6 +201,22 @@ mod tests {
         let slots = NodeSlots::new(2);
         slots.set_full(1, 0);
         assert_eq!([0, 1].map(|group| slots.is_full(group)), [false, true]);
+    }
+
+    #[test]
+    fn a_full_group_is_searched_now_and_then_and_soon_after_others_have_called_it_full() {
+        let (slots, pause) = (NodeSlots::new(2), Duration::from_nanos(50));
+        let begins = |at: u64| slots.begins_search(1, Nanos(at), pause);
+        slots.set_full(1, 0);
+        assert_eq!([100, 100, 149, 150, 151].map(begins), [true, false, false, true, false]);
+        slots.has_searched(1, Nanos(160), Duration::from_nanos(9));
+        assert_eq!([200, 249, 250].map(begins), [false, false, true], "it took long");
+        slots.search_again_in(1);
+        slots.hear_full(1, 0);
+        assert!(slots.is_full(1) && begins(251), "others may know less");
+        slots.hear_full(1, 0);
+        assert!(!begins(252), "that was known");
+        assert!(slots.begins_search(0, Nanos(100), pause), "a group by itself");
     }
 
     #[test]

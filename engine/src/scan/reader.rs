@@ -47,6 +47,7 @@ use crate::node::coordinator::Coordinator;
 use crate::scan::chains::Chains;
 use crate::scan::held::Held;
 use crate::scan::place::{AT_ONCE, ChainPlace, Homes, Path, ScanPlace, stretch};
+use crate::txn::body::Access;
 use crate::txn::session::Session;
 use crate::txn::transaction::Transaction;
 
@@ -69,16 +70,6 @@ pub(crate) enum ReadError {
 impl From<TxnError> for ReadError {
     fn from(error: TxnError) -> Self {
         Self::Txn(error)
-    }
-}
-
-impl From<ReadError> for TxnError {
-    /// A snapshot that is too old without a row to name is retried like any that is too old.
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::TooOld => Self::Timeout,
-            ReadError::Txn(error) => error,
-        }
     }
 }
 
@@ -481,7 +472,8 @@ impl<'a> Reader<'a> {
         let mut txn = Transaction::begin_at(self.session.slot(), self.held.at()).await?;
         let mut items = Vec::with_capacity(keys.len());
         for key in keys {
-            items.push(txn.add_ro(self.table.id(), *key)?);
+            // Nodes of an ordered table are read like any row.
+            items.push(txn.add(self.table.id(), *key, Access::Read, 0)?);
         }
         txn.execute().await?;
         for (key, item) in keys.iter().zip(items) {

@@ -1,9 +1,16 @@
 //! Errors of taking, reading and restoring snapshots, and what the caller may do about them.
 
 use std::io;
+use std::time::Duration;
 
 use super::format::FORMAT;
+use super::scan::CopyError;
 use crate::api::error::{ClusterError, TxnError};
+
+/// Attempts at a snapshot that becomes too old, or whose compute node fails.
+const ATTEMPTS: u32 = 5;
+/// Attempts at a snapshot in which tables are dropped: each leaves out one more.
+const MOST_DROPS: u32 = 100;
 
 /// Error of a snapshot operation.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +35,27 @@ pub enum SnapshotError {
     /// A checksum or a count does not hold. Use another snapshot.
     #[error("it is damaged")]
     Damaged,
-    /// The rows could not be read, even when repeated. Try again when there is less load, or with
-    /// more memory for versions that writers displace.
+    /// The rows could not be read, and to repeat it would not help: the compute node takes no part
+    /// any more, or the last copies of rows are lost.
     #[error("the rows could not be read: {0}")]
     Read(#[from] TxnError),
+    /// Versions that it needs were gone before they were read, even when it was begun anew. Try
+    /// again when there is less load, or with more memory for versions that writers displace.
+    #[error("rows were overwritten faster than they could be read; try again under less load")]
+    TooOld,
+    /// Tables were dropped when a part of them had been written, each time that it was begun anew.
+    /// Try again while no tables are dropped.
+    #[error("tables were dropped while they were being read; try again while none is dropped")]
+    Dropped,
+    /// No row could be read for a long time: transactions stand still, or a row stays locked. Look
+    /// at the nodes, and try again.
+    #[error("no row could be read for {} s: {last}", .waited.as_secs())]
+    Still {
+        /// Time since the last row.
+        waited: Duration,
+        /// Last error.
+        last: TxnError,
+    },
     /// The coordinator is taking a snapshot already. Wait for that.
     #[error("a snapshot is being taken already")]
     Busy,
@@ -45,7 +69,9 @@ pub enum SnapshotError {
     /// The cluster has tables: a snapshot is restored into an empty one. Nothing was changed.
     #[error("the cluster has tables already")]
     NotEmpty,
-    /// The tables could not be made or filled. The cluster is of no use any more.
+    /// When a snapshot is taken: the authority has not answered for a minute, or its catalogue of
+    /// tables cannot be used. When one is restored: the tables could not be made or filled, and the
+    /// cluster is of no use any more.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
 }
@@ -62,8 +88,71 @@ impl SnapshotError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Read(error) => error.is_retryable(),
-            Self::Overtaken => true,
+            Self::TooOld | Self::Dropped | Self::Still { .. } | Self::Overtaken => true,
             _ => false,
         }
+    }
+
+    /// Number of attempts after which this error is reported; `another` tells whether a compute
+    /// node of this process can make another one.
+    pub(super) fn attempts(&self, another: bool) -> u32 {
+        match self {
+            Self::TooOld | Self::Overtaken => ATTEMPTS,
+            Self::Dropped => MOST_DROPS,
+            Self::Read(TxnError::Fenced) if another => ATTEMPTS,
+            _ => 1,
+        }
+    }
+}
+
+impl From<CopyError> for SnapshotError {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Busy => Self::Busy,
+            CopyError::WriterGone => Self::Io(io::ErrorKind::BrokenPipe.into()),
+            CopyError::TooOld => Self::TooOld,
+            CopyError::Dropped => Self::Dropped,
+            CopyError::Still(waited, last) => Self::Still { waited, last },
+            CopyError::Tables(error) => Self::Cluster(error),
+            CopyError::Txn(error) => Self::Read(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_begun_anew_where_that_may_help() {
+        let last = TxnError::Timeout;
+        let still = SnapshotError::Still { waited: Duration::from_secs(72), last };
+        assert_eq!(
+            still.to_string(),
+            "no row could be read for 72 s: a node did not answer in time"
+        );
+        let cases = [
+            (SnapshotError::TooOld, ATTEMPTS),
+            (SnapshotError::Overtaken, ATTEMPTS),
+            (SnapshotError::Dropped, MOST_DROPS),
+            (SnapshotError::Read(TxnError::Fenced), ATTEMPTS),
+            (SnapshotError::Read(TxnError::DataLost { memory_node: 0 }), 1),
+            (still, 1),
+            (SnapshotError::Busy, 1),
+        ];
+        for (error, attempts) in cases {
+            assert_eq!(error.attempts(true), attempts, "{error}");
+        }
+        assert_eq!(SnapshotError::Read(TxnError::Fenced).attempts(false), 1);
+    }
+
+    #[test]
+    fn each_reason_of_the_reader_is_reported_as_itself() {
+        let misuse = || TxnError::Misuse("a sentence");
+        let reported = SnapshotError::from(CopyError::Txn(misuse()));
+        assert!(matches!(&reported, SnapshotError::Read(error) if *error == misuse()));
+        assert!(matches!(SnapshotError::from(CopyError::Busy), SnapshotError::Busy));
+        assert!(matches!(SnapshotError::from(CopyError::TooOld), SnapshotError::TooOld));
+        assert!(matches!(SnapshotError::from(CopyError::Dropped), SnapshotError::Dropped));
     }
 }

@@ -11,7 +11,7 @@
 //! | 1 begin | `timestamp:64 sequence:64 taken:64`; in format 1 only `timestamp:64` | one, first |
 //! | 2 table | the specification, as in the catalogue | one for each table, before its rows |
 //! | 3 rows | rows of the table before: `key_bytes:8 key value_bytes:32 value` | any number |
-//! | 4 end | `tables:32 rows:64`, then notes of the taker | one, last; nothing follows |
+//! | 4 end | `tables:32 stored rows:64`, then notes of the taker | one, last; nothing follows |
 //! | 5 dropped | `count:32`: numbers of dropped tables that come next | any, from format 3 on |
 //!
 //! A checksum is xxh3 over kind, length and payload, seeded with the checksum of the block before
@@ -107,7 +107,7 @@ pub struct SnapshotInfo {
     pub head: SnapshotHead,
     /// Number of tables.
     pub tables: u32,
-    /// Number of rows, of all tables together.
+    /// Number of rows, of all tables together; an ordered table counts those in its leaves.
     pub rows: u64,
     /// Size of the file, in bytes.
     pub bytes: u64,
@@ -156,9 +156,20 @@ pub(crate) struct Writer<'a> {
     head: SnapshotHead,
     /// Checksum of the previous block.
     checksum: u64,
+    /// The table whose rows are written.
+    spec: Option<TableSpec>,
     tables: u32,
-    rows: u64,
+    rows: Count,
     bytes: u64,
+}
+
+/// Rows of a file.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    /// As the file has them: of an ordered table, the nodes of its tree.
+    stored: u64,
+    /// As the application has them.
+    rows: u64,
 }
 
 impl<'a> Writer<'a> {
@@ -167,7 +178,8 @@ impl<'a> Writer<'a> {
         let magic = magic(FORMAT);
         sink.write_all(&magic)?;
         let (checksum, bytes) = (xxh3_64(&magic), HEAD_BYTES as u64);
-        let mut writer = Self { sink, head: *head, checksum, tables: 0, rows: 0, bytes };
+        let (spec, rows) = (None, Count::default());
+        let mut writer = Self { sink, head: *head, checksum, spec, tables: 0, rows, bytes };
         writer.block(BEGIN, &head.encode())?;
         Ok(writer)
     }
@@ -177,6 +189,7 @@ impl<'a> Writer<'a> {
         let mut payload = Vec::new();
         encode_spec(spec, &mut payload);
         self.tables += 1;
+        self.spec = Some(spec.clone());
         self.block(TABLE, &payload)
     }
 
@@ -185,19 +198,23 @@ impl<'a> Writer<'a> {
         self.block(DROPPED, &count.to_le_bytes())
     }
 
-    /// Adds `count` rows of the table, as [`push_row`] has written them.
+    /// Adds `count` stored rows of the table, as [`push_row`] has written them.
     pub(crate) fn rows(&mut self, payload: &[u8], count: u64) -> io::Result<()> {
-        self.rows += count;
+        self.rows.stored += count;
+        self.rows.rows += match &self.spec {
+            Some(spec) if spec.ordered => rows_of_nodes(spec, payload),
+            _ => count,
+        };
         self.block(ROWS, payload)
     }
 
     /// Ends the snapshot.
     pub(crate) fn end(mut self, notes: Vec<u8>) -> io::Result<SnapshotInfo> {
         let mut payload = self.tables.to_le_bytes().to_vec();
-        payload.extend(self.rows.to_le_bytes());
+        payload.extend(self.rows.stored.to_le_bytes());
         payload.extend_from_slice(&notes);
         self.block(END, &payload)?;
-        let Self { head, tables, rows, bytes, .. } = self;
+        let Self { head, tables, rows: Count { rows, .. }, bytes, .. } = self;
         Ok(SnapshotInfo { head, tables, rows, bytes, notes })
     }
 
@@ -211,6 +228,15 @@ impl<'a> Writer<'a> {
         self.bytes += (BLOCK_HEAD_BYTES + payload.len()) as u64;
         Ok(())
     }
+}
+
+/// Rows of the application's in stored rows of an ordered table.
+fn rows_of_nodes(spec: &TableSpec, mut payload: &[u8]) -> u64 {
+    let mut rows = 0;
+    while let Some((_, value, behind)) = split_row(payload) {
+        (rows, payload) = (rows + spec.rows_in(value), behind);
+    }
+    rows
 }
 
 /// Visitor of a snapshot's tables, each followed by its rows.
@@ -268,7 +294,7 @@ pub fn read_snapshot(
 ) -> Result<SnapshotInfo, SnapshotError> {
     let mut reader = Reader::begin(source)?;
     let head = reader.head()?;
-    let (mut tables, mut rows, mut spec) = (0, 0, None);
+    let (mut tables, mut rows, mut spec) = (0, Count::default(), None);
     loop {
         let (kind, payload) = reader.block()?;
         match kind {
@@ -283,7 +309,8 @@ pub fn read_snapshot(
             }
             ROWS => {
                 let spec = spec.as_ref().ok_or(SnapshotError::Damaged)?;
-                rows += show_rows(spec, &payload, visitor)?;
+                let shown = show_rows(spec, &payload, visitor)?;
+                rows = Count { stored: rows.stored + shown.stored, rows: rows.rows + shown.rows };
             }
             DROPPED if reader.format == FORMAT => {
                 let count = <[u8; 4]>::try_from(&payload[..]).map(u32::from_le_bytes);
@@ -292,12 +319,12 @@ pub fn read_snapshot(
                 visitor.dropped(count.ok_or(SnapshotError::Damaged)?)?;
             }
             END => {
-                let counted = (u32::to_le_bytes(tables), u64::to_le_bytes(rows));
+                let counted = (u32::to_le_bytes(tables), u64::to_le_bytes(rows.stored));
                 let (found, notes) = payload.split_at_checked(12).ok_or(SnapshotError::Damaged)?;
                 if found[..4] != counted.0 || found[4..] != counted.1 {
                     return Err(SnapshotError::Damaged);
                 }
-                let (bytes, notes) = (reader.end()?, notes.to_vec());
+                let (bytes, notes, rows) = (reader.end()?, notes.to_vec(), rows.rows);
                 return Ok(SnapshotInfo { head, tables, rows, bytes, notes });
             }
             _ => return Err(SnapshotError::Damaged),
@@ -310,8 +337,8 @@ fn show_rows(
     spec: &TableSpec,
     payload: &[u8],
     visitor: &mut dyn SnapshotVisitor,
-) -> Result<u64, SnapshotError> {
-    let (mut rest, mut rows) = (payload, 0);
+) -> Result<Count, SnapshotError> {
+    let (mut rest, mut count) = (payload, Count::default());
     let StoredRows { key_bytes, value_bytes, .. } = spec.stored();
     while !rest.is_empty() {
         let (key, value, behind) = split_row(rest).ok_or(SnapshotError::Damaged)?;
@@ -319,10 +346,12 @@ fn show_rows(
         if !fits {
             return Err(SnapshotError::Damaged);
         }
+        count.stored += 1;
+        count.rows += spec.rows_in(value);
         visitor.row(key, value)?;
-        (rest, rows) = (behind, rows + 1);
+        rest = behind;
     }
-    Ok(rows)
+    Ok(count)
 }
 
 fn split_row(bytes: &[u8]) -> Option<(PrimaryKey, &[u8], &[u8])> {

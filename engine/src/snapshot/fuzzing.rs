@@ -31,7 +31,7 @@ impl SnapshotVisitor for Checked {
             "a key that its table does not hold"
         );
         assert!(value.len() <= stored.value_bytes as usize, "a value that its table does not hold");
-        self.rows += 1;
+        self.rows += spec.rows_in(value);
         Ok(())
     }
 }

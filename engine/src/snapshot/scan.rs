@@ -4,21 +4,28 @@
 //! table with [`crate::scan::reader`]. The rows go through a channel to the thread that writes the
 //! file, which sets the pace.
 //!
-//! It is not sure to succeed: if the snapshot becomes too old, or the membership changes meanwhile,
-//! the caller begins anew.
+//! # If the cluster stops meanwhile
+//! A page that cannot be read is read again ([`crate::scan::patience`]): while a table is dropped,
+//! or a node lost or taken in, the reader waits and then goes on where it was, at the same snapshot.
+//! A table that is dropped before its first page was sent is left out, like one that was dropped
+//! before. If one is dropped later, or the snapshot becomes too old, the file is of no use, and the
+//! caller begins anew.
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_channel::Sender;
-use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
+use lotus_mvcc::{PrimaryKey, TableDef, TableSpec, Timestamp};
 
 use super::format::{ROWS_BYTES, push_row};
-use crate::api::error::TxnError;
+use crate::api::error::{ClusterError, TxnError};
+use crate::cluster::once::Unanswered;
 use crate::node::coordinator::Coordinator;
 use crate::scan::held::Held;
+use crate::scan::patience::{self, Next, Patience};
 use crate::scan::place::ScanPlace;
-use crate::scan::reader::{Reader, RowSink};
+use crate::scan::reader::{ReadError, Reader, RowSink};
 use crate::txn::session::Session;
 
 /// Piece of a snapshot, in the order of the file.
@@ -33,40 +40,60 @@ pub(crate) enum Piece {
     Rows(Vec<u8>, u64),
 }
 
+/// Error of reading all rows. Each has one cause.
+#[derive(Debug)]
+pub(crate) enum CopyError {
+    /// The coordinator reads all rows for another file.
+    Busy,
+    /// The thread that writes has given up, and knows the reason.
+    WriterGone,
+    /// The snapshot is not readable any more.
+    TooOld,
+    /// A table was dropped when a part of it had been sent.
+    Dropped,
+    /// Nothing could be read for this time; the last error.
+    Still(Duration, TxnError),
+    /// The catalogue cannot be read, or not be learned.
+    Tables(ClusterError),
+    /// An error that no repetition mends.
+    Txn(TxnError),
+}
+
+impl CopyError {
+    /// Error for a reader that reports this error after waiting for so long.
+    fn given_up(error: ReadError, waited: Duration) -> Self {
+        match error {
+            ReadError::TooOld => Self::TooOld,
+            ReadError::Txn(error) if error.is_retryable() => Self::Still(waited, error),
+            ReadError::Txn(error) => Self::Txn(error),
+        }
+    }
+}
+
 /// Reads all rows and sends them to `out`; returns the snapshot.
 ///
 /// # Errors
-/// Retryable ones, which make the whole attempt invalid; `Fenced`.
+/// Any makes the whole attempt invalid.
 pub(crate) async fn read_all(
     mut session: Session,
     out: Sender<Piece>,
-) -> Result<Timestamp, TxnError> {
+) -> Result<Timestamp, CopyError> {
     let slot = Rc::clone(session.slot());
     let coordinator = &*slot.coordinator;
     let _alone = Alone::begin(coordinator)?;
-    let held = Held::draw(&slot).await?;
+    let drawn = patience::draw(&session).await;
+    let held = drawn.map_err(|(error, waited)| CopyError::given_up(error, waited))?;
     send(&out, Piece::Begin(held.snapshot())).await?;
     // Tables known by now: commits to any others are later.
-    let shared = Arc::clone(&coordinator.shared);
-    let learned = coordinator.shared.council.apart(move || shared.learn_tables().map(drop)).await;
-    learned.map_err(|_| TxnError::Fenced)?.map_err(|_| TxnError::Timeout)?;
+    learn_tables(&session).await?;
     let (tables, numbers) = coordinator.shared.tables_and_numbers();
     let mut next_number = 0;
     for table in tables {
-        let number = u32::from(table.id().0);
-        if number > next_number {
-            send(&out, Piece::Dropped(number - next_number)).await?;
-        }
-        next_number = number + 1;
-        send(&out, Piece::Table(table.spec().clone())).await?;
-        let mut reader = Reader::new(&mut session, &held, table);
-        let mut next = Some(ScanPlace::START);
-        while let Some(place) = next {
-            let mut rows = Rows::default();
-            next = reader.read_page(place, ROWS_BYTES, &mut rows).await?;
-            if rows.count > 0 {
-                send(&out, Piece::Rows(rows.payload, rows.count)).await?;
-            }
+        let mut copy = Copy { table: Arc::clone(&table), next_number, begun: false };
+        match copy.send_all(&mut session, &held, &out).await {
+            Ok(()) => next_number = u32::from(table.id().0) + 1,
+            Err(CopyError::Dropped) if !copy.begun => {}
+            Err(error) => return Err(error),
         }
     }
     if numbers > next_number {
@@ -75,18 +102,116 @@ pub(crate) async fn read_all(
     Ok(held.snapshot())
 }
 
-async fn send(out: &Sender<Piece>, piece: Piece) -> Result<(), TxnError> {
-    // The writing thread has given up, and knows the reason.
-    out.send(piece).await.map_err(|_| TxnError::Timeout)
+/// Learns the tables from the catalogue, and asks again while the authority does not answer.
+async fn learn_tables(session: &Session) -> Result<(), CopyError> {
+    let coordinator = session.coordinator();
+    let (mut patience, mut attempts) = (Patience::begin(coordinator), 0);
+    loop {
+        let shared = Arc::clone(&coordinator.shared);
+        let learned = coordinator.shared.council.apart(move || shared.learn_tables().map(drop));
+        let error = match learned.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            // The process is ending.
+            Err(_) => return Err(CopyError::Txn(TxnError::Fenced)),
+        };
+        let unanswered = ReadError::Txn(TxnError::Timeout);
+        if !error.is_unanswered() || patience.next(coordinator, &unanswered) != Next::Again {
+            return Err(CopyError::Tables(error));
+        }
+        session.back_off(attempts).await;
+        attempts += 1;
+    }
+}
+
+/// Copy of one table.
+struct Copy {
+    table: Arc<TableDef>,
+    /// Number behind that of the table that was sent before.
+    next_number: u32,
+    /// Whether any of it was sent.
+    begun: bool,
+}
+
+impl Copy {
+    /// Sends the table and its rows.
+    ///
+    /// # Errors
+    /// `Dropped`, with nothing sent if it has not [begun](Self::begun), and others.
+    async fn send_all(
+        &mut self,
+        session: &mut Session,
+        held: &Held,
+        out: &Sender<Piece>,
+    ) -> Result<(), CopyError> {
+        let mut next = Some(ScanPlace::START);
+        while let Some(place) = next {
+            let rows;
+            (rows, next) = self.page(session, held, place).await?;
+            if !self.begun {
+                self.begin(out).await?;
+            }
+            if rows.count > 0 {
+                send(out, Piece::Rows(rows.payload, rows.count)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, out: &Sender<Piece>) -> Result<(), CopyError> {
+        self.begun = true;
+        let number = u32::from(self.table.id().0);
+        debug_assert!(
+            number >= self.next_number,
+            "I318: a file has each table once, in the order of their numbers"
+        );
+        if number > self.next_number {
+            send(out, Piece::Dropped(number - self.next_number)).await?;
+        }
+        send(out, Piece::Table(self.table.spec().clone())).await
+    }
+
+    /// Reads rows from a place on, and the place behind them.
+    async fn page(
+        &self,
+        session: &mut Session,
+        held: &Held,
+        place: ScanPlace,
+    ) -> Result<(Rows, Option<ScanPlace>), CopyError> {
+        let (mut patience, mut attempts) = (Patience::begin(session.coordinator()), 0);
+        loop {
+            let mut rows = Rows::default();
+            let mut reader = Reader::new(session, held, Arc::clone(&self.table));
+            let error = match reader.read_page(place, ROWS_BYTES, &mut rows).await {
+                Ok(behind) => return Ok((rows, behind)),
+                Err(error) => error,
+            };
+            let coordinator = session.coordinator();
+            match patience.next(coordinator, &error) {
+                Next::Again => {}
+                Next::Dropped => return Err(CopyError::Dropped),
+                Next::TooOld => return Err(CopyError::TooOld),
+                Next::GiveUp => {
+                    return Err(CopyError::given_up(error, patience.waited(coordinator)));
+                }
+            }
+            session.back_off(attempts).await;
+            attempts += 1;
+        }
+    }
+}
+
+async fn send(out: &Sender<Piece>, piece: Piece) -> Result<(), CopyError> {
+    out.send(piece).await.map_err(|_| CopyError::WriterGone)
 }
 
 /// The one snapshot file that a coordinator reads for at a time.
 struct Alone<'a>(&'a Coordinator);
 
 impl<'a> Alone<'a> {
-    fn begin(coordinator: &'a Coordinator) -> Result<Self, TxnError> {
+    fn begin(coordinator: &'a Coordinator) -> Result<Self, CopyError> {
         match coordinator.reads_all.replace(true) {
-            true => Err(TxnError::Misuse("the coordinator reads all rows already")),
+            true => Err(CopyError::Busy),
             false => Ok(Self(coordinator)),
         }
     }
@@ -102,6 +227,7 @@ impl Drop for Alone<'_> {
 #[derive(Default)]
 struct Rows {
     payload: Vec<u8>,
+    /// Number of stored rows.
     count: u64,
 }
 

@@ -41,6 +41,8 @@ use crate::node::verbs::RETRY_PAUSE;
 
 /// Directory words swapped in one batch.
 const SWAPS_AT_ONCE: usize = 256;
+/// Intervals of the horizon between two searches of a full group.
+const SEARCH_PAUSE: u32 = 64;
 /// Number of times that a thread that is no coordinator posts a batch to a node that does not
 /// answer.
 const TRIES: usize = 3;
@@ -262,6 +264,21 @@ pub(crate) async fn allocated_end(
     Ok(end)
 }
 
+/// Bytes of the slabs that a copy's directory shows as free again.
+pub(crate) async fn marked_free(
+    lane: &Lane,
+    replica: Replica,
+    layout: &RegionLayout,
+) -> Result<u64, BatchError> {
+    let (mut slab, mut free) = (layout.first_slab(), 0);
+    while slab < layout.end() {
+        let words = directory_from(lane, replica, layout, slab).await?;
+        free += words.iter().filter(|word| **word == FREE_SLAB).count() as u64 * SLAB_BYTES;
+        slab += words.len() as u64 * SLAB_BYTES;
+    }
+    Ok(free)
+}
+
 /// Raises the cursor of a copy beyond all slabs that its directory names.
 async fn raise_cursor(
     lane: &Lane,
@@ -442,6 +459,33 @@ impl Coordinator {
             }
             // Another coordinator came first.
         }
+    }
+
+    /// Searches a full group for a slab that was marked free since, unless it has been searched a
+    /// moment ago. Returns whether there was one; then slabs are taken from the group again.
+    #[cold]
+    pub(crate) async fn finds_free_slab(
+        &self,
+        place: u16,
+        group: GroupId,
+    ) -> Result<bool, TxnError> {
+        let (lane, layout, slots) = (&self.lane, &self.shared.region, &self.node.slots);
+        let begun = self.executor.now();
+        let pause = self.shared.config.horizon_interval * SEARCH_PAUSE;
+        if !slots.begins_search(place, begun, pause) {
+            return Ok(false);
+        }
+        let primary = self.replicas(group).primary();
+        let found = match find_free(lane, primary, layout, 1, layout.first_slab()).await {
+            Ok(found) => found,
+            Err(error) => return Err(self.after_failure(error).await),
+        };
+        let now = self.executor.now();
+        slots.has_searched(place, now, now.since(begun));
+        if found.is_some() {
+            slots.search_again_in(place);
+        }
+        Ok(found.is_some())
     }
 
     /// Lets time pass after a failure in the middle of taking a slab, and answers who waits for it.

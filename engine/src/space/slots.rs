@@ -7,7 +7,8 @@
 //!
 //! Once a group has no slab left ([`NodeSlots::is_full`](crate::node::slots::NodeSlots::is_full)),
 //! every free slot of it is shared: each coordinator gives the node its free slots as soon as it
-//! looks, and takes slots one by one. If the node has none either, it asks the other nodes
+//! looks, and takes slots one by one. If the node has none either, it searches the group for slabs
+//! that have been marked free since, now and then, and asks the other nodes
 //! ([`crate::space::lending`]).
 //!
 //! # Which uses may take them
@@ -113,6 +114,9 @@ impl Coordinator {
                 return taken;
             }
             self.node.slots.set_full(purpose.group, cleared);
+            return Ok(());
+        }
+        if self.finds_free_slab(purpose.group, group).await? {
             return Ok(());
         }
         let full = TxnError::TableFull { table: purpose.table };

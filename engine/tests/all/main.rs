@@ -1,6 +1,7 @@
 //! The engine's integration tests, as one program; `no_alloc` needs an allocator of its own.
 
 mod api;
+mod beside_writers;
 mod bodies;
 mod capacity;
 mod churn;
@@ -28,5 +29,6 @@ mod row_counts;
 mod scans;
 mod settling;
 mod snapshots;
+mod stops;
 mod verb_counts;
 mod version_tables;

@@ -1,5 +1,5 @@
-//! Digest of a snapshot's content: two are equal if all of their tables and rows are, but for the
-//! time by which records of calls expire.
+//! Digest of a snapshot's content: two are equal if all of their tables and the application's rows
+//! are, but for the time by which records of calls expire.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,23 +14,29 @@ use lotus_server::is_call_time;
 pub struct Digest {
     rows: u64,
     sum: u64,
-    table: String,
+    /// Table whose rows come next; `None` once the file is read.
+    table: Option<TableSpec>,
 }
 
 impl SnapshotVisitor for Digest {
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
-        self.table = spec.name.into_owned();
+        self.table = Some(spec);
         Ok(())
     }
 
     fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
-        if is_call_time(&self.table, &key) {
+        let Self { rows, sum, table } = self;
+        let table = table.as_ref().ok_or(SnapshotError::Damaged)?;
+        if is_call_time(&table.name, &key) {
             return Ok(());
         }
-        let mut hasher = DefaultHasher::new();
-        (&self.table, key.as_bytes(), value).hash(&mut hasher);
-        self.rows += 1;
-        self.sum = self.sum.wrapping_add(hasher.finish());
+        // Nodes of trees get other numbers in a restore: only what they hold is content.
+        table.for_each_row(&key, value, &mut |key, value| {
+            let mut hasher = DefaultHasher::new();
+            (&table.name, key, value).hash(&mut hasher);
+            *rows += 1;
+            *sum = sum.wrapping_add(hasher.finish());
+        });
         Ok(())
     }
 }
@@ -46,7 +52,7 @@ impl Digest {
         let mut digest = Self::default();
         let read = read_snapshot(&mut BufReader::new(file), &mut digest);
         read.map_err(|error| damaged(&error))?;
-        digest.table.clear();
+        digest.table = None;
         Ok(digest)
     }
 

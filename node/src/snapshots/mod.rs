@@ -181,7 +181,8 @@ impl Snapshots {
         let before = notes.before(authority).map_err(|error| error.to_string())?;
         let after = || notes.after(authority, &before);
         let open = || Part::create(files, &self.directory, UNFINISHED, Readers::Owner);
-        let label = |timestamp| self.label(authority, timestamp);
+        let env = cluster.machines().outside();
+        let label = |timestamp| self.label(authority, &env, timestamp);
         let taken = cluster.snapshot_with(open, label, after).and_then(|(part, info)| {
             let name = kept::name(info.head.label);
             part.publish(&name, Existing::Kept)?;
@@ -197,19 +198,24 @@ impl Snapshots {
         Ok(taken)
     }
 
-    /// Registers a snapshot of this timestamp as the last one, with the next number.
+    /// Registers a snapshot of this timestamp as the last one, with the next number. If an answer
+    /// of the authority is lost, a number may be left out.
     fn label(
         &self,
         authority: &dyn Authority,
+        env: &Env,
         timestamp: Timestamp,
     ) -> Result<SnapshotLabel, SnapshotError> {
         let there = kept::last_sequence(&self.directory)?;
         let mut next = None;
-        let entered = records::update(authority, LAST, |last: &mut Last| {
-            next = last.next(there, timestamp.raw());
-            *last = next.unwrap_or(*last);
-        });
-        entered.map_err(io::Error::other)?;
+        let enter = || {
+            records::update(authority, LAST, |last: &mut Last| {
+                next = last.next(there, timestamp.raw());
+                *last = next.unwrap_or(*last);
+            })
+        };
+        let entered = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), enter);
+        entered.map_err(ClusterError::from)?;
         let Last { sequence, .. } = next.ok_or(SnapshotError::Overtaken)?;
         // Anchored now: the clock may have been set since the node was started.
         Ok(SnapshotLabel { sequence, taken: Env::real(0).now() })

@@ -154,7 +154,8 @@ fn two_nodes_of_a_host_write_files_of_their_own() {
     let (snapshots, authority) = (snapshots(directory.path()), EmbeddedAuthority::new());
     // A snapshot that is paused with all of it in its buffer.
     let open = || Part::create(&Disk, directory.path(), UNFINISHED, Readers::Owner);
-    let label = |timestamp| snapshots.label(&authority, timestamp);
+    let env = Env::real(0);
+    let label = |timestamp| snapshots.label(&authority, &env, timestamp);
     let (late, info) = cluster.snapshot_with(open, label, Vec::new).expect("no fault");
     let taken = snapshots.take(&cluster, &authority, &NoNotes).expect("no fault");
     assert!(is_whole(&taken.path) && taken.sequence > info.head.label.sequence, "{taken:?}");
