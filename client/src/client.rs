@@ -22,7 +22,7 @@ use crate::map::{Choice, Map, Route};
 use crate::nodes::Nodes;
 use crate::retry::{Next, Repetition, Tried, Tries};
 use crate::scan::Scan;
-use crate::transaction::Transaction;
+use crate::transaction::{Lineage, Transaction};
 use lotus_protocol::frame;
 use lotus_protocol::messages::{
     self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, Table, decode,
@@ -359,6 +359,13 @@ impl ClientState {
     /// A number for an interactive transaction; it wraps around after four billion.
     pub(crate) fn next_number(&self) -> u32 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for the attempts of an interactive transaction, and a node for those that may run
+    /// on any.
+    pub(crate) fn lineage(&self) -> Lineage {
+        let near = self.random(self.nodes.len() as u64) as usize;
+        Lineage { number: self.next_number(), near }
     }
 
     /// Sends a request until it has a final answer. `op` builds it from the shard whose owner is

@@ -140,6 +140,8 @@ pub struct Transaction {
     seat: Seat,
     /// Time limit of the first step.
     timeout: Duration,
+    /// Its number and place, if another attempt may follow it or has come before.
+    lineage: Option<Lineage>,
     /// Error that has ended it.
     ended_by: Option<CallError>,
     planned: Vec<Planned>,
@@ -151,6 +153,15 @@ pub struct Transaction {
     changes: BTreeMap<(TableId, PrimaryKey), Option<Box<[u8]>>>,
 }
 
+/// What the attempts of one transaction share, so that a server knows a retry and what the attempt
+/// before was refused.
+#[derive(Clone, Copy)]
+pub(crate) struct Lineage {
+    pub(crate) number: u32,
+    /// The node where it runs if its first row has no owner.
+    pub(crate) near: usize,
+}
+
 impl Transaction {
     pub(crate) fn new(shared: Arc<ClientState>, kind: Kind, timeout: Duration) -> Self {
         Self {
@@ -158,6 +169,7 @@ impl Transaction {
             kind,
             seat: Seat::Nowhere,
             timeout,
+            lineage: None,
             ended_by: None,
             planned: Vec::new(),
             values: Vec::new(),
@@ -165,6 +177,12 @@ impl Transaction {
             added: Vec::new(),
             changes: BTreeMap::new(),
         }
+    }
+
+    /// An attempt at a transaction that may have several.
+    pub(crate) const fn of(mut self, lineage: Lineage) -> Self {
+        self.lineage = Some(lineage);
+        self
     }
 
     /// Adds a row to be read. The first row decides where the transaction runs.
@@ -403,7 +421,9 @@ impl Transaction {
         let map = self.shared.map();
         let shard = first.and_then(|(table, key)| map.shard(table, &key));
         let target = Target { kind: self.kind, shard };
-        let number = self.shared.next_number();
+        let number = self.lineage.map(|lineage| lineage.number);
+        let number = number.unwrap_or_else(|| self.shared.next_number());
+        let near = self.lineage.map(|lineage| lineage.near);
         let kind = self.kind;
         let op = |shard, _| {
             let actions = planned.iter().map(Planned::action).collect();
@@ -414,7 +434,8 @@ impl Transaction {
             StepEnd::Commit => Repetition::Harmful,
             _ => Repetition::Effectless,
         };
-        let begun = self.shared.carry_out(&map, target, repetition, self.timeout, op).await;
+        let (shared, timeout) = (&self.shared, self.timeout);
+        let begun = shared.carry_out_near(near, &map, target, repetition, timeout, op).await;
         let (connection, answer) = begun?;
         self.seat = Seat::At(connection, number);
         Ok(answer)

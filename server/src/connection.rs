@@ -32,6 +32,7 @@ use crate::clerk::Wish;
 use crate::interactive::{self, Open};
 use crate::node::NodeServer;
 use crate::numbered::Numbered;
+use crate::retries::{First, Retries};
 use crate::scans;
 use crate::ticket::{Peer, Ticket};
 use crate::worker::{Errand, Identity, Request, Work};
@@ -212,6 +213,7 @@ pub(crate) async fn serve(
         next: home,
         origin: *client,
         open: Numbered::new(),
+        retries: Arc::default(),
     };
     // Dropping the desk ends the transactions that are open.
     let end = link::run(wire, &peer.outbox, &mut incoming, &mut desk, bounds).await;
@@ -270,6 +272,8 @@ struct Desk<'n> {
     origin: Origin,
     /// Interactive transactions and scans, by the client's numbers.
     open: Numbered<Open>,
+    /// What its transactions were refused, for their next attempts.
+    retries: Arc<Retries>,
 }
 
 impl Receiver for Desk<'_> {
@@ -380,7 +384,8 @@ impl Desk<'_> {
         let Some(place) = self.node.take_place(self.home) else {
             return ticket.fail(Failure::Busy(Room::Transactions));
         };
-        let open = interactive::begin(self.node, place, begin.kind);
+        let retry = self.retries.begin(First::of(step.txn, message));
+        let open = interactive::begin(self.node, place, begin.kind, retry);
         open.step(ticket, message);
         // If the number is in use, the transaction that had it ends.
         self.open.begin(step.txn, open, Open::standing);

@@ -17,6 +17,7 @@ use crate::failure;
 use crate::node::{InteractivePlace, NodeServer};
 use crate::numbered::Standing;
 use crate::ordered::{self, Outcome};
+use crate::retries::Retry;
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, within};
 use crate::worker;
@@ -106,8 +107,14 @@ impl Drop for Inbox {
     }
 }
 
-/// Begins a transaction of this kind in `place`; its first step is to follow.
-pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace, kind: Kind) -> Open {
+/// Begins a transaction of this kind in `place`, which may be the retry of an earlier one; its first
+/// step is to follow.
+pub(crate) fn begin(
+    node: &Arc<NodeServer>,
+    place: InteractivePlace,
+    kind: Kind,
+    retry: Retry,
+) -> Open {
     let limit_ms = node.limits.hold.as_millis() as u32;
     let (open, inbox) = Open::new(Failure::HeldTooLong { limit_ms });
     let seat = Seat { compute_node: node.index, thread: place.thread };
@@ -116,7 +123,7 @@ pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace, kind: Kind)
     let job = move |session| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(async move {
             let thread = place.thread;
-            let held = Held { inbox, deadline: arrived.after(shared.limits.hold) };
+            let held = Held { inbox, deadline: arrived.after(shared.limits.hold), retry };
             let ending = held.serve(&shared, session, kind).await;
             let latency = shared.env.now().since(arrived);
             shared.counters[thread].end(ending, latency, None);
@@ -130,6 +137,7 @@ pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace, kind: Kind)
 struct Held {
     inbox: Inbox,
     deadline: Nanos,
+    retry: Retry,
 }
 
 /// End of one step.
@@ -140,7 +148,8 @@ enum Stepped {
 }
 
 impl Held {
-    async fn serve(self, node: &NodeServer, mut session: Session, kind: Kind) -> Ending {
+    async fn serve(mut self, node: &NodeServer, mut session: Session, kind: Kind) -> Ending {
+        self.retry.refusal().into_iter().for_each(|refusal| session.retries(refusal));
         let view = session.view();
         let mut alarm = Alarm::new(view.clone());
         let mut open = None;
@@ -178,6 +187,8 @@ impl Held {
                     Failure::HeldTooLong { limit_ms }
                 }
             };
+            // Before the client is told, as it may begin anew at once.
+            session.refusal().into_iter().for_each(|refusal| self.retry.keep(refusal));
             ticket.failed();
             ticket.fail(failure);
             return Ending::Failed;

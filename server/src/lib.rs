@@ -38,6 +38,7 @@ mod numbered;
 mod ordered;
 mod queue;
 mod registry;
+mod retries;
 mod scans;
 mod server;
 mod shown;

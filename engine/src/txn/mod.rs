@@ -19,7 +19,7 @@ pub(crate) mod piece;
 pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod reserve;
-mod retry;
+pub(crate) mod retry;
 pub(crate) mod rows;
 pub(crate) mod session;
 pub(crate) mod slot;

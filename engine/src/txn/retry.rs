@@ -8,6 +8,9 @@
 //! A slot takes the next attempt for a retry until one ends otherwise, or until it is told that
 //! another transaction begins ([`Session::new_transaction`](crate::Session::new_transaction)). If
 //! that is missed, an attempt holds some locks that it does not need.
+//!
+//! A transaction whose attempts are jobs of their own, as a remote client's are, has them in any
+//! slot. Its [`Refusal`] goes from one to the next.
 
 use std::cell::{Cell, RefCell};
 
@@ -27,7 +30,36 @@ pub(crate) struct Refused {
     queues: Cell<bool>,
 }
 
+/// Locks and age of a transaction that was refused a lock, for its next attempt, in whichever slot
+/// of the same compute node: [`Session::refusal`](crate::Session::refusal).
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    locks: Vec<LockRequest>,
+    since: Nanos,
+}
+
+impl Refusal {
+    /// Returns the number of locks that its attempts held or wanted.
+    pub fn lock_count(&self) -> usize {
+        self.locks.len()
+    }
+}
+
 impl Refused {
+    /// A copy for another slot; `None` unless the last attempt was refused a lock.
+    pub(crate) fn copy(&self) -> Option<Refusal> {
+        let locks = self.locks.borrow();
+        let refusal = || Refusal { locks: locks.clone(), since: self.since.get() };
+        (!locks.is_empty()).then(refusal)
+    }
+
+    /// Takes over what an attempt in another slot has met.
+    pub(crate) fn take_over(&self, refusal: Refusal) {
+        debug_assert!(self.locks.borrow().is_empty(), "I328: a job retries one transaction");
+        self.locks.replace(refusal.locks);
+        self.since.set(refusal.since);
+    }
+
     /// Whether the next attempt is a retry that waits in queues. True once for each refusal: an
     /// attempt that cannot even begin, because its node has no place at the moment, waits nowhere,
     /// and must be put off.
@@ -156,6 +188,25 @@ mod tests {
         let mut wanted = vec![LockRequest::read(row(9))];
         refused.recall(&mut held(3), &mut wanted);
         assert_eq!(wanted, [LockRequest::read(row(9))]);
+    }
+
+    #[test]
+    fn a_retry_in_another_slot_wants_the_same_locks_and_has_the_same_age() {
+        let (one, other) = (Refused::default(), Refused::default());
+        assert!(one.copy().is_none());
+        one.note(&held(1), &[LockRequest::write(row(1))], &ERROR, Nanos(7));
+        one.ended();
+        let refusal = one.copy().expect("it was refused");
+        assert_eq!(refusal.lock_count(), 1);
+        other.take_over(refusal);
+        let mut wanted = vec![LockRequest::read(row(1)), LockRequest::read(row(2))];
+        other.recall(&mut held(2), &mut wanted);
+        assert_eq!(wanted, [LockRequest::write(row(1)), LockRequest::read(row(2))]);
+        other.note(&held(2), &wanted, &ERROR, Nanos(9));
+        assert_eq!(other.since.get(), Nanos(7), "its age counts from the first refusal");
+        other.ended();
+        other.ended();
+        assert!(other.copy().is_none(), "an attempt that was not refused leaves nothing");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::api::moves::MoveCounters;
 use crate::api::seat::Seat;
 use crate::node::coordinator::{self, Coordinator};
 use crate::txn::body::Mode;
+use crate::txn::retry::Refusal;
 use crate::txn::slot::Slot;
 use crate::txn::transaction::Transaction;
 
@@ -43,6 +44,19 @@ impl Session {
     /// a lock counts as its retry, and takes the locks that that one wanted.
     pub fn new_transaction(&self) {
         self.slot.refused.forget();
+    }
+
+    /// Returns what the last attempt was refused, for a retry in another job
+    /// ([`Session::retries`]); `None` if it was not refused a lock, or locks are not waited for.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.slot.refused.copy()
+    }
+
+    /// Says that the first transaction of this job is the retry of one that was refused a lock in
+    /// another job on this compute node: it takes the locks that that one wanted, in order and in
+    /// their strongest modes, before its first read.
+    pub fn retries(&self, refusal: Refusal) {
+        self.slot.refused.take_over(refusal);
     }
 
     /// Whether the next attempt is the retry of one that met a conflict, and waits for its locks in

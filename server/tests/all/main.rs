@@ -10,6 +10,7 @@ mod greedy;
 mod interactive;
 mod large_values;
 mod local;
+mod locks;
 mod losses;
 mod metrics;
 mod ordered;

@@ -147,6 +147,17 @@ pub fn procedures(table: TableId) -> Registry {
         Ok::<u64, Abort>(after)
     });
     registry.register(
+        "read, then deposit",
+        async move |txn: &mut Transaction, (account, sum): (u64, u64)| {
+            let item = txn.add_ro(table, account)?;
+            txn.execute().await?;
+            let after = amount(txn, item)? + sum;
+            let item = txn.add_rw(table, account)?;
+            txn.put(item, &after.to_le_bytes())?;
+            Ok::<u64, Abort>(after)
+        },
+    );
+    registry.register(
         "deposit for bytes",
         async move |txn: &mut Transaction, (account, sum): (u64, u64)| {
             let item = txn.add_rw(table, account)?;
