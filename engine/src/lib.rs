@@ -64,7 +64,8 @@ pub use api::config::{
 pub use api::error::{ClusterError, TxnError};
 pub use api::isolation::Isolation;
 pub use api::moves::{MoveCounters, MoveError, Moved};
-pub use api::seat::Seat;
+pub use api::options::TxnOptions;
+pub use api::seat::{HeldUp, Seat};
 pub use checks::{audit, inspect};
 pub use cluster::builder::ClusterBuilder;
 pub use cluster::capacity::{GroupMemory, MemoryFigures, NodeMemory, TableMemory};

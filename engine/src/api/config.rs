@@ -130,6 +130,18 @@ pub struct Config {
     /// Time that a transaction waits for locks, with each execution: for answers of their owners,
     /// and with [`LockWait::Ordered`] for their holders. Default 1 s.
     pub lock_timeout: Duration,
+    /// Time in which a transaction of [`Cluster::run`](crate::Cluster::run) has to begin its commit,
+    /// all attempts together, from when a coordinator takes it up; `None` for ever. One that waits
+    /// for what never comes is ended then, so that its slot and locks are free again. Default 60 s;
+    /// [`TxnOptions::timeout`](crate::TxnOptions::timeout) is for a transaction of its own.
+    pub transaction_timeout: Option<Duration>,
+    /// Time that transactions and jobs have to end by themselves when the cluster is stopped or
+    /// dropped; default 10 s. See [`Cluster::stop`](crate::Cluster::stop).
+    pub stop_timeout: Duration,
+    /// Time for which code of a transaction may block a coordinator's thread before its compute
+    /// node gives itself up, if there is a lease and another compute node to take its place;
+    /// default 10 s. Until then it goes on beating.
+    pub block_limit: Duration,
     /// Seed of all randomness; default 0.
     pub seed: u64,
     /// See [`ReadRule`].
@@ -177,6 +189,9 @@ impl Default for Config {
             max_writes: DEFAULT_MAX_WRITES,
             commit_timeout: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(1),
+            transaction_timeout: Some(Duration::from_secs(60)),
+            stop_timeout: Duration::from_secs(10),
+            block_limit: Duration::from_secs(10),
             seed: 0,
             read_rule: ReadRule::default(),
             visible_order: VisibleOrder::default(),

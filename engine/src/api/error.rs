@@ -1,5 +1,8 @@
 //! Errors, and what the caller may do about them: one enum per family of operations.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use lotus_authority::{AuthorityError, IncarnationError};
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_fabric::transport::FabricError;
@@ -56,6 +59,16 @@ pub enum TxnError {
     /// A node did not answer in time. The attempt had no effect; retry.
     #[error("a node did not answer in time")]
     Timeout,
+    /// The transaction had not begun its commit when its time was up
+    /// ([`ClusterBuilder::transaction_timeout`](crate::ClusterBuilder::transaction_timeout)): its
+    /// body was dropped, and nothing was changed. Give it more time, or find out for what it waits.
+    #[error("{what} had not begun its commit within {limit:?}, so it was dropped")]
+    DeadlinePassed {
+        /// Its name, or the line of the program that has submitted it.
+        what: Arc<str>,
+        /// The time that it had.
+        limit: Duration,
+    },
     /// The compute node that owned the row's lock was lost, and no other owns it yet. The attempt
     /// had no effect; back off, then retry.
     #[error("no node grants the lock of row {key:?} of table {} at the moment", table.0)]
@@ -279,7 +292,7 @@ pub enum ClusterError {
     #[error("compute node 0 has not made the cluster within {waited:?}")]
     NotFounded {
         /// Time that this process has waited.
-        waited: std::time::Duration,
+        waited: Duration,
     },
     /// The [`while_waiting`](crate::ClusterBuilder::while_waiting) callback ended a wait of the
     /// start. Start again.
@@ -307,6 +320,20 @@ pub enum ClusterError {
     /// The memory nodes could not be reached.
     #[error("the memory nodes could not be reached: {0}")]
     Unreachable(String),
+    /// Transactions or jobs had not ended by themselves when the cluster was stopped, within
+    /// [`ClusterBuilder::stop_timeout`](crate::ClusterBuilder::stop_timeout). The cluster has
+    /// stopped all the same. What was dropped has changed nothing, unless its commit had begun:
+    /// that was completed. What blocks a thread goes on blocking it.
+    #[error("not all had ended within {within:?}: {}", .what.join("; "))]
+    Unended {
+        /// Each by its name, or by the line of the program that has submitted it.
+        what: Vec<String>,
+        /// The time that they had.
+        within: Duration,
+    },
+    /// The call cannot be made here; the sentence says what to do instead. Nothing was changed.
+    #[error("{0}")]
+    Misuse(&'static str),
     /// A coordinator has stopped after a panic; the cluster cannot be used any more.
     #[error("a coordinator of compute node {node} has failed")]
     CoordinatorFailed {

@@ -1,4 +1,6 @@
-//! Address of a coordinator.
+//! Address of a coordinator, and what holds it up.
+
+use std::time::Duration;
 
 /// Coordinator that a job runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -7,4 +9,15 @@ pub struct Seat {
     pub compute_node: usize,
     /// Number of the coordinator on that node, from zero.
     pub thread: usize,
+}
+
+/// Code of an application that holds up a coordinator's thread: [`Cluster::held_up`](crate::Cluster::held_up).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeldUp {
+    /// The coordinator.
+    pub seat: Seat,
+    /// Name of the transaction or job, or the line of the program that has submitted it.
+    pub what: String,
+    /// Time for which it is known to have done so.
+    pub since: Duration,
 }

@@ -65,6 +65,13 @@ settings! {
     commit_timeout: Duration;
     /// Time that a transaction waits for locks at each execution; default 1 s.
     lock_timeout: Duration;
+    /// Time in which a transaction has to begin its commit; default 60 s, `None` for ever.
+    transaction_timeout: Option<Duration>;
+    /// Time that transactions have to end when the cluster is stopped or dropped; default 10 s.
+    stop_timeout: Duration;
+    /// Time for which code of a transaction may block a thread before its node gives itself up;
+    /// default 10 s.
+    block_limit: Duration;
     /// Seed of all randomness; default 0.
     seed: u64;
     /// Version that serializable transactions read under a lock; default the latest.

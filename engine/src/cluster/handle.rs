@@ -6,12 +6,13 @@
 //! with a lane of their own.
 
 use std::future::Future;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use async_channel::Sender;
+use async_channel::{Receiver, Sender};
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::TableId;
@@ -33,16 +34,20 @@ use crate::cluster::part::{self, Arrival, Part};
 use crate::cluster::plan::Plan;
 use crate::cluster::threads::{self, settle};
 use crate::cluster::trees;
+use crate::cluster::warden::Warden;
 use crate::membership::members;
+use crate::node::home::{FORKED, Name};
+use crate::node::label::Label;
 use crate::node::shared::{ComputeNode, Shared};
 use crate::txn::session::{Job, Session};
 use crate::txn::submit::{Submitted, catch_panics};
 
-/// Handle of a cluster; see the module docs. Dropping it stops the cluster.
+/// Handle of a cluster; see the module docs. Dropping it stops the cluster, as [`Cluster::stop`]
+/// does.
 pub struct Cluster<M: Machines = Threads> {
-    machines: M,
+    pub(super) machines: M,
     pub(crate) shared: Arc<Shared>,
-    coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
+    pub(super) coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
     /// Counter that spreads transactions that name no row over the coordinators.
     next: AtomicU64,
     /// Whether this process has founded the cluster.
@@ -51,12 +56,17 @@ pub struct Cluster<M: Machines = Threads> {
     returned: bool,
     /// Whether there are no other processes.
     alone: bool,
+    name: Name,
+    /// Watches for code that holds up coordinators, where they are threads.
+    pub(super) warden: Option<Warden>,
 }
 
-struct CoordinatorHandle<C> {
-    seat: Seat,
-    jobs: Sender<Job>,
-    core: Option<C>,
+pub(super) struct CoordinatorHandle<C> {
+    pub(super) seat: Seat,
+    pub(super) jobs: Sender<Job>,
+    pub(super) core: Option<C>,
+    /// Closed when it has ended.
+    pub(super) ended: Receiver<()>,
 }
 
 impl Cluster {
@@ -91,7 +101,9 @@ impl<M: Machines> Cluster<M> {
         let plan = Plan::new(&config)?;
         let (shared, entry) = plan.carry_out(config, part, &machines)?;
         let shared = Arc::new(shared);
-        let cluster = Self {
+        let mut cluster = Self {
+            name: Name::of(Arc::as_ptr(&shared)),
+            warden: None,
             machines,
             shared: Arc::clone(&shared),
             coordinators: RwLock::default(),
@@ -114,6 +126,9 @@ impl<M: Machines> Cluster<M> {
         part.ask(&shared.control, || shared.learn_losses())?;
         for node in &shared.nodes {
             cluster.start_coordinators(&node)?;
+        }
+        if shared.has_threads {
+            cluster.warden = Some(Warden::start(&shared)?);
         }
         Ok(cluster)
     }
@@ -197,30 +212,37 @@ impl<M: Machines> Cluster<M> {
     /// slot until it ends, and drives its transactions by hand; [`Cluster::run`] does that for a
     /// transaction's body.
     ///
+    /// It has no time limit. A job may submit another one to the same cluster, and not wait for it.
+    ///
     /// # Panics
     /// If there is no such coordinator in this process.
+    #[track_caller]
     pub fn submit<T, F, Fut>(&self, seat: Seat, job: F) -> Submitted<T>
     where
         T: Send + 'static,
         F: FnOnce(Session) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, TxnError>> + 'static,
     {
-        self.assign(seat, job)
+        self.assign(seat, Label::Site(Location::caller()), job)
     }
 
     /// As [`Cluster::submit`], with any type of error.
-    pub(crate) fn assign<T, E, F, Fut>(&self, seat: Seat, job: F) -> Submitted<T, E>
+    pub(crate) fn assign<T, E, F, Fut>(&self, seat: Seat, label: Label, job: F) -> Submitted<T, E>
     where
         T: Send + 'static,
         E: Send + 'static,
         F: FnOnce(Session) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + 'static,
     {
+        if self.name.is_forked() {
+            return Submitted::refused(self.name, TxnError::Misuse(FORKED));
+        }
         let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
         let coordinator = coordinators.iter().find(|known| known.seat == seat);
         let coordinator = coordinator.expect("the seat is one of this process's");
-        let (reply, submitted) = Submitted::channel();
+        let (reply, submitted) = Submitted::channel(self.name);
         let job: Job = Box::new(move |session| {
+            session.slot().name_job(Some(label));
             Box::pin(async move {
                 reply.send(catch_panics(move || job(session)).await);
             })
@@ -228,6 +250,11 @@ impl<M: Machines> Cluster<M> {
         // A failed coordinator takes no jobs; the dropped reply then tells the caller.
         let _ = coordinator.jobs.try_send(job);
         submitted
+    }
+
+    /// Its name among the clusters of this process.
+    pub(crate) fn name(&self) -> Name {
+        self.name
     }
 
     /// Whether any compute node of this process still takes part: it has neither failed nor been
@@ -369,18 +396,6 @@ impl<M: Machines> Cluster<M> {
         Ok(())
     }
 
-    /// Waits for the coordinators of a node to end, after the node was made to end.
-    pub(crate) fn join_coordinators(&self, compute_node: usize) {
-        let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
-        let theirs = all.iter_mut().filter(|known| known.seat.compute_node == compute_node);
-        let cores: Vec<_> = theirs.filter_map(|known| known.core.take()).collect();
-        drop(all);
-        for core in cores {
-            // If it panicked, its callers have been told.
-            let _ = self.machines.join(core);
-        }
-    }
-
     fn start_coordinator(
         &self,
         node: &Arc<ComputeNode>,
@@ -388,16 +403,21 @@ impl<M: Machines> Cluster<M> {
     ) -> Result<CoordinatorHandle<M::Core>, ClusterError> {
         let (jobs, inbox) = async_channel::unbounded();
         let (ready, started) = async_channel::bounded(1);
+        let (ending, ended) = async_channel::bounded(1);
         let name = format!("lotus-cn{}-{thread}", node.index);
         let (shared, of) = (Arc::clone(&self.shared), Arc::clone(node));
         let program = move |executor: &mut Executor| -> Pin<Box<dyn Future<Output = ()>>> {
-            Box::pin(threads::run(shared, of, thread, inbox, &ready, executor))
+            let life = threads::run(shared, of, thread, inbox, &ready, executor);
+            Box::pin(async move {
+                life.await;
+                drop(ending);
+            })
         };
         let core = self.machines.start(node.id, &name, Box::new(program))?;
         let failed = ClusterError::CoordinatorFailed { node: node.index };
         self.machines.wait(&started).ok_or(failed)??;
         let seat = Seat { compute_node: node.index, thread };
-        Ok(CoordinatorHandle { seat, jobs, core: Some(core) })
+        Ok(CoordinatorHandle { seat, jobs, core: Some(core), ended })
     }
 
     /// Writes the first beats of this process's nodes; before that, the founder writes the header
@@ -427,34 +447,5 @@ impl<M: Machines> Cluster<M> {
             batch.post().await.map(drop)
         })?;
         written.map_err(unreachable_nodes)
-    }
-
-    /// Stops all coordinators once their jobs have ended.
-    ///
-    /// # Errors
-    /// `CoordinatorFailed` if one has panicked.
-    pub fn stop(mut self) -> Result<(), ClusterError> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<(), ClusterError> {
-        let mut outcome = Ok(());
-        let coordinators = self.coordinators.get_mut().unwrap_or_else(PoisonError::into_inner);
-        coordinators.iter().for_each(|coordinator| _ = coordinator.jobs.close());
-        for coordinator in coordinators {
-            let Some(core) = coordinator.core.take() else { continue };
-            if !self.machines.join(core) {
-                let node = coordinator.seat.compute_node;
-                outcome = outcome.and(Err(ClusterError::CoordinatorFailed { node }));
-            }
-        }
-        outcome
-    }
-}
-
-impl<M: Machines> Drop for Cluster<M> {
-    fn drop(&mut self) {
-        // A coordinator's failure was, or will be, reported to the callers of its transactions.
-        let _ = self.join();
     }
 }

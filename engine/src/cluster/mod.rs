@@ -5,6 +5,7 @@
 pub(crate) mod builder;
 pub(crate) mod capacity;
 pub(crate) mod drop_table;
+pub(crate) mod ending;
 pub(crate) mod figures;
 pub(crate) mod handle;
 pub(crate) mod load;
@@ -20,3 +21,4 @@ pub(crate) mod shards;
 pub(crate) mod tables;
 pub(crate) mod threads;
 pub(crate) mod trees;
+pub(crate) mod warden;

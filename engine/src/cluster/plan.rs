@@ -2,7 +2,7 @@
 //! layout. [`Plan::carry_out`] makes it real.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::ShardId;
@@ -128,6 +128,10 @@ impl Plan {
             region: self.region,
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
+            has_threads: machines.toll().is_none() && machines.courier().is_none(),
+            held_up: Mutex::default(),
+            stopping: async_channel::bounded(1),
+            unended: Mutex::default(),
             drops: async_channel::bounded(1),
             looks: Looks::default(),
             process: machines.outside().begin_counting(),
@@ -203,6 +207,7 @@ impl Admission<'_> {
             routes: Arc::clone(self.routes),
             members,
             threads: config.threads,
+            coroutines: config.coroutines,
             placement: self.placement.clone(),
             balanced: config.balance.is_some(),
             // Other locks do not involve the row's owner, so its cache could not learn of writers.

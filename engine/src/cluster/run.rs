@@ -1,5 +1,7 @@
 //! Whole transactions: a body, and where it runs.
 
+use std::panic::Location;
+
 use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::PrimaryKey;
@@ -7,9 +9,12 @@ use lotus_router::Intent;
 
 use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
+use crate::api::options::TxnOptions;
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
-use crate::txn::submit::{Committed, Submitted, TxnKind, retry};
+use crate::node::home::INSIDE;
+use crate::node::label::Label;
+use crate::txn::submit::{Committed, Submitted, Terms, TxnKind, retry};
 use crate::txn::transaction::Transaction;
 
 impl<M: Machines> Cluster<M> {
@@ -33,6 +38,10 @@ impl<M: Machines> Cluster<M> {
     /// * the engine's error, converted, if the body returned `Ok` in spite of it, or it came from
     ///   the commit, or retries have not helped; only after `Unknown` and `Fenced` may the
     ///   transaction have committed;
+    /// * `DeadlinePassed`, converted, if the commit had not begun when its time was up
+    ///   ([`ClusterBuilder::transaction_timeout`](crate::ClusterBuilder::transaction_timeout));
+    /// * `Misuse`, converted, if a transaction's own code has called this, or a process that was
+    ///   forked from the cluster's: nothing is begun, as nobody could wait for it;
     /// * `Panicked`, converted, if the body panicked.
     ///
     /// ```
@@ -59,13 +68,15 @@ impl<M: Machines> Cluster<M> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn run<T, E, F>(&self, isolation: Isolation, body: F) -> Submitted<Committed<T>, E>
     where
         T: Send + 'static,
         E: From<TxnError> + Send + 'static,
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
-        self.run_as(self.any_seat(), TxnKind::Write(isolation), body)
+        let terms = self.terms(TxnKind::Write(isolation), Location::caller());
+        self.run_as(self.any_seat(), terms, body)
     }
 
     /// Like [`Cluster::run`], on the compute node that owns the locks of a row, where they cost no
@@ -73,6 +84,7 @@ impl<M: Machines> Cluster<M> {
     ///
     /// # Errors
     /// `UnknownTable`.
+    #[track_caller]
     pub fn run_at<T, E, F>(
         &self,
         table: TableId,
@@ -85,29 +97,75 @@ impl<M: Machines> Cluster<M> {
         E: From<TxnError> + Send + 'static,
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
-        let def = self.shared.table(table).ok_or(TxnError::UnknownTable(table))?;
-        let first = def.key(&key.into()).shard();
-        let compute_node = self.route(Intent::ReadWrite { first }, self.random());
-        let seat = self.serving(Seat { compute_node, ..self.any_seat() });
-        Ok(self.run_as(seat, TxnKind::Write(isolation), body))
+        let seat = self.seat_at(table, &key.into())?;
+        let terms = self.terms(TxnKind::Write(isolation), Location::caller());
+        Ok(self.run_as(seat, terms, body))
     }
 
     /// Like [`Cluster::run`], for a read-only transaction: one snapshot, no locks.
+    #[track_caller]
     pub fn run_read_only<T, E, F>(&self, body: F) -> Submitted<Committed<T>, E>
     where
         T: Send + 'static,
         E: From<TxnError> + Send + 'static,
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
-        self.run_as(self.any_seat(), TxnKind::Read, body)
+        let terms = self.terms(TxnKind::Read, Location::caller());
+        self.run_as(self.any_seat(), terms, body)
     }
 
-    fn run_as<T, E, F>(&self, seat: Seat, kind: TxnKind, body: F) -> Submitted<Committed<T>, E>
+    /// Like [`Cluster::run`], with a name, a time limit or a place of its own.
+    ///
+    /// # Errors
+    /// `UnknownTable`, of [`TxnOptions::at`].
+    #[track_caller]
+    pub fn run_with<T, E, F>(
+        &self,
+        options: TxnOptions,
+        body: F,
+    ) -> Result<Submitted<Committed<T>, E>, TxnError>
     where
         T: Send + 'static,
         E: From<TxnError> + Send + 'static,
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
-        self.assign(seat, move |session| retry(session, kind, body))
+        let TxnOptions { isolation, timeout, name, at } = options;
+        let seat = match at {
+            Some((table, key)) => self.seat_at(table, &key)?,
+            None => self.any_seat(),
+        };
+        let kind = isolation.map_or(TxnKind::Read, TxnKind::Write);
+        let mut terms = self.terms(kind, Location::caller());
+        terms.limit = timeout.or(terms.limit);
+        terms.label = name.map_or(terms.label, Label::Named);
+        Ok(self.run_as(seat, terms, body))
+    }
+
+    /// Terms of a transaction that says nothing of its own.
+    fn terms(&self, kind: TxnKind, site: &'static Location<'static>) -> Terms {
+        let limit = self.shared.config.transaction_timeout;
+        Terms { kind, limit, label: Label::Site(site) }
+    }
+
+    /// A seat on the node that owns the locks of a row.
+    fn seat_at(&self, table: TableId, key: &PrimaryKey) -> Result<Seat, TxnError> {
+        let def = self.shared.table(table).ok_or(TxnError::UnknownTable(table))?;
+        let first = def.key(key).shard();
+        let compute_node = self.route(Intent::ReadWrite { first }, self.random());
+        Ok(self.serving(Seat { compute_node, ..self.any_seat() }))
+    }
+
+    fn run_as<T, E, F>(&self, seat: Seat, terms: Terms, body: F) -> Submitted<Committed<T>, E>
+    where
+        T: Send + 'static,
+        E: From<TxnError> + Send + 'static,
+        F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
+    {
+        // Nothing is begun that its submitter could not wait for.
+        if self.name().seat_here().is_some() {
+            return Submitted::refused(self.name(), TxnError::Misuse(INSIDE));
+        }
+        let label = terms.label.clone();
+        self.assign(seat, label, move |session| retry(session, terms, body))
     }
 }

@@ -1,7 +1,9 @@
 //! Life of a coordinator: its start, its slots and its chores.
 
+use crate::api::seat::Seat;
 use crate::membership::{floors, members};
 use crate::node::coordinator::Coordinator;
+use crate::node::home::Name;
 use crate::node::shared::{ComputeNode, Shared};
 use crate::node::tasks::beside;
 use crate::shards::{balance, hand_over, orders};
@@ -15,7 +17,7 @@ use lotus_fabric::transport::FabricError;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -32,6 +34,10 @@ pub(crate) fn run(
     ready: &Sender<Result<(), FabricError>>,
     executor: &mut Executor,
 ) -> impl Future<Output = ()> + use<> {
+    if shared.has_threads {
+        let seat = Seat { compute_node: node.index, thread };
+        Name::of(Arc::as_ptr(&shared)).settle_here(seat);
+    }
     let guard = ExpelOnLoss { node: Arc::clone(&node), jobs: jobs.clone(), armed: true };
     let (started, outcome) = match Coordinator::new(shared, node, thread, executor) {
         Ok(coordinator) => (Some(coordinator), Ok(())),
@@ -47,9 +53,8 @@ pub(crate) fn run(
     });
     async move {
         if let Some((all_idle, coordinator)) = running {
-            // Nothing is ever sent: the channel closes when the last slot has ended.
             let ended = async {
-                let _ = all_idle.recv().await;
+                until_idle(&coordinator, &all_idle, &guard.jobs).await;
                 settle(&coordinator, coordinator.shared.config.lock_timeout).await;
             };
             // Boxed, each by itself: one future of them all would fill the stack of a thread.
@@ -97,12 +102,36 @@ fn start_slots(coordinator: &Rc<Coordinator>, jobs: &Receiver<Job>) -> Receiver<
         let number = (coordinator.thread * coroutines + coroutine) as u16;
         let slot = Slot::new(Rc::clone(coordinator), coroutine, number);
         let (jobs, serving) = (jobs.clone(), serving.clone());
-        coordinator.executor.spawn(async move {
+        let task = coordinator.executor.spawn(async move {
             slot.serve(jobs).await;
             drop(serving);
         });
+        coordinator.slot_tasks.borrow_mut().push(task);
     }
     all_idle
+}
+
+/// Waits until every slot has ended. Once the cluster is stopped, they have a while for that; then
+/// the jobs that are left are dropped.
+async fn until_idle(coordinator: &Coordinator, all_idle: &Receiver<()>, jobs: &Receiver<Job>) {
+    let shared = &coordinator.shared;
+    let mut bounding = pin!(async {
+        // Nothing is ever sent, here and below: the channels are closed.
+        let _ = shared.stopping.1.recv().await;
+        coordinator.executor.sleep(shared.config.stop_timeout).await;
+        let dropped = coordinator.cancel().into_iter().map(|job| format!("{job} was dropped"));
+        shared.unended.lock().unwrap_or_else(PoisonError::into_inner).extend(dropped);
+        while jobs.try_recv().is_ok() {}
+    });
+    let (mut idle, mut is_over) = (pin!(all_idle.recv()), false);
+    poll_fn(|cx| {
+        if idle.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        is_over = is_over || bounding.as_mut().poll(cx).is_ready();
+        Poll::Pending
+    })
+    .await;
 }
 
 struct ExpelOnLoss {

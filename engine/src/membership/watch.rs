@@ -29,7 +29,6 @@ use crate::node::members::Suspect;
 pub(crate) struct Watch {
     detector: Detector,
     lease: Lease,
-    beat: Beat,
     answers: Answers,
     lives: Lives,
     /// The initial memory nodes, by place.
@@ -60,7 +59,6 @@ impl Watch {
         Self {
             detector: Detector::new(lease),
             lease: Lease::new(lease, coordinator.executor.now()),
-            beat: Beat::first(coordinator.node.epoch),
             answers: Answers::new(lease, count),
             lives: Lives(vec![None; peers]),
             in_use: (0..count).collect(),
@@ -83,12 +81,11 @@ impl Watch {
         if !self.lease.is_held(now) {
             coordinator.node.suspend();
         }
-        self.beat = self.beat.next();
+        let beat = coordinator.node.next_beat();
         for place in places {
             if !std::mem::replace(&mut self.inbox.borrow_mut().busy[place], true) {
                 let inbox = Rc::clone(&self.inbox);
                 let of = Rc::clone(coordinator);
-                let beat = self.beat;
                 coordinator
                     .executor
                     .spawn(async move { send_beat(&of, place, beat, &inbox).await });

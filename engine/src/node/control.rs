@@ -3,6 +3,7 @@
 //! Such work runs on the calling thread, while no transaction touches the same memory.
 
 use std::future::Future;
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::transport::Fabric;
 
 use crate::api::error::ClusterError;
+use crate::node::home;
 
 /// First lane number of the control path, above those of all coordinators.
 const FIRST_LANE: u16 = 4096;
@@ -29,6 +31,8 @@ pub(crate) struct Control {
     next_lane: AtomicU16,
     /// Whether time passes while control waits; false in a simulation.
     in_time: bool,
+    /// The process that has started the cluster.
+    process: u32,
 }
 
 impl Control {
@@ -42,6 +46,7 @@ impl Control {
             epoch,
             next_lane: AtomicU16::new(0),
             in_time: machines.courier().is_none(),
+            process: process::id(),
         }
     }
 
@@ -55,7 +60,13 @@ impl Control {
             epoch: self.epoch.max(epoch),
             next_lane: AtomicU16::new(self.next_lane.load(Ordering::Relaxed)),
             in_time: self.in_time,
+            process: self.process,
         }
+    }
+
+    /// Clock and randomness of the node.
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
     }
 
     /// Current time of the node.
@@ -97,12 +108,25 @@ impl Control {
         &self,
         work: impl FnOnce(Lane) -> Fut,
     ) -> Result<T, ClusterError> {
+        if process::id() != self.process {
+            return Err(ClusterError::Misuse(home::FORKED));
+        }
+        self.with_lane_of(self.node, self.epoch, work)
+    }
+
+    /// The same, as another compute node of this process.
+    pub(crate) fn with_lane_of<T, Fut: Future<Output = T>>(
+        &self,
+        node: NodeId,
+        epoch: Epoch,
+        work: impl FnOnce(Lane) -> Fut,
+    ) -> Result<T, ClusterError> {
         // Lanes are closed after use, so their numbers may wrap around.
         let number = self.next_lane.fetch_add(1, Ordering::Relaxed) % LANES;
-        let at = Endpoint { node: self.node, lane: LaneId(FIRST_LANE + number) };
+        let at = Endpoint { node, lane: LaneId(FIRST_LANE + number) };
         let mut executor = Executor::new(self.env.clone());
         let handle = executor.handle().clone();
-        let transport = self.fabric.open_lane(at, self.epoch, handle.waker())?;
+        let transport = self.fabric.open_lane(at, epoch, handle.waker())?;
         let lane = Lane::new(at, handle, transport);
         executor.add_driver(lane.driver());
         Ok(executor.run(work(lane)))

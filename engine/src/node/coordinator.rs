@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::SmallRng;
-use lotus_fabric::exec::{Executor, Handle};
+use lotus_fabric::exec::{Executor, Handle, TaskId};
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, ShardId, TableId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::Rpc;
@@ -33,6 +33,7 @@ use crate::node::horizon::MAX_INTERVALS;
 use crate::node::inner_nodes::InnerNodes;
 use crate::node::locks::Locks;
 use crate::node::node_numbers::NodeNumbers;
+use crate::node::pulse::Pulsing;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 use crate::node::timestamps::Timestamps;
 use crate::node::tombstones::Tombstones;
@@ -104,6 +105,12 @@ pub(crate) struct Coordinator {
     pub(crate) tends: Cell<bool>,
     /// Whether a task is running that clears a dropped table.
     pub(crate) clears: Cell<bool>,
+    /// Where it shows which job's code its thread is in.
+    pub(crate) pulsing: Pulsing,
+    /// Whether the jobs in its slots are to be dropped.
+    pub(crate) cancelled: Cell<bool>,
+    /// Tasks of its slots.
+    pub(crate) slot_tasks: RefCell<Vec<TaskId>>,
     /// Whether this coordinator reads all rows, for a snapshot file.
     pub(crate) reads_all: Cell<bool>,
     /// Whether a task is running that looks for returned memory nodes.
@@ -162,6 +169,9 @@ impl Coordinator {
             gives: Cell::new(None),
             tends: Cell::new(false),
             clears: Cell::new(false),
+            pulsing: Pulsing::new(&node.pulses[thread]),
+            cancelled: Cell::new(false),
+            slot_tasks: RefCell::default(),
             reads_all: Cell::new(false),
             looks: Cell::new(false),
             configuration: Configuration::of(&node.configuration),
@@ -201,6 +211,15 @@ impl Coordinator {
     pub(crate) fn still_owned(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) -> bool {
         let claim = Owner { node: owner, epoch: ShardEpoch(shard_epoch) };
         self.node.shards.is_current(shard, claim) || broken(Rule::LostLocksEndAttempts)
+    }
+
+    /// Drops the jobs in its slots; commits that have begun are completed. Returns their names.
+    pub(crate) fn cancel(&self) -> Vec<String> {
+        self.cancelled.set(true);
+        self.slot_tasks.borrow().iter().for_each(|task| self.executor.wake(*task));
+        let jobs =
+            (0..self.shared.config.coroutines).filter_map(|slot| self.pulsing.pulse.label_of(slot));
+        jobs.collect()
     }
 
     /// Whether requests for locks wait, so that a retry should take all of its locks in order.

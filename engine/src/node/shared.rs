@@ -14,6 +14,7 @@ use lotus_mvcc::TableDef;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
+use lotus_recovery::Beat;
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_recovery::{LogGeometry, Membership, membership};
 use lotus_router::placement::LOG_REGION;
@@ -23,6 +24,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::api::config::Config;
 use crate::api::error::TxnError;
 use crate::api::moves::MoveCounters;
+use crate::api::seat::HeldUp;
 use crate::node::configuration::{NodeConfiguration, Takers};
 use crate::node::control::Control;
 use crate::node::council::Council;
@@ -35,6 +37,7 @@ use crate::node::members::NodeMembers;
 use crate::node::moves::Order;
 use crate::node::nodes::Nodes;
 use crate::node::oracle::Oracle;
+use crate::node::pulse::Pulse;
 use crate::node::silent::Silent;
 use crate::node::slots::NodeSlots;
 use crate::node::suspects::Suspects;
@@ -64,6 +67,14 @@ pub(crate) struct Shared {
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<KnownTables>,
+    /// Whether coordinators are threads, which an application's code may block.
+    pub(crate) has_threads: bool,
+    /// Code that holds up its coordinators at the moment.
+    pub(crate) held_up: Mutex<Vec<HeldUp>>,
+    /// Closed when the cluster is stopped.
+    pub(crate) stopping: (Sender<()>, Receiver<()>),
+    /// Work that had not ended by itself when the cluster was stopped.
+    pub(crate) unended: Mutex<Vec<String>>,
     /// Closed when this process drops a table for the first time.
     pub(crate) drops: (Sender<()>, Receiver<()>),
     /// Looks into the catalogue for tables of other processes.
@@ -134,6 +145,10 @@ pub(crate) struct ComputeNode {
     pub(crate) suspects: Suspects,
     /// Numbers of rows that it has counted last.
     pub(crate) counted: LastCount,
+    /// What the thread of each coordinator is doing.
+    pub(crate) pulses: Box<[Arc<Pulse>]>,
+    /// Its latest beat, as a word.
+    beat: AtomicU64,
     /// Closed to end its coordinators at once.
     killed: (Sender<()>, Receiver<()>),
 }
@@ -159,6 +174,7 @@ pub(crate) struct NodeParts<'a> {
     /// Membership that includes the node.
     pub(crate) members: &'a Membership,
     pub(crate) threads: usize,
+    pub(crate) coroutines: usize,
     /// The initial placement.
     pub(crate) placement: Placement,
     /// Number of version tables that it caches.
@@ -253,8 +269,19 @@ impl ComputeNode {
             counted: LastCount::default(),
             suspects: Suspects::none_of(members.members().iter().map(|member| member.node)),
             standing: AtomicU8::new(standing),
+            pulses: (0..threads).map(|_| Pulse::new(parts.coroutines)).collect(),
+            beat: AtomicU64::new(Beat::first(parts.epoch).word()),
             killed: async_channel::bounded(1),
         }
+    }
+
+    /// The next beat of this life, whoever beats.
+    pub(crate) fn next_beat(&self) -> Beat {
+        let next = |word| Beat::from_word(word).next();
+        let count = |word| Some(next(word).word());
+        // Relaxed: the order of beats is that of this word alone.
+        let counted = self.beat.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        next(counted.unwrap_or_else(|word| word))
     }
 
     /// Ends its coordinators at once.

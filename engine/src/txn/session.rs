@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
@@ -18,6 +18,7 @@ use crate::api::isolation::Isolation;
 use crate::api::moves::MoveCounters;
 use crate::api::seat::Seat;
 use crate::node::coordinator::{self, Coordinator};
+use crate::node::label::Label;
 use crate::txn::body::Mode;
 use crate::txn::retry::Refusal;
 use crate::txn::slot::Slot;
@@ -44,6 +45,12 @@ impl Session {
     /// a lock counts as its retry, and takes the locks that that one wanted.
     pub fn new_transaction(&self) {
         self.slot.refused.forget();
+    }
+
+    /// Names what this job does from now on, for the log and for errors that name what blocks a
+    /// thread or does not end.
+    pub fn name_work(&self, name: &Arc<str>) {
+        self.slot.name_job(Some(Label::Named(Arc::clone(name))));
     }
 
     /// Returns what the last attempt was refused, for a retry in another job

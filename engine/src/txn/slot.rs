@@ -13,9 +13,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_channel::Receiver;
 use lotus_fabric::env::Nanos;
@@ -27,10 +29,14 @@ use crate::api::error::TxnError;
 use crate::node::attempts::Attempts;
 use crate::node::coordinator::Coordinator;
 use crate::node::grace::Entered;
+use crate::node::label::Label;
 use crate::txn::body::{Body, Mode, Receipt};
 use crate::txn::commit::{self, copy, purge, trim};
 use crate::txn::retry::Refused;
 use crate::txn::session::{Job, Session};
+
+/// Interval at which deadlines are looked at: they are far, and transactions many.
+const TICK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Slot {
     pub(crate) coordinator: Rc<Coordinator>,
@@ -41,6 +47,8 @@ pub(crate) struct Slot {
     attempt: Cell<u64>,
     /// Start time of the attempt.
     began: Cell<Nanos>,
+    /// Time at which a deadline is looked at.
+    alarm: Cell<Nanos>,
     /// Which attempt commits, and which ones were asked to give up their locks.
     pub(crate) attempts: Rc<Attempts>,
     /// Buffers for the next transaction; `None` while one is using them.
@@ -98,6 +106,7 @@ impl Slot {
             number,
             attempt: Cell::new(0),
             began: Cell::new(Nanos(0)),
+            alarm: Cell::new(Nanos(0)),
             attempts: Rc::new(Attempts::new(number)),
             spare: RefCell::new(Some(spare)),
             errand: Cell::new(Errand::Idle),
@@ -121,12 +130,13 @@ impl Slot {
         self.task.set(Some(self.coordinator.executor.current()));
         let mut driver = pin!(drive(Rc::clone(&self)));
         let slot = Rc::clone(&self);
-        let mut body = pin!(async move {
+        let mut body = pin!(Some(async move {
             while let Ok(job) = jobs.recv().await {
                 job(Session::new(Rc::clone(&slot))).await;
+                slot.name_job(None);
                 slot.idle().await;
             }
-        });
+        }));
         std::future::poll_fn(|cx| {
             loop {
                 let asked = self.request().is_some();
@@ -141,7 +151,20 @@ impl Slot {
                         return Poll::Pending;
                     }
                 }
-                if body.as_mut().poll(cx).is_ready() {
+                if self.coordinator.cancelled.get() {
+                    // Its transaction ends like one that is dropped. Whatever panics in there ends
+                    // as well.
+                    let _ = catch_unwind(AssertUnwindSafe(|| body.set(None)));
+                }
+                let Some(body) = body.as_mut().as_pin_mut() else {
+                    let is_idle = self.errand.get() == Errand::Idle;
+                    return if is_idle { Poll::Ready(()) } else { Poll::Pending };
+                };
+                let polled = {
+                    let _inside = self.coordinator.pulsing.enter(self.index);
+                    body.poll(cx)
+                };
+                if polled.is_ready() {
                     return Poll::Ready(());
                 }
                 let Some(request) = self.request() else { return Poll::Pending };
@@ -155,6 +178,36 @@ impl Slot {
             }
         })
         .await;
+    }
+
+    /// Names the job in this slot, for errors and the log.
+    pub(crate) fn name_job(&self, name: Option<Label>) {
+        self.coordinator.pulsing.pulse.name(self.index, name);
+    }
+
+    /// Whether `deadline` has passed. If not, the slot's task is polled again when it may have. A
+    /// slot has one timer for this, which is looked at by all that its transactions wait for.
+    #[inline]
+    pub(crate) fn is_late(&self, deadline: Nanos) -> bool {
+        let executor = &self.coordinator.executor;
+        let due = self.alarm.get();
+        if due <= deadline && executor.recent() < due {
+            return false;
+        }
+        let now = executor.now();
+        if now >= deadline {
+            return true;
+        }
+        let due = now.after(TICK).min(deadline);
+        self.alarm.set(due);
+        executor.wake_at(due, executor.current());
+        false
+    }
+
+    /// Whether a commit has begun whose verdict is awaited.
+    #[inline]
+    pub(crate) fn awaits_verdict(&self) -> bool {
+        !self.awaited.borrow().is_empty()
     }
 
     /// Returns the id of the slot's next attempt.

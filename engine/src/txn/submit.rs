@@ -3,17 +3,22 @@
 use std::future::{Future, IntoFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
+use lotus_fabric::env::Nanos;
 use lotus_fabric::machines::Machines;
 
 use crate::api::abort::Abort;
 use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
+use crate::node::home::Name;
+use crate::node::label::Label;
 use crate::txn::body::Receipt;
 use crate::txn::session::Session;
+use crate::txn::slot::Slot;
 use crate::txn::transaction::Transaction;
 
 /// Fewest attempts of a transaction before its last error is reported; the time below must be over
@@ -35,6 +40,7 @@ pub struct Committed<T> {
 #[must_use = "await it or wait for it to learn the outcome"]
 pub struct Submitted<T, E = TxnError> {
     reply: Receiver<Ended<T, E>>,
+    cluster: Name,
 }
 
 /// End of a job: its own outcome, or the reason why it has none.
@@ -46,9 +52,24 @@ pub(crate) struct Reply<T, E> {
 }
 
 impl<T, E> Submitted<T, E> {
-    pub(crate) fn channel() -> (Reply<T, E>, Self) {
+    pub(crate) fn channel(cluster: Name) -> (Reply<T, E>, Self) {
         let (sender, reply) = async_channel::bounded(1);
-        (Reply { sender }, Self { reply })
+        (Reply { sender }, Self { reply, cluster })
+    }
+
+    /// Outcome of what was not submitted.
+    pub(crate) fn refused(cluster: Name, error: TxnError) -> Self {
+        let (reply, refused) = Self::channel(cluster);
+        reply.send(Err(error));
+        refused
+    }
+
+    /// Checks that the outcome is known or can come while the caller waits for it here.
+    fn check_wait(&self) -> Result<(), TxnError> {
+        match self.cluster.check() {
+            Err(error) if !self.is_finished() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the outcome is known, so that waiting does not block.
@@ -63,13 +84,17 @@ impl<T, E: From<TxnError>> Submitted<T, E> {
     /// # Errors
     /// The job's own, as [`Cluster::run`](crate::Cluster::run) describes for a transaction;
     /// `Panicked`, converted, if its code panicked; `Fenced`, converted, if its coordinator has
-    /// failed.
+    /// failed, or the cluster was stopped before the job had ended; `Misuse`, converted, on the
+    /// thread of one of the cluster's coordinators, or in a process that was forked from the
+    /// cluster's: the job goes on without the caller.
     pub fn wait(self) -> Result<T, E> {
+        self.check_wait()?;
         outcome(self.reply.recv_blocking().ok())
     }
 
     /// Waits like [`Submitted::wait`], while `machines` turn the cores.
     pub(crate) fn wait_on(self, machines: &impl Machines) -> Result<T, E> {
+        self.check_wait()?;
         outcome(machines.wait(&self.reply))
     }
 }
@@ -79,7 +104,10 @@ impl<T: Send + 'static, E: From<TxnError> + Send + 'static> IntoFuture for Submi
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { outcome(self.reply.recv().await.ok()) })
+        Box::pin(async move {
+            self.check_wait()?;
+            outcome(self.reply.recv().await.ok())
+        })
     }
 }
 
@@ -125,11 +153,21 @@ pub(crate) enum TxnKind {
     Write(Isolation),
 }
 
+/// What to begin, and the time that it has.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) kind: TxnKind,
+    /// Time in which it has to begin its commit; `None` for ever.
+    pub(crate) limit: Option<Duration>,
+    /// Name for errors.
+    pub(crate) label: Label,
+}
+
 /// Runs attempts of a transaction until one has committed or ends with anything but a retryable
-/// error of the engine.
+/// error of the engine, or its time is up.
 pub(crate) async fn retry<T, E, F>(
     mut session: Session,
-    kind: TxnKind,
+    Terms { kind, limit, label }: Terms,
     body: F,
 ) -> Result<Committed<T>, E>
 where
@@ -137,20 +175,42 @@ where
     F: AsyncFn(&mut Transaction) -> Result<T, E>,
 {
     let mut attempts = 0;
-    let patient_until = session.now().after(MIN_PATIENCE);
+    let slot = Rc::clone(session.slot());
+    let began = session.now();
+    let patient_until = began.after(MIN_PATIENCE);
+    let deadline = limit.map_or(Nanos(u64::MAX), |limit| began.after(limit));
     loop {
-        let error = match attempt(&mut session, kind, &body).await {
-            Ok(committed) => return Ok(committed),
-            Err(Abort::Application(error)) => return Err(error),
-            Err(Abort::Engine(error)) => error,
+        let tried = in_time(&slot, deadline, attempt(&mut session, kind, &body)).await;
+        let error = match tried {
+            Some(Ok(committed)) => return Ok(committed),
+            Some(Err(Abort::Application(error))) => return Err(error),
+            Some(Err(Abort::Engine(error))) => error,
+            None => {
+                let (what, limit) = (label.to_string().into(), limit.unwrap_or_default());
+                return Err(TxnError::DeadlinePassed { what, limit }.into());
+            }
         };
         attempts += 1;
-        let is_patient = attempts < MIN_ATTEMPTS || session.now() < patient_until;
+        let now = session.now();
+        let is_patient = (attempts < MIN_ATTEMPTS || now < patient_until) && now < deadline;
         if !(error.is_retryable() && is_patient) {
             return Err(error.into());
         }
         session.back_off(attempts - 1).await;
     }
+}
+
+/// Runs an attempt; `None` if the deadline has passed before its commit has begun. It is dropped
+/// then, which aborts it. What follows once the commit has begun is the driver's to decide (H21):
+/// the deadline takes nothing back.
+async fn in_time<T>(slot: &Slot, deadline: Nanos, attempt: impl Future<Output = T>) -> Option<T> {
+    let mut attempt = pin!(attempt);
+    std::future::poll_fn(|cx| match attempt.as_mut().poll(cx) {
+        Poll::Ready(ended) => Poll::Ready(Some(ended)),
+        Poll::Pending if slot.is_late(deadline) && !slot.awaits_verdict() => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }
 
 /// Runs a transaction once.

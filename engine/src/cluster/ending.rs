@@ -1,0 +1,170 @@
+//! The end of a cluster, or of a node's life, within bounds.
+//!
+//! Coordinators end when their jobs have ended. Jobs that do not are dropped after a while, by
+//! their coordinators themselves ([`crate::cluster::threads`]), so that is the same on all
+//! machines. A thread that an application's code blocks cannot be ended by anybody: it is left
+//! behind, and ends when that code lets it.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::PoisonError;
+use std::task::Poll;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::Executor;
+use lotus_fabric::machines::Machines;
+
+use crate::api::error::ClusterError;
+use crate::cluster::handle::{Cluster, CoordinatorHandle};
+
+/// Interval at which a coordinator that does not end is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Looks at which a thread is in the same poll of an application's code before it counts as
+/// blocked.
+const BLOCKED_LOOKS: u32 = 10;
+/// Time that a coordinator has to end, beyond the time-outs of what it has to complete.
+const SPARE: Duration = Duration::from_secs(1);
+
+impl<M: Machines> Cluster<M> {
+    /// Stops all coordinators once their jobs have ended: transactions that were submitted are
+    /// carried out. Those that have not ended within
+    /// [`ClusterBuilder::stop_timeout`](crate::ClusterBuilder::stop_timeout) are dropped, and their
+    /// callers get `Fenced`. Dropping the cluster does the same, without a report.
+    ///
+    /// # Errors
+    /// `CoordinatorFailed` if one has panicked; `Unended`, which names what has not ended. The
+    /// cluster has stopped in any case.
+    pub fn stop(mut self) -> Result<(), ClusterError> {
+        self.join()
+    }
+
+    pub(super) fn join(&mut self) -> Result<(), ClusterError> {
+        let coordinators = self.coordinators.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let coordinators = std::mem::take(coordinators);
+        if self.name().is_forked() {
+            // None of the threads is in this process.
+            return Ok(());
+        }
+        self.shared.stopping.0.close();
+        coordinators.iter().for_each(|coordinator| _ = coordinator.jobs.close());
+        let config = &self.shared.config;
+        let within = config.stop_timeout;
+        let patience = within + config.commit_timeout + config.lock_timeout + SPARE;
+        let deadline = self.shared.control.now().after(patience);
+        let mut outcome = Ok(());
+        for coordinator in coordinators {
+            let node = coordinator.seat.compute_node;
+            if !self.end(coordinator, within, deadline) {
+                outcome = outcome.and(Err(ClusterError::CoordinatorFailed { node }));
+            }
+        }
+        // It looks on until here, to say what blocks a thread meanwhile.
+        self.warden = None;
+        let mut what = self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner);
+        if what.is_empty() || outcome.is_err() {
+            return outcome;
+        }
+        Err(ClusterError::Unended { what: std::mem::take(&mut *what), within })
+    }
+
+    /// Waits for the coordinators of a node to end, after the node was made to end.
+    pub(crate) fn join_coordinators(&self, compute_node: usize) {
+        let theirs: Vec<_> = {
+            let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
+            let theirs = all.iter_mut().filter(|known| known.seat.compute_node == compute_node);
+            theirs.map(CoordinatorHandle::take).collect()
+        };
+        let config = &self.shared.config;
+        let deadline = self.shared.control.now().after(config.stop_timeout + SPARE);
+        for coordinator in theirs {
+            // If it panicked, its callers have been told.
+            let _ = self.end(coordinator, Duration::ZERO, deadline);
+        }
+        // A thread that is blocked ends as soon as it can, and its node is out.
+        self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Waits for a coordinator to end, or leaves it behind: at `deadline`, or once its jobs had
+    /// `within` to end and one blocks its thread. Returns whether it has not panicked.
+    fn end(
+        &self,
+        coordinator: CoordinatorHandle<M::Core>,
+        within: Duration,
+        deadline: Nanos,
+    ) -> bool {
+        let CoordinatorHandle { seat, core, ended, .. } = coordinator;
+        let Some(core) = core else { return true };
+        let waits = self.shared.has_threads && self.name().seat_here() != Some(seat);
+        if waits && let Err(why) = self.await_end(seat, &ended, within, deadline) {
+            let mut unended = self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner);
+            unended.push(why);
+            if let Some(node) = self.shared.hosted(seat.compute_node) {
+                // It ends when it can.
+                node.kill();
+            }
+            return true;
+        }
+        self.machines.join(core)
+    }
+
+    /// Waits until a coordinator has ended.
+    ///
+    /// # Errors
+    /// The reason to leave it behind.
+    fn await_end(
+        &self,
+        seat: crate::api::seat::Seat,
+        ended: &async_channel::Receiver<()>,
+        within: Duration,
+        deadline: Nanos,
+    ) -> Result<(), String> {
+        let (shared, began) = (&self.shared, self.shared.control.now());
+        let node = shared.hosted(seat.compute_node);
+        let inside = || node.as_ref().and_then(|node| node.pulses[seat.thread].inside());
+        let mut executor = Executor::new(shared.control.env().clone());
+        let handle = executor.handle().clone();
+        let (mut last, mut looks) = (None, 0);
+        while !ended.is_closed() {
+            executor.run(async {
+                let (mut ended, mut pause) = (pin!(ended.recv()), pin!(handle.sleep(LOOK)));
+                poll_fn(|cx| match ended.as_mut().poll(cx) {
+                    Poll::Ready(_) => Poll::Ready(()),
+                    Poll::Pending => pause.as_mut().poll(cx),
+                })
+                .await;
+            });
+            let (now, inside) = (handle.now(), inside());
+            looks = if inside.is_some() && inside == last { looks + 1 } else { 0 };
+            last = inside;
+            let is_blocked = looks >= BLOCKED_LOOKS && now.since(began) >= within;
+            if !is_blocked && now < deadline {
+                continue;
+            }
+            let label = inside.zip(node.as_ref());
+            return Err(match label {
+                Some((inside, node)) => {
+                    let label = node.pulses[seat.thread].label(inside);
+                    format!("{label} blocks a thread of compute node {}", seat.compute_node)
+                }
+                None => format!("a thread of compute node {}", seat.compute_node),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<C> CoordinatorHandle<C> {
+    /// The same coordinator, with its core, which this one has no more.
+    fn take(&mut self) -> Self {
+        let Self { seat, jobs, core, ended } = self;
+        Self { seat: *seat, jobs: jobs.clone(), core: core.take(), ended: ended.clone() }
+    }
+}
+
+impl<M: Machines> Drop for Cluster<M> {
+    fn drop(&mut self) {
+        // A coordinator's failure was, or will be, reported to the callers of its transactions.
+        let _ = self.join();
+    }
+}

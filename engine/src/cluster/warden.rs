@@ -1,0 +1,309 @@
+//! Watch on code of applications that holds up coordinators' threads.
+//!
+//! # What it is
+//! A thread of its own, in a process whose coordinators are threads. Every now and then it looks
+//! what they are doing ([`crate::node::pulse`]). If one has been in the same poll of a job's code
+//! for a second, the log says whose code that is.
+//!
+//! Coordinator 0 also beats for its node ([`crate::membership::watch`]). While a job's code holds
+//! it up this thread beats in its place: the node is alive, and what it has promised holds. So a
+//! transaction that computes for seconds, or blocks on a file, costs no node.
+//!
+//! # What it is not
+//! A way to seem healthy. A coordinator that is held up answers no peer, and takes no note of lost
+//! nodes. Requests to it end by their time-outs; but a change of the membership waits for every
+//! member. So after [`Config::block_limit`](crate::Config::block_limit), or a few leases when
+//! others wait for this node, it gives the node up, as if it had found it expelled: then the others
+//! recover its transactions and take over its shards. Where there are none it goes on as it is.
+//!
+//! Code cannot block a simulated core, so there is no warden in a simulation.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::{io, mem};
+
+use async_channel::{Receiver, Sender};
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::Incarnation;
+use lotus_fabric::verbs::VerbError;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::{self, Member};
+
+use crate::api::seat::{HeldUp, Seat};
+use crate::cluster::handle::Cluster;
+use crate::membership::members::beat_word;
+use crate::node::home::Name;
+use crate::node::pulse::Inside;
+use crate::node::shared::{ComputeNode, Shared};
+
+/// Time between two looks: as many in a lease as there are beats, within these bounds.
+const LOOKS_PER_LEASE: u32 = 8;
+const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+/// Time after which the log names code that holds up a thread.
+const WARN: Duration = Duration::from_secs(1);
+/// Part of a lease after which coordinator 0 misses beats.
+const MISSED: u32 = 4;
+/// Leases for which others may wait for a node that is held up.
+const AWAITED_LEASES: u32 = 4;
+
+/// What to do about a node whose coordinators are held up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Duty {
+    Nothing,
+    /// Beat in place of coordinator 0.
+    Beat,
+    /// Give the node up.
+    GiveUp,
+}
+
+/// A node that is held up, as far as its lease is concerned.
+#[derive(Clone, Copy, Debug)]
+struct Plight {
+    /// Time for which the one is held up that has been for longest, and coordinator 0.
+    longest: Duration,
+    of_first: Duration,
+    /// Whether other members wait for this one, and whether there are any.
+    is_awaited: bool,
+    has_others: bool,
+}
+
+/// Decides what to do.
+fn duty(plight: Plight, lease: Duration, limit: Duration) -> Duty {
+    let Plight { longest, of_first, is_awaited, has_others } = plight;
+    let limit = if is_awaited { limit.min(lease * AWAITED_LEASES) } else { limit };
+    if has_others && longest >= limit {
+        Duty::GiveUp
+    } else if of_first >= lease / MISSED {
+        Duty::Beat
+    } else {
+        Duty::Nothing
+    }
+}
+
+/// The thread; see the module's documentation. It ends when this is dropped.
+pub(super) struct Warden {
+    stop: Sender<()>,
+    thread: Option<JoinHandle<()>>,
+    cluster: Name,
+}
+
+impl Warden {
+    pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+        let (stop, stopped) = async_channel::bounded(1);
+        let (cluster, of) = (Name::of(Arc::as_ptr(shared)), Arc::clone(shared));
+        let env = shared.control.env();
+        let thread = env.spawn("lotus-warden", move || Round::new(&of).go(&stopped))?;
+        Ok(Self { stop, thread: Some(thread), cluster })
+    }
+}
+
+impl Drop for Warden {
+    fn drop(&mut self) {
+        self.stop.close();
+        if let Some(thread) = self.thread.take()
+            && !self.cluster.is_forked()
+        {
+            // If it has panicked, nothing depends on it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is known of one coordinator.
+#[derive(Clone, Debug)]
+struct Seen {
+    life: Incarnation,
+    seat: Seat,
+    inside: Inside,
+    since: Nanos,
+    told: bool,
+}
+
+/// Looks at all coordinators, one round after the other.
+struct Round<'a> {
+    shared: &'a Shared,
+    seen: Vec<Seen>,
+}
+
+impl<'a> Round<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self { shared, seen: Vec::new() }
+    }
+
+    fn go(mut self, stopped: &Receiver<()>) {
+        let shared = self.shared;
+        let lease = shared.config.lease;
+        let look = lease.map_or(LOOKS.1, |lease| lease / LOOKS_PER_LEASE);
+        let look = look.clamp(LOOKS.0, LOOKS.1);
+        let mut executor = Executor::new(shared.control.env().clone());
+        let handle = executor.handle().clone();
+        while !stopped.is_closed() {
+            executor.run(async {
+                let (mut stop, mut pause) = (pin!(stopped.recv()), pin!(handle.sleep(look)));
+                poll_fn(|cx| match stop.as_mut().poll(cx) {
+                    Poll::Ready(_) => Poll::Ready(()),
+                    Poll::Pending => pause.as_mut().poll(cx),
+                })
+                .await;
+            });
+            for node in &shared.nodes {
+                let held_up = self.look_at(&node, handle.now());
+                if let Some(lease) = lease
+                    && !held_up.is_empty()
+                    && !node.has_failed()
+                {
+                    self.keep(&node, &held_up, lease);
+                }
+            }
+        }
+    }
+
+    /// Looks which coordinators of a node are held up.
+    fn look_at(&mut self, node: &Arc<ComputeNode>, now: Nanos) -> Vec<HeldUp> {
+        let (before, others) = mem::take(&mut self.seen)
+            .into_iter()
+            .partition(|seen: &Seen| seen.seat.compute_node == node.index);
+        self.seen = others;
+        let mut held_up = Vec::new();
+        for (thread, pulse) in node.pulses.iter().enumerate() {
+            let seat = Seat { compute_node: node.index, thread };
+            let is_it = |seen: &&Seen| seen.seat == seat && seen.life == node.incarnation;
+            let before: Option<&Seen> = before.iter().find(is_it);
+            let inside = pulse.inside();
+            let same = before.filter(|seen| Some(seen.inside) == inside);
+            if let Some(over) = before.filter(|seen| seen.told && same.is_none()) {
+                let held_for = now.since(over.since);
+                tracing::warn!(compute_node = node.index, thread, ?held_for, "it goes on");
+            }
+            let Some(inside) = inside else { continue };
+            let first = Seen { life: node.incarnation, seat, inside, since: now, told: false };
+            let mut seen = same.cloned().unwrap_or(first);
+            let since = now.since(seen.since);
+            let what = pulse.label(inside);
+            if since >= WARN && !seen.told {
+                seen.told = true;
+                tracing::warn!(
+                    compute_node = node.index,
+                    thread,
+                    ?since,
+                    "{what} blocks the thread of a coordinator: all other transactions there wait"
+                );
+            }
+            if same.is_some() {
+                held_up.push(HeldUp { seat, what, since });
+            }
+            self.seen.push(seen);
+        }
+        let mut all = self.shared.held_up.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.seat.compute_node != node.index);
+        all.extend(held_up.iter().cloned());
+        held_up
+    }
+
+    /// Keeps a node that is held up among the members, or gives it up.
+    fn keep(&self, node: &Arc<ComputeNode>, held_up: &[HeldUp], lease: Duration) {
+        let longest = held_up.iter().map(|one| one.since).max().unwrap_or_default();
+        let first = held_up.iter().find(|one| one.seat.thread == 0);
+        let of_first = first.map(|one| one.since).unwrap_or_default();
+        if longest < lease / MISSED {
+            return;
+        }
+        // Without an answer, it is as if the node could not beat either.
+        let Ok(now) = membership::read(self.shared.council.authority()) else { return };
+        if !node.takes_part_in(&now) {
+            return node.expel();
+        }
+        let me = now.member(node.id);
+        let behind = |me: &Member| me.acknowledged < now.epoch() || me.stopped < now.reduced();
+        let plight = Plight {
+            longest,
+            of_first,
+            is_awaited: me.is_some_and(behind),
+            has_others: now.live().any(|other| other.node != node.id),
+        };
+        match duty(plight, lease, self.shared.config.block_limit) {
+            Duty::Nothing => {}
+            Duty::Beat => self.beat(node, &now),
+            Duty::GiveUp => {
+                let what = held_up.iter().max_by_key(|one| one.since).map(|one| &*one.what);
+                tracing::error!(
+                    compute_node = node.index,
+                    ?longest,
+                    "{} has blocked the thread of a coordinator for too long: its compute node \
+                     gives itself up, and the others take its place",
+                    what.unwrap_or("a job")
+                );
+                node.expel();
+            }
+        }
+    }
+
+    /// Beats on all memory nodes in use, with the node's own access epoch: a fence ends this too.
+    fn beat(&self, node: &Arc<ComputeNode>, now: &Membership) {
+        let shared = self.shared;
+        let (beat, in_use) = (node.next_beat(), now.kept(&shared.placement).nodes());
+        let asked = shared.control.now();
+        let beaten = shared.control.with_lane_of(node.id, node.epoch, |lane| async move {
+            let mut batch = lane.batch();
+            let places = shared.placement.primaries().enumerate();
+            for (memory, _) in places.filter(|(_, memory)| in_use.contains(*memory)) {
+                batch.write_word(beat_word(&shared.placement, memory, node.index), beat.word());
+            }
+            batch.post().await.map(drop)
+        });
+        match beaten {
+            Ok(Ok(())) => node.members.note_beat(asked),
+            Ok(Err(error)) => {
+                if error.failures().iter().any(|failure| failure.error == VerbError::Revoked) {
+                    node.expel();
+                }
+            }
+            // Another look comes soon.
+            Err(_) => {}
+        }
+    }
+}
+
+impl<M: lotus_fabric::machines::Machines> Cluster<M> {
+    /// Code of transactions and jobs that holds up coordinators of this process at the moment: it
+    /// blocks their threads, or computes without an await. Others are not served there meanwhile.
+    pub fn held_up(&self) -> Vec<HeldUp> {
+        self.shared.held_up.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_held_up_beats_until_others_could_do_better_without_it() {
+        let ms = Duration::from_millis;
+        let (lease, limit) = (ms(400), ms(10_000));
+        // (longest, of coordinator 0, awaited, with others, what to do), in milliseconds
+        let cases = [
+            (50, 50, false, true, Duty::Nothing),
+            (100, 100, false, true, Duty::Beat),
+            (5_000, 0, false, true, Duty::Nothing),
+            (5_000, 5_000, false, true, Duty::Beat),
+            (10_000, 10_000, false, true, Duty::GiveUp),
+            (10_000, 0, false, true, Duty::GiveUp),
+            (1_500, 1_500, true, true, Duty::Beat),
+            (1_600, 0, true, true, Duty::GiveUp),
+            (60_000, 60_000, true, false, Duty::Beat),
+            (60_000, 0, true, false, Duty::Nothing),
+        ];
+        for (longest, of_first, is_awaited, has_others, expected) in cases {
+            let (longest, of_first) = (ms(longest), ms(of_first));
+            let plight = Plight { longest, of_first, is_awaited, has_others };
+            assert_eq!(duty(plight, lease, limit), expected, "{plight:?}");
+        }
+        let plight = Plight { longest: ms(1), of_first: ms(1), is_awaited: true, has_others: true };
+        assert_eq!(duty(plight, lease, ms(1)), Duty::GiveUp, "a limit of its own");
+    }
+}

@@ -1,0 +1,89 @@
+//! Where this code runs: on a coordinator's thread, or in a process that was forked from the
+//! cluster's.
+//!
+//! Waiting for a transaction on a coordinator's own thread would wait for ever: the thread is the
+//! one that serves it. And a forked child has none of the cluster's threads. Both are found where
+//! the wait, or the job, would begin.
+
+use std::cell::Cell;
+use std::process;
+
+use crate::api::error::TxnError;
+use crate::api::seat::Seat;
+
+/// Error of waiting on a coordinator's thread.
+pub(crate) const INSIDE: &str = "a transaction's code cannot run or await another one of its cluster: do it in one \
+     transaction, or one after the other";
+/// Error of a forked process.
+pub(crate) const FORKED: &str = "a process that was forked has none of the cluster's threads: start the cluster after the \
+     fork, or connect to a server";
+
+thread_local! {
+    /// Cluster and seat of the coordinator whose thread this is.
+    static HOME: Cell<Option<(Name, Seat)>> = const { Cell::new(None) };
+}
+
+/// Names a cluster among those of this process, and the process that has started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Name {
+    /// Address of what its coordinators share.
+    cluster: usize,
+    process: u32,
+}
+
+impl Name {
+    /// Name of the cluster whose coordinators share this; of the process that calls.
+    pub(crate) fn of<T>(shared: *const T) -> Self {
+        Self { cluster: shared.addr(), process: process::id() }
+    }
+
+    /// Seat of the coordinator of this cluster whose thread calls.
+    pub(crate) fn seat_here(self) -> Option<Seat> {
+        HOME.get().filter(|(name, _)| *name == self).map(|(_, seat)| seat)
+    }
+
+    /// Whether the calling process was forked from the one that has started the cluster.
+    pub(crate) fn is_forked(self) -> bool {
+        process::id() != self.process
+    }
+
+    /// Checks that what coordinators of this cluster do can be waited for here.
+    pub(crate) fn check(self) -> Result<(), TxnError> {
+        match self.seat_here() {
+            Some(_) => Err(TxnError::Misuse(INSIDE)),
+            None if self.is_forked() => Err(TxnError::Misuse(FORKED)),
+            None => Ok(()),
+        }
+    }
+
+    /// Marks the calling thread as that of a coordinator of this cluster, for the rest of its life.
+    pub(crate) fn settle_here(self, seat: Seat) {
+        HOME.set(Some((self, seat)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_process_is_told_from_the_one_that_has_started_the_cluster() {
+        let shared = 7;
+        let here = Name::of(&raw const shared);
+        assert!(!here.is_forked() && here.check().is_ok());
+        let parents = Name { process: here.process + 1, ..here };
+        assert!(parents.is_forked());
+        assert_eq!(parents.check(), Err(TxnError::Misuse(FORKED)));
+    }
+
+    #[test]
+    fn a_coordinators_thread_knows_its_cluster_and_no_other() {
+        let clusters = [1, 2];
+        let [one, other] = [&raw const clusters[0], &raw const clusters[1]].map(Name::of);
+        let seat = Seat { compute_node: 1, thread: 2 };
+        one.settle_here(seat);
+        assert_eq!(one.seat_here(), Some(seat));
+        assert_eq!(one.check(), Err(TxnError::Misuse(INSIDE)));
+        assert_eq!((other.seat_here(), other.check()), (None, Ok(())));
+    }
+}

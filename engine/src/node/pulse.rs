@@ -1,0 +1,121 @@
+//! Sight of a coordinator's thread from outside: whether an application's code holds it up, and
+//! whose.
+//!
+//! # What it is
+//! A coordinator serves many slots by turns, so code of one job that blocks the thread, or computes
+//! for long without an await, stops all others, and what the node owes to its peers. The thread
+//! itself cannot tell while it is held up. So each poll of a job's code is entered here, with two
+//! stores to memory that other threads seldom read: [`crate::cluster::warden`] looks every now and
+//! then whether it still is the same poll.
+//!
+//! # What it is not
+//! A measure: only polls that last longer than the time between two looks are seen.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::node::label::Label;
+
+/// Bits that hold the slot.
+const SLOT_BITS: u32 = 16;
+
+/// The poll of an application's code that a coordinator's thread is in.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    /// 0 outside of such code. Inside, a count that tells this poll from others, then the slot.
+    inside: AtomicU64,
+    /// Names of the slots' jobs.
+    labels: Box<[Mutex<Option<Label>>]>,
+}
+
+/// One poll of an application's code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Inside(u64);
+
+impl Pulse {
+    pub(crate) fn new(slots: usize) -> Arc<Self> {
+        let labels = (0..slots).map(|_| Mutex::default()).collect();
+        Arc::new(Self { inside: AtomicU64::new(0), labels })
+    }
+
+    /// The poll that the thread is in now.
+    pub(crate) fn inside(&self) -> Option<Inside> {
+        // Relaxed: it is a hint, and read again before anything follows from it.
+        let inside = self.inside.load(Ordering::Relaxed);
+        (inside != 0).then_some(Inside(inside))
+    }
+
+    /// Name of the job that a poll belongs to.
+    pub(crate) fn label(&self, inside: Inside) -> String {
+        let slot = inside.0 & ((1 << SLOT_BITS) - 1);
+        self.label_of(slot as usize).unwrap_or_else(|| "a job".to_owned())
+    }
+
+    /// Name of the job in a slot; `None` if it has none.
+    pub(crate) fn label_of(&self, slot: usize) -> Option<String> {
+        let label = self.labels.get(slot)?.lock().unwrap_or_else(PoisonError::into_inner);
+        label.as_ref().map(Label::to_string)
+    }
+
+    /// Names the job in a slot.
+    pub(crate) fn name(&self, slot: usize, name: Option<Label>) {
+        if let Some(label) = self.labels.get(slot) {
+            *label.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        }
+    }
+}
+
+/// The coordinator's own end of a [`Pulse`].
+#[derive(Debug)]
+pub(crate) struct Pulsing {
+    pub(crate) pulse: Arc<Pulse>,
+    polls: Cell<u64>,
+}
+
+impl Pulsing {
+    pub(crate) fn new(pulse: &Arc<Pulse>) -> Self {
+        Self { pulse: Arc::clone(pulse), polls: Cell::new(0) }
+    }
+
+    /// Enters a poll of the code of a slot's job, until the guard is dropped, by a panic too.
+    #[inline]
+    pub(crate) fn enter(&self, slot: usize) -> Entered<'_> {
+        let polls = self.polls.get().wrapping_add(1 << SLOT_BITS) | 1 << SLOT_BITS;
+        self.polls.set(polls.wrapping_add(1 << SLOT_BITS));
+        self.pulse.inside.store(polls | slot as u64, Ordering::Relaxed);
+        Entered(&self.pulse.inside)
+    }
+}
+
+/// A poll of an application's code; dropped at its end.
+pub(crate) struct Entered<'a>(&'a AtomicU64);
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polls_differ_from_one_another_and_name_their_job() {
+        let pulse = Pulse::new(2);
+        let pulsing = Pulsing::new(&pulse);
+        assert_eq!(pulse.inside(), None);
+        pulse.name(1, Some(Label::Named("transfer".into())));
+        let mut seen = Vec::new();
+        for slot in [0, 1, 1] {
+            let _inside = pulsing.enter(slot);
+            let inside = pulse.inside().expect("it is inside");
+            assert!(!seen.contains(&inside));
+            assert_eq!(pulse.label(inside), ["a job", "\"transfer\""][slot]);
+            seen.push(inside);
+        }
+        assert_eq!(pulse.inside(), None, "the last poll has ended");
+    }
+}
