@@ -20,6 +20,10 @@ loom:
 simulate:
     .ci/run simulation
 
+# All tests beside busy loops, as on a machine that compiles something else meanwhile.
+busy:
+    scripts/busy-tests.sh
+
 # The rdma back end on Soft-RoCE devices, in a virtual machine made from Debian packages.
 rdma-test:
     RDMA_TEST_REQUIRED=1 scripts/rdma-test.sh

@@ -41,6 +41,7 @@ fn options(lease_us: Option<u64>, seed: u64) -> Options {
             in_flight: None,
             move_us: None,
             timeline_us: None,
+            txns: None,
         },
         audit: false,
         floor: false,

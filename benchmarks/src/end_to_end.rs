@@ -37,6 +37,7 @@ pub(crate) fn options() -> Options {
             in_flight: None,
             move_us: None,
             timeline_us: None,
+            txns: None,
         },
         audit: true,
         floor: false,

@@ -253,11 +253,7 @@ impl Source<'_, '_> {
             let row = self.trace.history.op(read).row;
             let at = self.nodes.snapshot(reader);
             if source != INITIAL {
-                let writer = self.trace.owner(source);
-                if writer == reader {
-                    continue;
-                }
-                add(writer, Edge::new(at, Link::WriteRead, row));
+                add(self.trace.owner(source), Edge::new(at, Link::WriteRead, row));
             }
             let next = self.order.after(row, source);
             // An attempt that replaced the version it read is next itself, or has lost its update.

@@ -141,10 +141,13 @@ impl<'h> Trace<'h> {
         op < INITIAL && self.role(op) == Role::Write && self.took_effect(self.owner(op))
     }
 
-    /// Whether the read returned a state that the row was in: initial, or installed by a writer.
+    /// Whether the read returned a state that the row was in before its attempt wrote: initial, or
+    /// installed by another writer. A read of the attempt's own later write is an internal
+    /// contradiction; it says nothing about the order of versions.
     pub(crate) fn is_sound(&self, read: OpIndex) -> bool {
         let source = self.source(read);
-        source == INITIAL || self.is_installed(source)
+        let is_foreign = |write| self.owner(write) != self.owner(read);
+        source == INITIAL || (self.is_installed(source) && is_foreign(source))
     }
 
     /// The attempts that took effect.

@@ -99,8 +99,7 @@ impl WriteOrder {
                 INITIAL => &mut self.first[row as usize],
                 base => &mut self.next[base as usize],
             };
-            // An attempt that read its own write is reported as such, and is not linked.
-            if *place == NONE && base != write {
+            if *place == NONE {
                 *place = write;
                 self.previous[write as usize] = base;
             }

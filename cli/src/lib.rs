@@ -54,6 +54,7 @@ use show::Verdict;
 
 const UNSOUND: u8 = 1;
 const REFUSED: u8 = 2;
+const UNJUDGED: u8 = 3;
 
 /// Carries out the command line of this process.
 pub fn main() -> ExitCode {
@@ -98,6 +99,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,
         Ok(Verdict::Unsound) => ExitCode::from(UNSOUND),
+        Ok(Verdict::Unjudged) => ExitCode::from(UNJUDGED),
         Err(why) => refuse(&why),
     }
 }

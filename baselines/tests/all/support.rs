@@ -70,6 +70,7 @@ impl Case {
                 in_flight: None,
                 move_us: None,
                 timeline_us: None,
+                txns: None,
             },
             audit: true,
             floor: false,

@@ -266,6 +266,7 @@ fn options(fabric: Fabric, secs: f64) -> Options {
             in_flight: None,
             move_us: None,
             timeline_us: None,
+            txns: None,
         },
         audit: false,
         floor: false,

@@ -49,19 +49,40 @@ impl Check {
     }
 }
 
+/// Overall result of an audit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditOutcome {
+    /// Every check was made, and holds.
+    Passed,
+    /// No check that was made failed, but some could not be made, or there was none to make.
+    Incomplete,
+    /// A check failed.
+    Failed,
+}
+
 /// All checks of a run, and the overall verdict.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Audit {
-    /// Whether no check failed; checks that could not be judged do not count.
+    /// Whether the outcome is [`AuditOutcome::Passed`].
     pub passed: bool,
+    /// The overall result.
+    pub outcome: AuditOutcome,
     /// The checks, in the order in which they were made.
     pub checks: Vec<Check>,
 }
 
 impl Audit {
-    /// Derives the overall verdict from `checks`.
+    /// Derives the overall result from `checks`.
     pub fn new(checks: Vec<Check>) -> Self {
-        Self { passed: !checks.iter().any(Check::has_failed), checks }
+        let outcome = if checks.iter().any(Check::has_failed) {
+            AuditOutcome::Failed
+        } else if checks.is_empty() || checks.iter().any(|check| !check.judged) {
+            AuditOutcome::Incomplete
+        } else {
+            AuditOutcome::Passed
+        };
+        Self { passed: outcome == AuditOutcome::Passed, outcome, checks }
     }
 
     /// The verdict as one line, which ends the command's output.
@@ -71,11 +92,13 @@ impl Audit {
             names.collect::<Vec<_>>().join("; ")
         };
         let (failed, open) = (names(Check::has_failed), names(|check| !check.judged));
-        let verdict = match failed.as_str() {
-            "" => "audit passed".to_owned(),
-            failed => format!("audit FAILED: {failed}"),
-        };
-        if open.is_empty() { verdict } else { format!("{verdict}; not judged: {open}") }
+        match (self.outcome, open.as_str()) {
+            (AuditOutcome::Passed, _) => "audit passed".to_owned(),
+            (AuditOutcome::Incomplete, "") => "audit INCOMPLETE: nothing was checked".to_owned(),
+            (AuditOutcome::Incomplete, open) => format!("audit INCOMPLETE: not judged: {open}"),
+            (AuditOutcome::Failed, "") => format!("audit FAILED: {failed}"),
+            (AuditOutcome::Failed, open) => format!("audit FAILED: {failed}; not judged: {open}"),
+        }
     }
 }
 
@@ -211,11 +234,22 @@ mod tests {
         assert!(!check.judged && !check.has_failed(), "{check:?}");
         assert!(check.detail.contains("2 calls or runs"), "{}", check.detail);
         let audit = Audit::new(vec![Check::new("a", true, ""), check.clone()]);
-        assert!(audit.passed);
-        assert_eq!(audit.verdict(), "audit passed; not judged: sum");
+        assert_eq!((audit.outcome, audit.passed), (AuditOutcome::Incomplete, false));
+        assert_eq!(audit.verdict(), "audit INCOMPLETE: not judged: sum");
         let audit = Audit::new(vec![Check::new("a", false, ""), check]);
-        assert!(!audit.passed);
+        assert_eq!((audit.outcome, audit.passed), (AuditOutcome::Failed, false));
         assert_eq!(audit.verdict(), "audit FAILED: a; not judged: sum");
+    }
+
+    /// What broke: an audit that could look at nothing said that it had passed.
+    #[test]
+    fn an_audit_without_evidence_has_not_passed() {
+        let open = Audit::new(vec![Check::not_judged("all data", "node 0 does not answer")]);
+        assert_eq!((open.outcome, open.passed), (AuditOutcome::Incomplete, false));
+        assert_eq!(open.verdict(), "audit INCOMPLETE: not judged: all data");
+        let none = Audit::new(Vec::new());
+        assert_eq!((none.outcome, none.passed), (AuditOutcome::Incomplete, false));
+        assert_eq!(none.verdict(), "audit INCOMPLETE: nothing was checked");
     }
 
     #[test]

@@ -375,6 +375,9 @@ pub struct LoadConfig {
     pub aborted: Aborted,
     /// Duration of the measurement, in seconds.
     pub secs: f64,
+    /// Committed transactions at which the run ends before that; `None` for no such end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub txns: Option<u64>,
     /// Duration of the warm-up before it, in seconds.
     pub warmup_secs: f64,
     /// Rate of an open loop over all clients, in transactions a second; `None` for a closed loop.

@@ -51,8 +51,10 @@ pub struct Progress {
     span: OnceLock<(u64, u64)>,
     failure: OnceLock<String>,
     enter: Box<dyn Fn(Phase) + Send + Sync>,
-    /// Commits of one coordinator at which the run ends.
-    most_commits: u64,
+    /// Commits at which the run ends, if that is what ends it.
+    most_commits: Option<u64>,
+    /// Commits of one coordinator at which it has done its share.
+    share: u64,
     /// Counters of the coordinators for an observer, if there is one.
     observed: Option<Box<[Counters]>>,
     /// The last phase that was announced, as a place in [`Phase::ALL`].
@@ -77,7 +79,8 @@ impl Progress {
             span,
             failure,
             enter: Box::new(enter),
-            most_commits: u64::MAX,
+            most_commits: None,
+            share: u64::MAX,
             observed: None,
             phase: AtomicU8::new(0),
         }
@@ -105,17 +108,29 @@ impl Progress {
         reading
     }
 
-    /// Ends the run at the latest when a coordinator has committed `commits` transactions, so that
-    /// it does the same work whatever the clock shows.
+    /// Ends the run at the latest when about `commits` transactions have committed, so that it does
+    /// the same work whatever the clock shows: each coordinator commits an equal share, and what is
+    /// in flight then ends as usual.
     #[must_use]
     pub fn ending_after(self, commits: u64) -> Self {
-        Self { most_commits: commits, ..self }
+        let share = commits.div_ceil(self.coordinators.len() as u64);
+        Self { most_commits: Some(commits), share, ..self }
     }
 
-    /// Whether the coordinator has committed all transactions that the run asks for.
+    /// Whether the coordinator has committed its share of what the run asks for.
     #[inline]
     pub(crate) fn is_complete(&self, coordinator: usize) -> bool {
-        self.coordinators[coordinator].committed.load(Ordering::Relaxed) >= self.most_commits
+        self.coordinators[coordinator].committed.load(Ordering::Relaxed) >= self.share
+    }
+
+    /// Whether all has committed that the run asks for, where one coordinator counts for all.
+    pub fn is_over(&self) -> bool {
+        self.most_commits.is_some_and(|all| self.committed() >= all)
+    }
+
+    /// Time at which the coordinator's last transaction has ended, in nanoseconds.
+    pub(crate) fn last_end_ns(&self, coordinator: usize) -> u64 {
+        self.coordinators[coordinator].now_ns.load(Ordering::Relaxed)
     }
 
     /// Transactions committed so far.
@@ -123,8 +138,12 @@ impl Progress {
         self.coordinators.iter().map(|line| line.committed.load(Ordering::Relaxed)).sum()
     }
 
-    /// Elapsed share of the time in which clients issue transactions, in 0..=1.
+    /// Part of the run that is over, in 0..=1: of its transactions, or of the time in which clients
+    /// issue them.
     pub fn fraction(&self) -> f64 {
+        if let Some(all) = self.most_commits {
+            return (self.committed() as f64 / all.max(1) as f64).min(1.0);
+        }
         let Some(&(from, until)) = self.span.get() else { return 0.0 };
         let now = self.coordinators.iter().map(|line| line.now_ns.load(Ordering::Relaxed)).max();
         let elapsed = now.unwrap_or(0).saturating_sub(from);
@@ -263,7 +282,11 @@ mod tests {
         assert_eq!((progress.committed(), progress.fraction()), (2, 0.4));
         progress.tick(0, 300, true);
         assert_eq!(progress.fraction(), 1.0);
-        let progress = progress.ending_after(2);
-        assert!(progress.is_complete(0) && !progress.is_complete(1));
+        let progress = progress.ending_after(4);
+        assert!(progress.is_complete(0) && !progress.is_complete(1) && !progress.is_over());
+        assert_eq!(progress.fraction(), 0.75);
+        progress.tick(1, 310, true);
+        assert!(progress.is_complete(1) && progress.is_over());
+        assert_eq!((progress.fraction(), progress.last_end_ns(1)), (1.0, 310));
     }
 }

@@ -204,6 +204,16 @@ impl<A> Seat<A> {
         self.has_failed() || self.course.progress.is_complete(self.index)
     }
 
+    /// End of the time that counts: the last operation of a lane that has done its share.
+    fn ended(&self) -> Nanos {
+        let progress = &self.course.progress;
+        let ends = self.times().ends;
+        match progress.is_complete(self.index) {
+            true => Nanos(progress.last_end_ns(self.index)).min(ends),
+            false => ends,
+        }
+    }
+
     /// Waits for a time, or until the run is over.
     async fn wait_until(&self, time: Nanos) {
         let executor = self.executor();
@@ -218,7 +228,8 @@ impl<A> Seat<A> {
         A: LaneLocks,
     {
         let counts = self.client.counts();
-        Used { counts, transfers: self.client.transfers(), verbs: self.lane.counters() }
+        let (transfers, verbs) = (self.client.transfers(), self.lane.counters());
+        Used { counts, transfers, verbs, secs: 0.0 }
     }
 
     /// Randomness of one client.
@@ -272,6 +283,7 @@ where
         counts: after.counts - before.counts,
         transfers: after.transfers - before.transfers,
         verbs: after.verbs - &before.verbs,
+        secs: work.seat().ended().since(counts_from).as_secs_f64(),
     };
     Done { tally: tally.take(), used, ended: ended.take(), utilisation: None }
 }

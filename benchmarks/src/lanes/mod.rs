@@ -207,6 +207,8 @@ pub struct Used {
     pub transfers: Transfers,
     /// Verbs and messages.
     pub verbs: VerbCounters,
+    /// The time that counts, in seconds: that of the lane that took longest.
+    pub secs: f64,
 }
 
 impl AddAssign for Used {
@@ -214,6 +216,7 @@ impl AddAssign for Used {
         self.counts += other.counts;
         self.transfers += other.transfers;
         self.verbs += &other.verbs;
+        self.secs = self.secs.max(other.secs);
     }
 }
 

@@ -48,6 +48,7 @@ pub fn serve(transactions: u64) -> u64 {
             in_flight: None,
             move_us: None,
             timeline_us: None,
+            txns: None,
         },
         audit: false,
         floor: false,

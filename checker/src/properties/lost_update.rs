@@ -18,6 +18,12 @@ pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findin
         if winner == write || winner == NONE {
             continue;
         }
+        // The order of versions may put another one there: where updates form a circle, which is
+        // reported as such, the circle is cut anywhere. Only a reader of the version replaced it.
+        let read_by_winner = trace.partner(winner);
+        if read_by_winner == NONE || trace.source(read_by_winner) != trace.source(read) {
+            continue;
+        }
         let [loser, winner] = [trace.owner(write), trace.owner(winner)];
         let step = CycleStep {
             from: loser,

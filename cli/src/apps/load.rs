@@ -412,7 +412,8 @@ impl<W: Workload> Load<W> {
     ) {
         let procedures = Procedures::of::<W>(self.options.load.isolation);
         let mut now = self.clock.now();
-        while now < window.until && self.progress.failure().is_none() {
+        let is_over = || self.progress.is_over() || self.progress.failure().is_some();
+        while now < window.until && !is_over() {
             let request = self.workload.draw_at(&mut rng, now.since(window.started));
             let access = W::access(&request);
             let mut call = client.call::<_, i64>(procedures.serving(access), &request);

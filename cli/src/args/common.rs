@@ -14,7 +14,9 @@ use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
 
 use super::engine::EngineArgs;
-use super::values::{count, lock_table_bytes, memory_bytes, one_of, positive_secs, rate, secs};
+use super::values::{
+    count, lock_table_bytes, memory_bytes, one_of, positive_secs, rate, run_secs, secs, warmup_secs,
+};
 
 /// Coroutines that serve applications on each coordinator beside those that run their calls: one
 /// for an interactive transaction and one for the engine's errands.
@@ -72,9 +74,14 @@ pub struct CommonArgs {
     /// Copies of each record.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(8))]
     pub replicas: usize,
-    /// Time in which transactions count, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = positive_secs)]
-    pub secs: f64,
+    /// Time in which transactions count, in seconds [default: 10; 86400 with --txns].
+    #[arg(long, value_name = "SECONDS", value_parser = positive_secs)]
+    pub secs: Option<f64>,
+    /// Ends the run when about so many transactions have committed: each coordinator commits an
+    /// equal share. There is no warm-up, and --secs is a bound.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(conflicts_with = "warmup")]
+    pub txns: Option<u64>,
     /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
     #[arg(long, value_name = "SECONDS", value_parser = secs)]
     pub warmup: Option<f64>,
@@ -192,6 +199,7 @@ pub struct CommonArgs {
 const OF_RUNNING_CLUSTERS: &[&str] = &[
     "cluster",
     "secs",
+    "txns",
     "warmup",
     "through-client",
     "isolation",
@@ -249,6 +257,11 @@ const ON_OFF: &[(&str, Retention)] = &[("on", Retention::On), ("off", Retention:
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
 
 impl CommonArgs {
+    /// Time in which transactions count, in seconds.
+    fn secs(&self) -> f64 {
+        run_secs(self.secs, 10.0, self.txns)
+    }
+
     /// Checks for flags that are wrong only together; the error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         if self.replicas > self.mns {
@@ -420,8 +433,9 @@ impl CommonArgs {
                     _ => Routing::Random,
                 },
                 aborted: self.aborted,
-                secs: self.secs,
-                warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),
+                secs: self.secs(),
+                txns: self.txns,
+                warmup_secs: warmup_secs(self.warmup, self.secs(), self.txns),
                 rate_tps: self.rate,
                 seed: self.seed,
                 in_flight: self.through_client,

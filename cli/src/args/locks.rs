@@ -14,7 +14,9 @@ use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::DeclockFields;
 
 use super::common::FABRICS;
-use super::values::{count, millis, one_of, positive_secs, ratio, secs, skew};
+use super::values::{
+    count, millis, one_of, positive_secs, ratio, run_secs, secs, skew, warmup_secs,
+};
 
 /// Preferences of FissLock, by their names.
 const PREFERENCES: &[(&str, Preference)] =
@@ -107,9 +109,14 @@ pub struct LockRunArgs {
     /// Clients of each lane.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(256))]
     pub coroutines: usize,
-    /// Time in which requests count, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive_secs)]
-    pub secs: f64,
+    /// Time in which requests count, in seconds [default: 5; 86400 with --ops].
+    #[arg(long, value_name = "SECONDS", value_parser = positive_secs)]
+    pub secs: Option<f64>,
+    /// Ends the run when about so many operations (of traces and banks: transactions) are done: each
+    /// lane does an equal share. There is no warm-up, and --secs is a bound.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(conflicts_with = "warmup")]
+    pub ops: Option<u64>,
     /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
     #[arg(long, value_name = "SECONDS", value_parser = secs)]
     pub warmup: Option<f64>,
@@ -196,6 +203,16 @@ pub struct LocksArgs {
 }
 
 impl LockRunArgs {
+    /// Time in which requests count, in seconds.
+    pub fn secs(&self) -> f64 {
+        run_secs(self.secs, 5.0, self.ops)
+    }
+
+    /// Warm-up, in seconds.
+    pub fn warmup_secs(&self) -> f64 {
+        warmup_secs(self.warmup, self.secs(), self.ops)
+    }
+
     /// Time after the clients have begun at which the last compute node is lost, if it is.
     pub fn loses(&self) -> Option<Duration> {
         self.lose_ms.map(|millis| Duration::from_secs_f64(millis / 1000.0))

@@ -46,6 +46,20 @@ pub fn secs(text: &str) -> Result<f64, String> {
     within(text, |secs| (0.0..=MAX_SECS).contains(&secs), "between 0 and 86400 seconds")
 }
 
+/// Length of a run in seconds, as given or by default; so long as it may be where a number of
+/// operations ends it.
+pub fn run_secs(given: Option<f64>, default: f64, operations: Option<u64>) -> f64 {
+    let longest = if operations.is_some() { MAX_SECS } else { default };
+    given.unwrap_or(longest)
+}
+
+/// Length of a warm-up in seconds, as given or by default; none where a number of operations ends
+/// the run.
+pub fn warmup_secs(given: Option<f64>, run_secs: f64, operations: Option<u64>) -> f64 {
+    let default = if operations.is_some() { 0.0 } else { (run_secs / 10.0).min(1.0) };
+    given.unwrap_or(default)
+}
+
 /// Parses a time, in microseconds.
 pub fn micros(text: &str) -> Result<f64, String> {
     within(text, |us| (0.0..=1e6).contains(&us), "between 0 and 1000000 microseconds")

@@ -104,7 +104,7 @@ fn load(args: &BankArgs) -> Result<BankLoad, String> {
 fn text(args: &BankArgs, load: &BankLoad, outcome: &BankOutcome) -> String {
     let (tally, mut text) = (&outcome.tally, Table::default());
     text.line("lock", who(&load.clients, &args.run));
-    text.line("transactions a second", rate(tally.transactions, args.run.secs));
+    text.line("transactions a second", rate(tally.transactions, outcome.used.secs));
     let (aborts, lost) = (grouped(tally.aborts), grouped(tally.lost));
     text.line("aborts", format!("{aborts} given up, {lost} lost a lock"));
     text.line("acquire, µs", quantiles(&tally.acquire_ns));

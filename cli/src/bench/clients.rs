@@ -75,10 +75,9 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
         is_virtual: args.fabric == Fabric::Sim,
     };
     let watch = match args.quiet {
-        true => Watch::unseen(coordinators),
-        false => {
-            Watch::start(coordinators, L::DONE, shown).map_err(|error| deploy::refused(&error))?
-        }
+        true => Watch::unseen(coordinators, args.ops),
+        false => Watch::start(coordinators, args.ops, L::DONE, shown)
+            .map_err(|error| deploy::refused(&error))?,
     };
     let (nodes, progress) = (load.nodes(), &watch.progress);
     let outcome = match args.fabric {
@@ -251,8 +250,8 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
         cns: run.cns as u16,
         threads: run.threads as u16,
         coroutines: run.coroutines as u16,
-        warmup: run.warmup.unwrap_or((run.secs / 10.0).min(1.0)),
-        secs: run.secs,
+        warmup: run.warmup_secs(),
+        secs: run.secs(),
     }
 }
 
@@ -329,7 +328,12 @@ pub(super) fn verdict(findings: Option<&Vec<String>>) -> Verdict {
 }
 
 pub(super) fn rate(count: u64, secs: f64) -> String {
-    grouped((count as f64 / secs) as u64)
+    grouped(per_second(count, secs) as u64)
+}
+
+/// Rate of `count` in so many seconds; none of nothing.
+fn per_second(count: u64, secs: f64) -> f64 {
+    if secs > 0.0 { count as f64 / secs } else { 0.0 }
 }
 
 pub(super) fn per(count: u64, operations: u64) -> f64 {
@@ -435,9 +439,9 @@ pub(super) fn as_json(
         "fabric": run.fabric.name(),
         "as_published": system.as_published,
         "clients": clients.count(),
-        "secs": clients.secs,
+        "secs": used.secs,
         "operations": operations,
-        "operations_per_s": operations as f64 / clients.secs,
+        "operations_per_s": per_second(operations, used.secs),
         "reads": verbs.reads,
         "writes": verbs.writes,
         "compare_and_swaps": verbs.compare_and_swaps,

@@ -147,7 +147,7 @@ fn text(args: &LockTraceArgs, load: &TraceLoad, outcome: &TraceOutcome) -> Strin
     let locks = grouped(load.trace.locks());
     let each = per(tally.locks, tally.transactions);
     text.line("trace", format!("{}, {locks} locks, {each:.1} a transaction", args.trace));
-    text.line("transactions a second", rate(tally.transactions, args.run.secs));
+    text.line("transactions a second", rate(tally.transactions, outcome.used.secs));
     let attempts = tally.transactions + tally.aborts + tally.lost;
     let aborted = 100.0 * per(tally.aborts + tally.lost, attempts);
     let (aborts, lost) = (grouped(tally.aborts), grouped(tally.lost));

@@ -64,7 +64,7 @@ pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
     }
     let mut text = Table::default();
     text.line("lock", who(&load.clients, run));
-    text.line("operations a second", rate(outcome.tally.operations, run.secs));
+    text.line("operations a second", rate(outcome.tally.operations, outcome.used.secs));
     text.line("acquire, µs", quantiles(&outcome.tally.acquire_ns));
     text.line("operation, µs", quantiles(&outcome.tally.operation_ns));
     details(&mut text, &load, &outcome);

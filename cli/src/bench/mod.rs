@@ -166,8 +166,8 @@ fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<
         is_virtual: options.cluster.fabric == Fabric::Sim,
     };
     let watch = match common.quiet {
-        true => Watch::unseen(coordinators),
-        false => Watch::start(coordinators, "committed", shown)
+        true => Watch::unseen(coordinators, common.txns),
+        false => Watch::start(coordinators, common.txns, "committed", shown)
             .map_err(|error| BenchError::from(deploy::refused(&error)))?,
     };
     let progress = &watch.progress;
@@ -262,8 +262,5 @@ fn show(
     if let Some(why) = &outcome.stopped {
         return Err(Failure::Stopped(why.clone()));
     }
-    Ok(match &outcome.audit {
-        Some(audit) if !audit.passed => Verdict::Unsound,
-        _ => Verdict::Sound,
-    })
+    Ok(outcome.audit.as_ref().map_or(Verdict::Sound, |audit| audit.outcome.into()))
 }

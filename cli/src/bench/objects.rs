@@ -48,10 +48,10 @@ fn text(args: &ObjectsArgs, load: &LockLoad, outcome: &LockOutcome) -> String {
     let (kind, fabric) = (load.clients.choice.kind, args.run.fabric.name());
     text.line("objects", format!("{objects} of {bytes} bytes, {kind} on {fabric}"));
     text.line("clients", load.clients.count());
-    text.line("operations a second", rate(outcome.tally.operations, args.run.secs));
+    text.line("operations a second", rate(outcome.tally.operations, outcome.used.secs));
     let LockTally { reader_ns, writer_ns, .. } = &outcome.tally;
     for (name, latencies) in [("get", reader_ns), ("set", writer_ns)] {
-        text.line(&format!("{name}s a second"), rate(latencies.len(), args.run.secs));
+        text.line(&format!("{name}s a second"), rate(latencies.len(), outcome.used.secs));
         text.line(&format!("{name}, µs"), quantiles(latencies));
     }
     details(&mut text, load, outcome);

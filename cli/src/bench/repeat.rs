@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use lotus_benchmarks::audit::AuditOutcome;
 use lotus_benchmarks::report::{Report, grouped};
 use lotus_benchmarks::spread::Repeated;
 use serde::Serialize;
@@ -49,18 +50,21 @@ pub(super) fn run(args: &BenchArgs, outputs: &Outputs) -> Result<Verdict, Failur
     if let Some(output) = &outputs.json {
         screen::write_json(output, &Runs { repeated: &repeated, runs: &runs })?;
     }
-    let failed = runs.iter().filter(|run| run.audit.as_ref().is_some_and(|audit| !audit.passed));
-    let (failed, audited) = (failed.count(), runs.iter().any(|run| run.audit.is_some()));
+    let audits = || runs.iter().filter_map(|run| run.audit.as_ref());
+    let of = |outcome| audits().filter(|audit| audit.outcome == outcome).count();
+    let (failed, open) = (of(AuditOutcome::Failed), of(AuditOutcome::Incomplete));
     let mut text = repeated.table();
-    match failed {
-        0 if audited => text.push_str("\nall audits passed\n"),
-        0 => (),
-        some => text.push_str(&format!("\naudits of {some} runs FAILED\n")),
+    match (failed, open) {
+        (0, 0) if audits().count() > 0 => text.push_str("\nall audits passed\n"),
+        (0, 0) => (),
+        (0, some) => text.push_str(&format!("\naudits of {some} runs INCOMPLETE\n")),
+        (some, _) => text.push_str(&format!("\naudits of {some} runs FAILED\n")),
     }
     screen::show(&text, &[&outputs.json])?;
     match stopped {
         Some(why) => Err(Failure::Stopped(why)),
         None if failed > 0 => Ok(Verdict::Unsound),
+        None if open > 0 => Ok(Verdict::Unjudged),
         None => Ok(Verdict::Sound),
     }
 }
@@ -70,8 +74,11 @@ fn line(report: &Report, seed: u64, number: u32, all: u32) -> String {
     let total = &report.total;
     let (tps, aborts) = (grouped(total.throughput_tps as u64), total.abort_rate * 100.0);
     let (p50, p99) = (total.latency_us.p50, total.latency_us.p99);
-    let audit = report.audit.as_ref().is_some_and(|audit| !audit.passed);
-    let audit = if audit { ", AUDIT FAILED" } else { "" };
+    let audit = match report.audit.as_ref().map(|audit| audit.outcome) {
+        Some(AuditOutcome::Failed) => ", AUDIT FAILED",
+        Some(AuditOutcome::Incomplete) => ", AUDIT INCOMPLETE",
+        Some(AuditOutcome::Passed) | None => "",
+    };
     format!(
         "run {number} of {all}, seed {seed}: {tps} txn/s, {aborts:.2} % aborts, p50 {p50:.1} us, \
          p99 {p99:.1} us{audit}"

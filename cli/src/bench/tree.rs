@@ -90,7 +90,7 @@ fn load(args: &TreeArgs) -> TreeLoad {
 fn text(args: &TreeArgs, load: &TreeLoad, outcome: &TreeOutcome) -> String {
     let (tally, mut text) = (&outcome.tally, Table::default());
     text.line("lock", who(&load.clients, &args.run));
-    text.line("operations a second", rate(tally.operations, args.run.secs));
+    text.line("operations a second", rate(tally.operations, outcome.used.secs));
     text.line("operation, µs", quantiles(&tally.operation_ns));
     for (name, latencies) in [("search, µs", &tally.search_ns), ("update, µs", &tally.update_ns)]
     {

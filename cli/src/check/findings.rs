@@ -11,6 +11,8 @@ use lotus_benchmarks::report::grouped;
 use lotus_checker::{Anomaly, History, Report, Status, Violation};
 use serde::{Serialize, Serializer};
 
+use crate::show::Verdict;
+
 /// The result of a check.
 #[derive(Debug, Serialize)]
 pub struct Findings {
@@ -18,7 +20,7 @@ pub struct Findings {
     history: String,
     /// Whether real time was demanded.
     strict: bool,
-    /// Whether no violation was found.
+    /// Whether transactions were judged, and no violation was found.
     passed: bool,
     #[serde(flatten)]
     size: Size,
@@ -90,7 +92,7 @@ impl Findings {
         Self {
             history: name,
             strict,
-            passed: report.is_clean(),
+            passed: report.is_clean() && report.transactions > 0,
             size: Size::of(history),
             transactions: report.transactions,
             read_s: times.read.as_secs_f64(),
@@ -111,9 +113,18 @@ impl Findings {
         for violation in &self.violations {
             let _ = writeln!(text, "{}", violation.text);
         }
-        text.push_str(&self.verdict());
+        text.push_str(&self.last_line());
         text.push('\n');
         text
+    }
+
+    /// The verdict: a history of which no transaction took effect shows nothing.
+    pub fn verdict(&self) -> Verdict {
+        match (self.anomalies.is_empty(), self.passed) {
+            (false, _) => Verdict::Unsound,
+            (true, false) => Verdict::Unjudged,
+            (true, true) => Verdict::Sound,
+        }
     }
 
     fn summary(&self) -> [(&'static str, String); 5] {
@@ -142,9 +153,13 @@ impl Findings {
         ]
     }
 
-    fn verdict(&self) -> String {
-        if self.passed {
-            return "check passed".to_owned();
+    fn last_line(&self) -> String {
+        match self.verdict() {
+            Verdict::Sound => return "check passed".to_owned(),
+            Verdict::Unjudged => {
+                return "check judged nothing: no transaction took effect".to_owned();
+            }
+            Verdict::Unsound => {}
         }
         let count = |(name, count): &(&str, u64)| {
             let shown = self.violations.iter().filter(|shown| shown.anomaly == *name).count();

@@ -75,7 +75,7 @@ pub fn run(args: &CheckArgs) -> Result<Verdict, Failure> {
         screen::write_json(output, &findings)?;
     }
     screen::show(&findings.text(), &[&json])?;
-    Ok(if report.is_clean() { Verdict::Sound } else { Verdict::Unsound })
+    Ok(findings.verdict())
 }
 
 /// Source of a history.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use lotus_benchmarks::audit::AuditOutcome;
 use lotus_benchmarks::report::TimelineFigures;
 use serde::Deserialize;
 use serde_json::Value;
@@ -74,7 +75,7 @@ struct Timeline {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Audit {
-    passed: bool,
+    outcome: AuditOutcome,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -164,9 +165,9 @@ impl Observed {
         (tables.lookups > 0).then_some(tables.hit_rate)
     }
 
-    /// Whether the audit passed, or there was none.
+    /// Whether no check of the audit failed. What a bound without locks leaves behind is not judged.
     pub(super) fn is_sound(&self) -> bool {
-        self.audit.is_none_or(|audit| audit.passed)
+        self.audit.is_none_or(|audit| audit.outcome != AuditOutcome::Failed)
     }
 
     /// The busiest resource, and its share of the time.

@@ -30,18 +30,20 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts watching a run on this many coordinators. `done` says of what they count that it is
-    /// done: committed, or released.
+    /// Starts watching a run on this many coordinators, which ends at the latest when they have
+    /// counted `most`. `done` says of what they count that it is done: committed, or released.
     ///
     /// # Errors
     /// [`LiveError`]: it is to be shown at a socket, too, which is refused.
     pub fn start(
         coordinators: usize,
+        most: Option<u64>,
         done: &'static str,
         shown: Shown<'_>,
     ) -> Result<Self, LiveError> {
         let socket = shown.at.map(LiveSocket::open).transpose()?;
         let observed = |progress: Progress| {
+            let progress = ending_after(progress, most);
             Arc::new(if socket.is_some() { progress.observed() } else { progress })
         };
         let (progress, bar) = if io::stderr().is_terminal() {
@@ -67,8 +69,16 @@ impl Watch {
     }
 
     /// Watches a run without showing anything, for a caller that shows its own progress.
-    pub fn unseen(coordinators: usize) -> Self {
-        Self { progress: Arc::new(Progress::new(coordinators, |_| ())), bar: None, live: None }
+    pub fn unseen(coordinators: usize, most: Option<u64>) -> Self {
+        let progress = ending_after(Progress::new(coordinators, |_| ()), most);
+        Self { progress: Arc::new(progress), bar: None, live: None }
+    }
+}
+
+fn ending_after(progress: Progress, most: Option<u64>) -> Progress {
+    match most {
+        Some(most) => progress.ending_after(most),
+        None => progress,
     }
 }
 

@@ -27,16 +27,17 @@ fn sets(server: &RedisServer) -> u64 {
     calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Runs a benchmark on servers; `strike` comes while it uses them.
+/// Runs a benchmark of this length on servers; `strike` comes while it uses them.
 fn run_with(
     load: &[&str],
+    length: [&str; 2],
     running: &mut [RedisServer],
     strike: impl FnOnce(&mut [RedisServer]),
 ) -> Output {
     let servers = list(&addresses(running));
-    let flags = ["--lock", "redlock", "--redis", &servers, "--secs", "2", "--warmup", "0"];
+    let flags = ["--lock", "redlock", "--redis", &servers];
     let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
-    command.arg("bench").args(load).args(flags).args(["--json", "-"]);
+    command.arg("bench").args(load).args(flags).args(length).args(["--json", "-"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let benchmark = command.spawn().expect("the binary was built for this test");
     let begin = redis_server::begin();
@@ -63,7 +64,7 @@ fn loads_on_locks_run_on_real_servers_and_pass_their_audits() {
     ];
     for load in loads {
         let Some(mut running) = redis_server::start(3) else { return };
-        let report = report(&run_with(load, &mut running, |_| {}));
+        let report = report(&run_with(load, ["--ops", "2000"], &mut running, |_| {}));
         let named = addresses(&running).into_iter().map(|server| Value::from(server.to_string()));
         assert_eq!(report["redis"], named.collect::<Value>(), "{load:?}");
         assert!(report["operations"].as_u64() > Some(0), "{load:?}");
@@ -76,7 +77,8 @@ fn loads_on_locks_run_on_real_servers_and_pass_their_audits() {
 #[test]
 fn a_run_goes_on_without_one_server_of_three() {
     let Some(mut running) = redis_server::start(3) else { return };
-    let output = run_with(&["locks", "--count", "100"], &mut running, |running| running[2].kill());
+    let load = ["locks", "--count", "100"];
+    let output = run_with(&load, ["--ops", "20000"], &mut running, |running| running[2].kill());
     assert_eq!(report(&output)["audit"], Value::Array(Vec::new()));
 }
 
@@ -84,7 +86,8 @@ fn a_run_goes_on_without_one_server_of_three() {
 fn a_run_ends_with_a_sentence_when_two_servers_of_three_die() {
     for load in [&["locks", "--count", "100"][..], &["bank", "transfer", "--accounts", "1000"]] {
         let Some(mut running) = redis_server::start(3) else { return };
-        let output = run_with(load, &mut running, |running| {
+        // It is the servers' death that ends the run.
+        let output = run_with(load, ["--secs", "600"], &mut running, |running| {
             running[0].kill();
             running[1].kill();
         });

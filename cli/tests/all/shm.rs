@@ -89,7 +89,7 @@ fn a_benchmark_passes_its_audit_and_its_memory_nodes_do_nothing() {
     let output = Command::new(env!("CARGO_BIN_EXE_lotus"))
         .arg("bench")
         .args(SMALL_BANK)
-        .args(["--fabric", "shm", "--secs", "0.5", "--json"])
+        .args(["--fabric", "shm", "--txns", "20000", "--json"])
         .arg(&json)
         .output()
         .expect("the binary was built for this test");

@@ -81,8 +81,7 @@ impl Described {
     #[track_caller]
     fn drive(&self) {
         let file = self.file();
-        let arguments =
-            ["bench", "smallbank", "--cluster", &file, "--secs", "0.5", "--warmup", "0", "--json"];
+        let arguments = ["bench", "smallbank", "--cluster", &file, "--txns", "500", "--json"];
         let output = lotus(&[&arguments[..], &["-"]].concat());
         assert!(output.status.success(), "{}{}", text(&output), self.logs());
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");

@@ -100,6 +100,7 @@ impl Scenario {
             in_flight: None,
             move_us: None,
             timeline_us: None,
+            txns: None,
         }
     }
 

@@ -478,6 +478,7 @@ fn options(isolation: Isolation) -> Options {
             in_flight: None,
             move_us: None,
             timeline_us: None,
+            txns: None,
         },
         audit: true,
         floor: false,

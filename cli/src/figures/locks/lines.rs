@@ -120,12 +120,12 @@ impl BenchLine {
     }
 
     /// Time in which requests count, in seconds.
-    pub(super) const fn secs(&self) -> f64 {
+    pub(super) fn secs(&self) -> f64 {
         match self {
-            Self::Locks(args) => args.run.secs,
-            Self::Tree(args) => args.run.secs,
-            Self::Trace(args) => args.run.secs,
-            Self::Bank(args) => args.run.secs,
+            Self::Locks(args) => args.run.secs(),
+            Self::Tree(args) => args.run.secs(),
+            Self::Trace(args) => args.run.secs(),
+            Self::Bank(args) => args.run.secs(),
         }
     }
 }

@@ -296,7 +296,7 @@ impl Measure {
     /// The value of a point that was counted for so many seconds; `None` if its benchmark does not
     /// measure it.
     pub(super) fn of(self, secs: f64, seen: &Seen) -> Option<f64> {
-        let Used { verbs, counts, transfers } = &seen.used;
+        let Used { verbs, counts, transfers, .. } = &seen.used;
         let operations = seen.operations;
         let each = |count: u64, of: u64| count as f64 / of.max(1) as f64;
         let micros = |time: Duration| time.as_secs_f64() * 1e6;

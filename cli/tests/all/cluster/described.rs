@@ -113,7 +113,10 @@ impl Described {
     }
 
     pub fn cluster(&self, arguments: &[&str]) -> Output {
-        lotus(&[&["cluster"], arguments, &["--file", &self.file()]].concat())
+        // A busy machine may need longer than the minute that is the default.
+        let waits = arguments.first() == Some(&"up") && !arguments.contains(&"--wait");
+        let patience: &[&str] = if waits { &["--wait", "600"] } else { &[] };
+        lotus(&[&["cluster"], arguments, patience, &["--file", &self.file()]].concat())
     }
 
     /// Output of a command, which must succeed.

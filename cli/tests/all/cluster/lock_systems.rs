@@ -20,7 +20,7 @@ fn with_locks(described: &Described, locks: &str) {
 fn bench(described: &Described) -> Value {
     let json = described.directory.join("report.json");
     let (file, report) = (described.file(), json.to_str().expect("UTF-8"));
-    let words = ["bench", "smallbank", "--cluster", &file, "--secs", "0.5", "--warmup", "0"];
+    let words = ["bench", "smallbank", "--cluster", &file, "--txns", "500"];
     let output = lotus(&[&words[..], &["--json", report]].concat());
     assert!(output.status.success(), "{}{}", text(&output), described.logs());
     let report = serde_json::from_slice(&fs::read(&json).expect("it was written"));

@@ -25,8 +25,9 @@ use serde_json::Value;
 use crate::common::{is_alive, lotus};
 use described::{Described, MEMORY_METRICS, METRICS};
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for an event: tests that pass never come near it, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
@@ -247,7 +248,7 @@ fn a_running_cluster_is_driven_again_and_again() {
     let (described, host) = Described::serving("driven");
     let bench = |workload: &str, flags: &[&str]| {
         let file = described.file();
-        lotus(&[&["bench", workload, "--cluster", &file, "--secs", "0.5"], flags].concat())
+        lotus(&[&["bench", workload, "--cluster", &file, "--txns", "500"], flags].concat())
     };
     let refused = refusal(&bench("smallbank", &[]));
     assert!(refused.contains("authority"), "{refused}");
@@ -261,7 +262,7 @@ fn a_running_cluster_is_driven_again_and_again() {
     let report = json.to_str().expect("UTF-8");
     // The first one's changes of the balances must not surprise the second.
     for _ in 0..2 {
-        let output = bench("smallbank", &["--warmup", "0", "--json", report]);
+        let output = bench("smallbank", &["--json", report]);
         assert!(output.status.success(), "{}{}", text(&output), described.logs());
         let report: Value =
             serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
@@ -314,8 +315,7 @@ fn shards_are_moved_by_hand_while_transactions_run() {
         |shards: &str, to: &str| lotus(&["shards", "move", shards, "--to", to, "--file", &file]);
     let json = described.directory.join("report.json");
     std::thread::scope(|scope| {
-        let arguments =
-            ["bench", "smallbank", "--cluster", &file, "--secs", "3", "--warmup", "0", "--json"];
+        let arguments = ["bench", "smallbank", "--cluster", &file, "--txns", "10000", "--json"];
         let report = json.to_str().expect("UTF-8");
         let bench = scope.spawn(move || lotus(&[&arguments[..], &[report]].concat()));
         for to in ["cn-1", "cn-0", "cn-1"] {
@@ -370,10 +370,9 @@ fn kill(process: u32) {
 /// A memory node that is killed while transactions run is given up: they go on with the copies that
 /// are left and lose nothing, and status and metrics show it. Last copies are never given up.
 fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
-    let bench = |secs: &str| {
+    let bench = |txns: &str| {
         let file = described.file();
-        let output =
-            lotus(&["bench", "smallbank", "--cluster", &file, "--secs", secs, "--warmup", "0"]);
+        let output = lotus(&["bench", "smallbank", "--cluster", &file, "--txns", txns]);
         (output.status.success(), text(&output))
     };
     described.done(&["up"]);
@@ -384,7 +383,7 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
         line.map_or(0, |count| count.parse::<u64>().expect("a number"))
     };
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| bench("20"));
+        let running = scope.spawn(|| bench("50000"));
         wait_until("transactions commit", || committed() > 0);
         kill(node(&described.status(), "mn-2").0);
         wait_until("it is lost", || node(&described.status(), "mn-2").1 == "lost");
@@ -418,7 +417,7 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
     // One copy of everything is left, on the node whose process keeps the authority.
     kill(node(&described.status(), "mn-1").0);
     wait_until("it is lost", || node(&described.status(), "mn-1").1 == "lost");
-    wait_until("transactions go on", || bench("1").0);
+    wait_until("transactions go on", || bench("500").0);
     assert_eq!(described.status()["copies"], 1);
     assert!(described.done(&["down"]).contains("3 nodes have ended; 2 had before"));
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
@@ -586,7 +585,7 @@ fn applications_are_served_over_tls_if_they_have_certificates_of_their_own() {
     described.done(&["up"]);
 
     let bench = || {
-        let (file, short) = (described.file(), ["--secs", "0.3", "--warmup", "0"]);
+        let (file, short) = (described.file(), ["--txns", "100"]);
         lotus(&[&["bench", "smallbank", "--cluster", &file], &short[..]].concat())
     };
     let application = "applications.orders.lotus";

@@ -165,7 +165,7 @@ fn nodes_and_applications_meet_by_name() {
         (Some(format!("127.1:{client_1}").as_str()), Some(format!("127.1:{}", ports[4]).as_str()),)
     );
     let file = described.file();
-    let bench = lotus(&["bench", "smallbank", "--cluster", &file, "--secs", "0.5", "--json", "-"]);
+    let bench = lotus(&["bench", "smallbank", "--cluster", &file, "--txns", "100", "--json", "-"]);
     assert!(bench.status.success(), "{}{}", text(&bench), described.logs());
     described.done(&["down"]);
 

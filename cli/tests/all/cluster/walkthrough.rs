@@ -66,7 +66,7 @@ fn snapshot(described: &Described) -> (u64, PathBuf) {
 
 fn bench(described: &Described) {
     let file = described.file();
-    let words = ["bench", "smallbank", "--cluster", &file, "--secs", "0.5", "--warmup", "0"];
+    let words = ["bench", "smallbank", "--cluster", &file, "--txns", "500"];
     let output = lotus(&words);
     assert!(output.status.success(), "{}{}", text(&output), described.logs());
     assert!(

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
+/// Exit code of a command that found no fault, and could not judge all that it was to judge.
+pub const NOT_JUDGED: i32 = 3;
+
 /// Runs the command to its end.
 pub fn lotus(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
