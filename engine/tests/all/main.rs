@@ -20,6 +20,7 @@ mod memory_returns;
 mod moves;
 mod ordered;
 mod ordered_scans;
+mod ordered_writers;
 mod path;
 mod processes;
 mod recovery;

@@ -1,11 +1,16 @@
 //! Finding the node that is responsible for a key.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use lotus_mvcc::PrimaryKey;
 use lotus_sabotage::{Rule, broken};
 use lotus_tree::{Node, ROOT, Seek};
 
 use super::OrderedTable;
 use crate::api::error::TxnError;
+use crate::node::coordinator;
+use crate::node::shared::NodeTable;
 use crate::txn::body::{Access, Item};
 
 impl OrderedTable<'_> {
@@ -46,23 +51,30 @@ impl OrderedTable<'_> {
     }
 
     /// Searches from the root, by nodes that this transaction reads.
+    ///
+    /// The node that is looked for is opened with its final access at once. If it were read first,
+    /// all who want to write it would have it locked to read, and none of them could go on.
     async fn search(
         &mut self,
         place: Seek<'_>,
         level: u8,
         access: Access,
     ) -> Result<(u64, Item), TxnError> {
-        let (mut id, mut above) = (ROOT, u8::MAX);
+        let (mut id, mut above, mut wanted) = (ROOT, u8::MAX, self.access_of_root(level, access)?);
         // A parent is read before its child, and stays as it was read.
         loop {
-            let item = self.open(id, Access::Read, place).await?;
+            let item = self.open(id, wanted, place).await?;
             let node = self.node(id, item)?.ok_or_else(|| self.damaged())?;
             let leads_on = level <= node.level() && node.level() < above;
             if !leads_on || !node.covers(place) {
                 return Err(self.damaged());
             }
             above = node.level();
-            if node.level() == level {
+            if id == ROOT {
+                self.known()?.root_is_leaf.store(node.is_leaf(), Ordering::Relaxed);
+            }
+            if above == level {
+                // Nothing is left to do, unless the root was not expected to be the node.
                 let item = self.open(id, access, place).await?;
                 let still = self.is_it(id, item, place, level)?;
                 debug_assert!(
@@ -76,8 +88,31 @@ impl OrderedTable<'_> {
             }
             let child = node.child(node.child_place(place));
             self.txn.slot.coordinator.inner_nodes.keep(self.table, id, node);
-            id = child;
+            (id, wanted) = (child, if above == level + 1 { at_once(access) } else { Access::Read });
         }
+    }
+
+    /// Access by which a search for a node of this level opens the root: the final one if the root is
+    /// expected to be the node.
+    ///
+    /// A leaf that has become an inner node since it was read last is opened to be written all the
+    /// same, and is locked until the transaction ends; whoever comes later to this compute node
+    /// knows better.
+    fn access_of_root(&self, level: u8, access: Access) -> Result<Access, TxnError> {
+        let is_it = match level {
+            0 => self.known()?.root_is_leaf.load(Ordering::Relaxed),
+            _ => {
+                let root = self.txn.slot.coordinator.inner_nodes.get(self.table, ROOT);
+                root.is_some_and(|root| root.level() == level)
+            }
+        };
+        Ok(if is_it { at_once(access) } else { Access::Read })
+    }
+
+    /// The table, as its compute node knows it.
+    fn known(&self) -> Result<Arc<NodeTable>, TxnError> {
+        let tables = self.txn.slot.coordinator.tables(self.table);
+        coordinator::known(&tables, self.table).cloned()
     }
 
     /// Adds the row of a node to the transaction, and executes it. An error names the key that is
@@ -137,4 +172,9 @@ impl OrderedTable<'_> {
         let covers = |node: Node<'_>| node.covers(place) || broken(Rule::FencesAreChecked);
         Ok(node.is_some_and(|node| node.level() == level && covers(node)))
     }
+}
+
+/// The access by which a search opens the node that it looks for.
+fn at_once(access: Access) -> Access {
+    if broken(Rule::NodesAreOpenedAtOnce) { Access::Read } else { access }
 }
