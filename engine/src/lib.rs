@@ -64,6 +64,7 @@ pub use api::config::{
 pub use api::error::{ClusterError, TxnError};
 pub use api::isolation::Isolation;
 pub use api::moves::{MoveCounters, MoveError, Moved};
+pub use api::row_name::RowName;
 pub use api::seat::Seat;
 pub use checks::{audit, inspect};
 pub use cluster::builder::ClusterBuilder;

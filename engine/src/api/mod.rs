@@ -8,4 +8,5 @@ pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod isolation;
 pub(crate) mod moves;
+pub(crate) mod row_name;
 pub(crate) mod seat;

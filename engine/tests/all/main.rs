@@ -26,6 +26,7 @@ mod processes;
 mod recovery;
 mod returns;
 mod row_counts;
+mod row_errors;
 mod scans;
 mod settling;
 mod snapshots;

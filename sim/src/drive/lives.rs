@@ -11,7 +11,7 @@
 //!
 //! # What it is not
 //! A test of commits or recovery: the scenario's own world has more faults. Rows of a transaction
-//! whose outcome is unknown may be there or not.
+//! that has an unknown outcome may be there or not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,9 +46,9 @@ const KEY_BYTES: usize = 16;
 const LEASE: Duration = Duration::from_millis(2);
 /// Virtual time between two looks at whether the clients have ended.
 const LOOK: Duration = Duration::from_micros(20);
-/// Looks after which a life is over, whoever has not ended: some seconds.
+/// Looks after which a life is over, ended or not: some seconds.
 const MOST_LOOKS: u32 = 200_000;
-/// Time until a client whose attempt was refused tries again.
+/// Time after which a client tries again.
 const WAY: Duration = Duration::from_micros(1);
 /// Most attempts of each client for each row that one of them adds: as many as there is time for
 /// while the transaction of another one commits.
@@ -60,13 +60,13 @@ const PIECES: usize = 1 << 16;
 
 type Key = [u8; KEY_BYTES];
 /// Rows by key, and whether their commit was told.
-type Rows = BTreeMap<Key, bool>;
+type ToldRows = BTreeMap<Key, bool>;
 
 /// Rows of the two tables, and what the clients of a life have met.
 #[derive(Default)]
 struct Ledger {
-    sorted: Rows,
-    plain: Rows,
+    sorted: ToldRows,
+    plain: ToldRows,
     /// Attempts of this life, and rows that it has added.
     attempts: u64,
     added: u64,
@@ -91,7 +91,7 @@ impl Ledger {
         self.wrong.is_none()
     }
 
-    fn tables(&mut self) -> [&mut Rows; 2] {
+    fn tables(&mut self) -> [&mut ToldRows; 2] {
         [&mut self.sorted, &mut self.plain]
     }
 
@@ -100,7 +100,7 @@ impl Ledger {
     }
 }
 
-type Shared = Arc<Mutex<Ledger>>;
+type SharedLedger = Arc<Mutex<Ledger>>;
 
 fn open(ledger: &Mutex<Ledger>) -> std::sync::MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,14 +111,14 @@ pub fn live(plan: &Lives, seed: u64) -> Vec<Violation> {
     let mut found = Vec::new();
     // A stream of its own, so that the others of this seed stay as they are.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x11FE_5A17);
-    let (ledger, mut file) = (Shared::default(), Vec::new());
+    let (ledger, mut file) = (SharedLedger::default(), Vec::new());
     for life in 0..plan.lives {
         let violation = |(property, detail): (&str, String)| Violation {
             property: property.to_owned(),
             detail: format!("life {life}: {detail}"),
         };
         let lived =
-            Life { plan, seed, life, rng: &mut rng, ledger: &ledger, waits: true }.lead(&file);
+            Stage { plan, seed, life, rng: &mut rng, ledger: &ledger, waits: true }.lead(&file);
         match lived {
             Ok(left) => file = left,
             Err(wrong) => {
@@ -134,17 +134,17 @@ pub fn live(plan: &Lives, seed: u64) -> Vec<Violation> {
 type Wrong = (&'static str, String);
 
 /// One life of the cluster.
-struct Life<'a> {
+struct Stage<'a> {
     plan: &'a Lives,
     seed: u64,
     life: u32,
     rng: &'a mut SmallRng,
-    ledger: &'a Shared,
+    ledger: &'a SharedLedger,
     /// Whether locks are waited for.
     waits: bool,
 }
 
-impl Life<'_> {
+impl Stage<'_> {
     /// Leads the life, beginning with a snapshot unless it is empty; returns the next one.
     fn lead(mut self, file: &[u8]) -> Result<Vec<u8>, Wrong> {
         let cluster = self.begin();
@@ -274,8 +274,8 @@ impl Life<'_> {
         }
     }
 
-    /// Whether enough rows were added for the next crash, if so many are left: the crashes are spread
-    /// over the life.
+    /// Whether enough rows were added for the next crash, if so many are left: the crashes are
+    /// spread over the life.
     fn has_added(&self, left: usize) -> bool {
         let (all, rows) = (u64::from(self.plan.returns), u64::from(self.plan.rows));
         let next = all.saturating_sub(left as u64) + 1;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lotus_mvcc::PrimaryKey;
 use lotus_sabotage::{Rule, broken};
 use lotus_tree::{Node, ROOT, Seek};
 
@@ -35,7 +34,7 @@ impl OrderedTable<'_> {
             // As `open`, with one future less: this is what most operations do.
             let item = self.txn.add(self.table, id.into(), access, 0)?;
             if self.txn.is_to_execute()? {
-                self.txn.execute().await.map_err(|error| self.named(error, place))?;
+                self.txn.execute().await.map_err(|error| self.named(error, id, place))?;
             }
             if self.is_it(id, item, place, level)? {
                 return Ok((id, item));
@@ -52,8 +51,8 @@ impl OrderedTable<'_> {
 
     /// Searches from the root, by nodes that this transaction reads.
     ///
-    /// The node that is looked for is opened with its final access at once. If it were read first,
-    /// all who want to write it would have it locked to read, and none of them could go on.
+    /// The node that is looked for is opened with its final access at once. Transactions that all
+    /// had it locked to read, to write it next, would refuse each other the second lock.
     async fn search(
         &mut self,
         place: Seek<'_>,
@@ -92,12 +91,11 @@ impl OrderedTable<'_> {
         }
     }
 
-    /// Access by which a search for a node of this level opens the root: the final one if the root is
-    /// expected to be the node.
+    /// Access by which a search for a node of this level opens the root: the final one if the root
+    /// is expected to be the node.
     ///
-    /// A leaf that has become an inner node since it was read last is opened to be written all the
-    /// same, and is locked until the transaction ends; whoever comes later to this compute node
-    /// knows better.
+    /// A root that is no leaf any more is opened to be written all the same, and is locked until
+    /// the transaction ends. Later searches of this compute node expect an inner node and read it.
     fn access_of_root(&self, level: u8, access: Access) -> Result<Access, TxnError> {
         let is_it = match level {
             0 => self.known()?.root_is_leaf.load(Ordering::Relaxed),
@@ -115,8 +113,8 @@ impl OrderedTable<'_> {
         coordinator::known(&tables, self.table).cloned()
     }
 
-    /// Adds the row of a node to the transaction, and executes it. An error names the key that is
-    /// looked for.
+    /// Adds the row of a node to the transaction, and executes it. An error about that node names
+    /// the key that is looked for.
     pub(super) async fn open(
         &mut self,
         id: u64,
@@ -124,26 +122,28 @@ impl OrderedTable<'_> {
         place: Seek<'_>,
     ) -> Result<Item, TxnError> {
         let item = self.txn.add(self.table, id.into(), access, 0)?;
-        self.execute(place).await?;
+        self.execute(id, place).await?;
         Ok(item)
     }
 
-    /// Executes what was added.
-    pub(super) async fn execute(&mut self, place: Seek<'_>) -> Result<(), TxnError> {
+    /// Executes what was added, the node `id` among it.
+    pub(super) async fn execute(&mut self, id: u64, place: Seek<'_>) -> Result<(), TxnError> {
         match self.txn.is_to_execute()? {
-            true => self.txn.execute().await.map_err(|error| self.named(error, place)),
+            true => self.txn.execute().await.map_err(|error| self.named(error, id, place)),
             false => Ok(()),
         }
     }
 
-    /// An error of an execution, with the key that is looked for in place of a node's.
+    /// An error of an execution: if it is about the node `id`, it names the key that is looked for
+    /// there.
     #[cold]
-    fn named(&self, error: TxnError, place: Seek<'_>) -> TxnError {
+    fn named(&self, mut error: TxnError, id: u64, place: Seek<'_>) -> TxnError {
         let (Seek::At(key) | Seek::Below(key)) = place else { return error };
-        match PrimaryKey::prefix_of(key) {
-            Some(key) => error.about(self.table, key),
-            None => error,
+        let is_own = error.row().is_some_and(|(table, _)| table == self.table);
+        if let Some(row) = error.row_mut().filter(|_| is_own) {
+            row.sought(&id.into(), key);
         }
+        error
     }
 
     /// The node in an opened row; `None` if there is no such row. The root of an empty tree has
