@@ -71,6 +71,11 @@ impl Map {
         tables.find(|table| table.name == name).map(|table| TableId(table.id))
     }
 
+    /// The name of a table; `None` if the table is unknown.
+    pub(crate) fn name_of(&self, table: TableId) -> Option<String> {
+        Some(self.tables.get(&table.0)?.name.clone())
+    }
+
     /// All tables, by name.
     pub(crate) fn tables(&self) -> Vec<Table> {
         let mut tables: Vec<Table> = self.tables.values().cloned().collect();

@@ -62,7 +62,8 @@ impl<'t> OrderedTable<'t> {
     }
 
     /// Adds a row that does not exist yet. The next step sends it, and has its errors:
-    /// [`Failure::AlreadyExists`](crate::Failure::AlreadyExists) if it does.
+    /// [`Failure::AlreadyExists`](crate::Failure::AlreadyExists) if it does, which ends the
+    /// transaction.
     pub fn insert(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
         self.txn.plan(Planned::OrderedInsert(self.table, key.into(), value.into()));
     }

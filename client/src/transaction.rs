@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::shown::{ShownKey, ShownName};
 use lotus_mvcc::table::MAX_RECORD_BYTES;
 use lotus_rows::path::{Entry, Group};
 
@@ -195,7 +196,8 @@ impl Transaction {
         self.add(Planned::Write(table, key.into()))
     }
 
-    /// Adds a row that does not exist yet.
+    /// Adds a row that does not exist yet. If it does, the next step ends the transaction with
+    /// [`Failure::AlreadyExists`].
     pub fn insert(
         &mut self,
         table: TableId,
@@ -474,7 +476,15 @@ impl Transaction {
         error
     }
 
-    /// Error of the step that has ended it, if one has.
+    /// Ends the transaction because a row exists that it was to insert, as a server does.
+    pub(crate) fn end_at_row(&mut self, table: TableId, key: &[u8]) -> CallError {
+        let name = self.shared.map().name_of(table);
+        let name = name.unwrap_or_else(|| table.0.to_string());
+        let exists = format!("table {} already has row {}", ShownName(&name), ShownKey(key));
+        self.ended(CallError::Failed(Failure::AlreadyExists(exists)))
+    }
+
+    /// Error that has ended it, if one has.
     pub(crate) fn ended_by(&self) -> Option<CallError> {
         self.ended_by.clone()
     }

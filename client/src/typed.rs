@@ -5,7 +5,6 @@
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
-use lotus_protocol::messages::Failure;
 use lotus_rows::{HashRows, OrderedRows, Purpose, RangeQuery, RowError};
 
 use crate::error::CallError;
@@ -77,8 +76,7 @@ impl HashRows for Transaction {
     ) -> Result<(), CallError> {
         let known = self.item_of(table, key, false).is_some();
         if known && self.get_row(table, key, Purpose::Read).await?.is_some() {
-            let exists = format!("table {} already has a row {key:?}", table.0);
-            return Err(CallError::Failed(Failure::AlreadyExists(exists)));
+            return Err(self.end_at_row(table, key.as_bytes()));
         }
         self.insert(table, key, value);
         Ok(())

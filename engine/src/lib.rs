@@ -65,6 +65,7 @@ pub use api::error::{ClusterError, TxnError};
 pub use api::isolation::Isolation;
 pub use api::moves::{MoveCounters, MoveError, Moved};
 pub use api::options::TxnOptions;
+pub use api::row_name::RowName;
 pub use api::seat::{HeldUp, Seat};
 pub use checks::{audit, inspect};
 pub use cluster::builder::ClusterBuilder;

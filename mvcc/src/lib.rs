@@ -34,6 +34,7 @@ pub mod layout;
 pub mod loader;
 pub mod oracle;
 pub mod retention;
+pub mod shown;
 pub mod slab;
 pub mod table;
 pub mod timestamp;

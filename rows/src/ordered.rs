@@ -79,7 +79,7 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
     /// Adds a row that does not exist yet.
     ///
     /// # Errors
-    /// The transaction's own if the row exists, which changes nothing; otherwise as [`Self::put`].
+    /// The transaction's own if the row exists, which ends it; otherwise as [`Self::put`].
     pub async fn insert<T: OrderedRows>(
         &self,
         txn: &mut T,

@@ -62,7 +62,7 @@ pub trait HashRows {
     ///
     /// # Errors
     /// The transaction's own. If the transaction has not read the row, the next call that reads, or
-    /// the commit, finds that it exists.
+    /// the commit, finds that it exists. Whichever call does, the transaction has ended.
     fn insert_row(
         &mut self,
         table: TableId,

@@ -152,6 +152,10 @@ rules! {
     WaitsGoUp "waits-go-up" "H7"
     "a transaction waits for whatever lock it meets, whatever it holds"
 
+    "The node that a search looks for is opened with its final access at once"
+    NodesAreOpenedAtOnce "nodes-are-opened-at-once" "H7"
+    "a search reads the node that it looks for before it opens it to be written"
+
     "The oldest transaction that waits for a lock is served first"
     QueuesGoByAge "queues-go-by-age" "H7"
     "the last request that came is served first"

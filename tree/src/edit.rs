@@ -60,8 +60,8 @@ pub fn root_above(below: u8, left: u64, separator: &[u8], right: u64) -> Vec<u8>
     written(below + 1, fences, &[(&[], &left), (separator, &right)])
 }
 
-/// Gives the children of an inner node other numbers, in the node's bytes. Nothing changes in a leaf,
-/// in bytes that are no node, and at a place where the node is not [sound](Node::is_sound).
+/// Gives the children of an inner node other numbers, in the node's bytes. Nothing changes in a
+/// leaf, in bytes that are no node, and at a place where the node is not [sound](Node::is_sound).
 pub fn renumber(bytes: &mut [u8], mut number: impl FnMut(u64) -> u64) {
     let Some(node) = Node::read(bytes).filter(|node| !node.is_leaf()) else { return };
     let child = |index: usize| {

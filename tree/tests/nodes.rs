@@ -243,7 +243,7 @@ fn inner_nodes_are_built_above_leaves_that_are_elsewhere() {
     }
 }
 
-/// A tree whose nodes have other numbers is the same tree.
+/// A tree with other numbers for its nodes is the same tree.
 #[test]
 fn children_are_renumbered_and_nothing_else_is() {
     let nodes = built(400, 300);

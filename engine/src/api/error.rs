@@ -7,7 +7,6 @@ use lotus_authority::{AuthorityError, IncarnationError};
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_fabric::transport::FabricError;
 use lotus_locktable::LockTableError;
-use lotus_mvcc::PrimaryKey;
 use lotus_mvcc::table::{MAX_TABLE_IDS, MAX_TABLES, SizeError, SpecError};
 use lotus_recovery::log::GeometryError;
 use lotus_recovery::membership::MembershipError;
@@ -17,37 +16,43 @@ use lotus_rows::path::PathError;
 
 use lotus_fabric::lane::BatchError;
 
+use crate::api::row_name::RowName;
+
 /// Error of an operation of a transaction.
 ///
 /// An error of an execution or a commit ends the attempt, which then holds nothing (but see
-/// [`Unknown`](Self::Unknown)). Any other error changes nothing.
+/// [`Unknown`](Self::Unknown)), and so does [`AlreadyExists`](Self::AlreadyExists). Any other error
+/// changes nothing.
+///
+/// An execution carries out all that was added before, so its error may be about another row than
+/// the call that caused it. Errors name the row that they are about ([`RowName`]).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
     /// Another transaction has changed the row, or holds it: has held it until the time limit
     /// passed, if the attempt could wait for it. Retry as a new attempt.
-    #[error("another transaction is using row {key:?} of table {}", table.0)]
+    #[error("another transaction is using {key} of {}", key.table(*table))]
     Conflict {
         /// The table.
         table: TableId,
         /// The row.
-        key: PrimaryKey,
+        key: RowName,
     },
     /// The row carries an undecided write. Retry later; recovery settles it.
-    #[error("row {key:?} of table {} carries an undecided write", table.0)]
+    #[error("{key} of {} carries an undecided write", key.table(*table))]
     InDoubt {
         /// The table.
         table: TableId,
         /// The row.
-        key: PrimaryKey,
+        key: RowName,
     },
     /// The version that the snapshot needs has been overwritten. Retry with a newer snapshot.
-    #[error("the snapshot is too old to read row {key:?} of table {}", table.0)]
+    #[error("the snapshot is too old to read {key} of {}", key.table(*table))]
     SnapshotTooOld {
         /// The table.
         table: TableId,
         /// The row.
-        key: PrimaryKey,
+        key: RowName,
     },
     /// The owner's lock table has no room. Back off, then retry.
     #[error("the lock table is full")]
@@ -71,21 +76,21 @@ pub enum TxnError {
     },
     /// The compute node that owned the row's lock was lost, and no other owns it yet. The attempt
     /// had no effect; back off, then retry.
-    #[error("no node grants the lock of row {key:?} of table {} at the moment", table.0)]
+    #[error("no node grants the lock of {key} of {} at the moment", key.table(*table))]
     Unavailable {
         /// The table.
         table: TableId,
         /// The row.
-        key: PrimaryKey,
+        key: RowName,
     },
     /// The compute node that owns the row's lock has not answered for a while, and may be dead. The
     /// attempt had no effect; do something else, then retry.
-    #[error("the owner of the lock of row {key:?} of table {} does not answer", table.0)]
+    #[error("the owner of the lock of {key} of {} does not answer", key.table(*table))]
     Suspected {
         /// The table.
         table: TableId,
         /// The row.
-        key: PrimaryKey,
+        key: RowName,
     },
     /// A memory node with the last copies of rows that the attempt needed does not answer half of
     /// the compute nodes. The attempt had no effect, and retries will fail until the node comes
@@ -96,20 +101,21 @@ pub enum TxnError {
         memory_node: usize,
     },
     /// The row does not exist, so it cannot be updated or deleted.
-    #[error("table {} has no row {key:?}", table.0)]
+    #[error("{} has no {key}", key.table(*table))]
     NotFound {
         /// The table.
         table: TableId,
         /// The row.
-        key: PrimaryKey,
+        key: RowName,
     },
-    /// The row exists, so it cannot be inserted.
-    #[error("table {} already has a row {key:?}", table.0)]
+    /// The row exists, so it cannot be inserted. In a table of either kind, and whichever call
+    /// finds it, this ends the attempt.
+    #[error("{} already has {key}", key.table(*table))]
     AlreadyExists {
         /// The table.
         table: TableId,
         /// The row.
-        key: PrimaryKey,
+        key: RowName,
     },
     /// A key or value exceeds the table's limit. Nothing was changed; shorten it.
     #[error(transparent)]
@@ -136,12 +142,12 @@ pub enum TxnError {
     },
     /// Another row of this table has the same 64-bit key. Nothing was changed; choose other primary
     /// keys.
-    #[error("the 64-bit key of row {key:?} of table {} belongs to another row", table.0)]
+    #[error("the 64-bit key of {key} of {} belongs to another row", key.table(*table))]
     KeyCollision {
         /// The table.
         table: TableId,
         /// The requested row.
-        key: PrimaryKey,
+        key: RowName,
     },
     /// The rows of an ordered table are no tree. Another program, or a bug, wrote them: do not go
     /// on.
@@ -184,19 +190,33 @@ impl TxnError {
         )
     }
 
-    /// The same error, with the application's key in place of a node's number if it is about a node
-    /// of the table `ordered`.
-    #[must_use]
-    pub(crate) fn about(self, ordered: TableId, key: PrimaryKey) -> Self {
+    /// The row that the error is about.
+    pub fn row(&self) -> Option<(TableId, &RowName)> {
         match self {
-            Self::Conflict { table, .. } if table == ordered => Self::Conflict { table, key },
-            Self::InDoubt { table, .. } if table == ordered => Self::InDoubt { table, key },
-            Self::SnapshotTooOld { table, .. } if table == ordered => {
-                Self::SnapshotTooOld { table, key }
-            }
-            Self::Unavailable { table, .. } if table == ordered => Self::Unavailable { table, key },
-            Self::Suspected { table, .. } if table == ordered => Self::Suspected { table, key },
-            other => other,
+            Self::Conflict { table, key }
+            | Self::InDoubt { table, key }
+            | Self::SnapshotTooOld { table, key }
+            | Self::Unavailable { table, key }
+            | Self::Suspected { table, key }
+            | Self::NotFound { table, key }
+            | Self::AlreadyExists { table, key }
+            | Self::KeyCollision { table, key } => Some((*table, key)),
+            _ => None,
+        }
+    }
+
+    /// The same, to name the row.
+    pub(crate) fn row_mut(&mut self) -> Option<&mut RowName> {
+        match self {
+            Self::Conflict { key, .. }
+            | Self::InDoubt { key, .. }
+            | Self::SnapshotTooOld { key, .. }
+            | Self::Unavailable { key, .. }
+            | Self::Suspected { key, .. }
+            | Self::NotFound { key, .. }
+            | Self::AlreadyExists { key, .. }
+            | Self::KeyCollision { key, .. } => Some(key),
+            _ => None,
         }
     }
 }

@@ -9,4 +9,5 @@ pub(crate) mod error;
 pub(crate) mod isolation;
 pub(crate) mod moves;
 pub(crate) mod options;
+pub(crate) mod row_name;
 pub(crate) mod seat;

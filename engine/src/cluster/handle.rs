@@ -205,7 +205,11 @@ impl<M: Machines> Cluster<M> {
                     .await
             })?
         });
-        loads.into_iter().collect()
+        loads.into_iter().collect::<Result<(), _>>()?;
+        if def.is_ordered() {
+            shared.note_nodes(table, rows);
+        }
+        Ok(())
     }
 
     /// Runs `job` in one of the coroutine slots of the coordinator at `seat`. The job occupies the

@@ -12,8 +12,8 @@
 //!
 //! * Within a life of the cluster no two lives of compute nodes have one incarnation, and none has
 //!   incarnation 0; the coordinators of a node differ; and each counts up.
-//! * Incarnations begin again with each life of the cluster. The nodes of a table that is loaded, or
-//!   restored from a snapshot, are numbered from 1 on ([`renumber`]), below [`LOADED`]: their
+//! * Incarnations begin again with each life of the cluster. The nodes of a table that is loaded,
+//!   or restored from a snapshot, are numbered from 1 on ([`renumber`]), below [`LOADED`]: their
 //!   incarnation is 0. So nothing that an earlier life has numbered is in the way.
 //!
 //! Nothing is drawn, so nothing depends on luck.

@@ -193,6 +193,9 @@ pub(crate) struct NodeTable {
     pub(crate) patient_limit: usize,
     /// Whether it was dropped.
     pub(crate) is_dropped: AtomicBool,
+    /// Whether the root of an ordered table was a leaf when this node read it last, as that of a
+    /// new table is.
+    pub(crate) root_is_leaf: AtomicBool,
 }
 
 impl NodeTable {

@@ -200,7 +200,8 @@ impl Shared {
         };
         let addresses = AddressCache::with_entries(entries as usize)?;
         let (def, is_dropped) = (Arc::clone(table), AtomicBool::new(false));
-        Ok(NodeTable { def, addresses, retired_limit, patient_limit, is_dropped })
+        let root_is_leaf = AtomicBool::new(true);
+        Ok(NodeTable { def, addresses, retired_limit, patient_limit, is_dropped, root_is_leaf })
     }
 
     /// A table on the compute nodes of this process that are told where its rows are when they are
@@ -213,6 +214,17 @@ impl Shared {
         match self.config.addresses {
             Addresses::Cold => Vec::new(),
             Addresses::Warm => self.nodes.iter().filter_map(of).collect(),
+        }
+    }
+
+    /// Notes that an ordered table was loaded with so many nodes, on the compute nodes of this
+    /// process.
+    pub(crate) fn note_nodes(&self, id: TableId, count: u64) {
+        for node in self.nodes.iter() {
+            let tables = node.tables.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(table) = tables.get(usize::from(id.0)) {
+                table.root_is_leaf.store(count <= 1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -229,8 +241,8 @@ impl NodeTable {
     fn dropped(def: &Arc<TableDef>) -> Result<Self, ClusterError> {
         let (def, addresses) = (Arc::clone(def), AddressCache::with_entries(1)?);
         let (retired_limit, patient_limit) = (0, 0);
-        let is_dropped = AtomicBool::new(true);
-        Ok(Self { def, addresses, retired_limit, patient_limit, is_dropped })
+        let (is_dropped, root_is_leaf) = (AtomicBool::new(true), AtomicBool::new(true));
+        Ok(Self { def, addresses, retired_limit, patient_limit, is_dropped, root_is_leaf })
     }
 
     /// Whether the table was dropped.

@@ -176,7 +176,7 @@ impl Row {
 
     #[cold]
     pub(crate) fn collision(&self) -> TxnError {
-        TxnError::KeyCollision { table: self.table, key: self.primary_key }
+        TxnError::KeyCollision { table: self.table, key: self.primary_key.into() }
     }
 
     /// What becomes of reading this row, locked, while its newest version is not known.
@@ -184,7 +184,7 @@ impl Row {
     pub(crate) fn undecided(&self, found: Newest) -> Result<Next, TxnError> {
         match found {
             Newest::InDoubt { .. } => {
-                Err(TxnError::InDoubt { table: self.table, key: self.primary_key })
+                Err(TxnError::InDoubt { table: self.table, key: self.primary_key.into() })
             }
             _ => Ok(Next::Reread),
         }
@@ -192,7 +192,7 @@ impl Row {
 
     #[cold]
     pub(crate) fn too_old(&self) -> TxnError {
-        TxnError::SnapshotTooOld { table: self.table, key: self.primary_key }
+        TxnError::SnapshotTooOld { table: self.table, key: self.primary_key.into() }
     }
 }
 
@@ -291,7 +291,8 @@ impl Body {
         }
         let gone = row.value.is_none() || row.change == Change::Delete;
         if row.executed && row.access == Access::Write && gone {
-            return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
+            let absent = TxnError::NotFound { table: row.table, key: row.primary_key.into() };
+            return Err(self.explained(absent));
         }
         Ok((row.table, row.access))
     }
@@ -323,7 +324,7 @@ impl Body {
         for row in self.rows.iter().filter(|row| row.change != Change::None) {
             // It was put before it was executed, and turned out not to exist.
             if row.access == Access::Write && row.value.is_none() {
-                return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
+                return Err(TxnError::NotFound { table: row.table, key: row.primary_key.into() });
             }
             writes += 1;
         }
@@ -352,14 +353,14 @@ impl Body {
     #[cold]
     pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
         let row = self.row_of(name);
-        TxnError::Conflict { table: row.table, key: row.primary_key }
+        TxnError::Conflict { table: row.table, key: row.primary_key.into() }
     }
 
     /// Error of a transaction that has given up its locks on request.
     #[cold]
     pub(crate) fn given_up(&self) -> TxnError {
         match self.rows.first() {
-            Some(row) => TxnError::Conflict { table: row.table, key: row.primary_key },
+            Some(row) => TxnError::Conflict { table: row.table, key: row.primary_key.into() },
             None => TxnError::Timeout,
         }
     }
@@ -368,14 +369,14 @@ impl Body {
     #[cold]
     pub(crate) fn unavailable(&self, name: &LockName) -> TxnError {
         let row = self.row_of(name);
-        TxnError::Unavailable { table: row.table, key: row.primary_key }
+        TxnError::Unavailable { table: row.table, key: row.primary_key.into() }
     }
 
     /// As [`Self::conflict`], for a lock with an owner suspected of being dead.
     #[cold]
     pub(crate) fn suspected(&self, name: &LockName) -> TxnError {
         let row = self.row_of(name);
-        TxnError::Suspected { table: row.table, key: row.primary_key }
+        TxnError::Suspected { table: row.table, key: row.primary_key.into() }
     }
 
     fn row_of(&self, name: &LockName) -> &Row {

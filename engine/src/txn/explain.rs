@@ -1,25 +1,103 @@
 //! Errors of an attempt, as its caller gets them.
+//!
+//! What finds an error knows the row that it works on, by its number of a table and its primary
+//! key. Here, where an attempt ends, that becomes what the application knows: the table's name, the
+//! key as it was written, and the item. A row of an ordered table is one of its nodes, which the
+//! application has never heard of: so it is named by a key in that node, or, where the caller knows
+//! it, by the key that was looked for.
 
+use std::borrow::Cow;
+
+use lotus_fabric::ids::TableId;
 use lotus_sabotage::{Rule, any_broken, broken};
+use lotus_tree::Node;
 
 use crate::api::error::TxnError;
-use crate::txn::body::Body;
+use crate::api::row_name::RowName;
+use crate::txn::body::{Body, Change, Item, Row};
+use crate::txn::transaction::Transaction;
+
+impl RowName {
+    /// Returns the item of the row in its transaction; `None` in an ordered table.
+    pub fn item(&self) -> Option<Item> {
+        self.place().map(Item::from_index)
+    }
+}
 
 impl Body {
-    /// The error of an execution or a commit, in the caller's terms. The number of a node is none
-    /// of the application's keys: that it is taken, by a row or by the hash of another, is a
-    /// conflict, and the next attempt has another number.
+    /// The error of an execution or a commit, in the caller's terms. That the number of a new node
+    /// is taken, by a row or by the hash of another number, is a conflict, and the next attempt has
+    /// another number.
     #[cold]
     pub(crate) fn explained(&self, error: TxnError) -> TxnError {
-        let (table, key, exists) = match error {
-            TxnError::AlreadyExists { table, key } => (table, key, true),
-            TxnError::KeyCollision { table, key } => (table, key, false),
-            error => return error,
+        let Some((table, key)) = error.row() else { return error };
+        let known = self.tables.as_ref().and_then(|tables| tables.get(usize::from(table.0)));
+        let Some(def) = known.map(|known| &known.def) else { return error };
+        let is_it = |row: &Row| row.table == table && *key == row.primary_key;
+        let Some(place) = self.rows.iter().position(is_it) else { return error };
+        let (row, name) = (&self.rows[place], def.spec().name.clone());
+        let named = match def.is_ordered() {
+            false => RowName::of_item(name, row.primary_key.as_bytes(), place as u32),
+            true => RowName::in_node(name, self.key_in(row), row.primary_key),
         };
-        if !self.table(table).def.is_ordered() || broken(Rule::NodeNumbersAreNew) {
-            return error;
+        let taken = match &error {
+            TxnError::AlreadyExists { .. } => Some(true),
+            TxnError::KeyCollision { .. } => Some(false),
+            _ => None,
+        };
+        let taken = taken.filter(|_| def.is_ordered() && !broken(Rule::NodeNumbersAreNew));
+        if let Some(by_a_row) = taken {
+            debug_assert!(
+                !by_a_row || any_broken(),
+                "I313: a new node has a number that no row has"
+            );
+            return TxnError::Conflict { table, key: named };
         }
-        debug_assert!(!exists || any_broken(), "I313: a new node has a number that no row has");
-        TxnError::Conflict { table, key }
+        let mut error = error;
+        if let Some(key) = error.row_mut() {
+            *key = named;
+        }
+        error
+    }
+
+    /// A key of the application's in the node of a row; empty if none is known.
+    fn key_in(&self, row: &Row) -> &[u8] {
+        let bytes = match &row.change {
+            Change::Put(range) => Some(range),
+            _ => row.value.as_ref(),
+        };
+        let node = bytes.and_then(|range| Node::read(&self.values[range.clone()]));
+        let Some(node) = node else { return &[] };
+        let first = (!node.is_empty()).then(|| node.key(0)).filter(|key| !key.is_empty());
+        first.unwrap_or_else(|| node.low())
+    }
+}
+
+impl Transaction {
+    /// Name of a table that the transaction uses.
+    fn table_name(&self, table: TableId) -> Option<Cow<'static, str>> {
+        let tables = self.body.as_ref()?.tables.as_ref()?;
+        Some(tables.get(usize::from(table.0))?.def.spec().name.clone())
+    }
+
+    /// Ends the attempt because a row exists that it was to insert, and returns the error; `item`
+    /// is that of a row of a hash table. An execution that finds such a row ends it as well.
+    #[cold]
+    pub(crate) fn end_at_row(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        item: Option<Item>,
+    ) -> TxnError {
+        let name = match (self.table_name(table), item) {
+            (Some(name), Some(item)) => RowName::of_item(name, key, item.index()),
+            (Some(name), None) => RowName::of_key(name, key),
+            (None, _) => key.into(),
+        };
+        let error = TxnError::AlreadyExists { table, key: name };
+        if let Some(body) = self.body.take() {
+            self.slot.end_by(self.id(), body, error.clone());
+        }
+        error
     }
 }

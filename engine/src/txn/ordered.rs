@@ -42,8 +42,8 @@ pub use range::{Range, Rows};
 /// An ordered table within a transaction.
 ///
 /// Every operation first executes rows that were added to the transaction and not executed yet. An
-/// error that an execution may have ([`Transaction::execute`]) ends the attempt. Errors name at
-/// most the first 31 bytes of a key.
+/// error that an execution may have ([`Transaction::execute`]) ends the attempt, and may be about a
+/// row that was added before: it names its own row.
 ///
 /// A put whose future is dropped has changed nothing. A deletion whose future is dropped may have
 /// deleted its row. The transaction may go on after either, and commit.
@@ -174,7 +174,7 @@ impl OrderedTable<'_> {
     /// Adds a row that does not exist yet.
     ///
     /// # Errors
-    /// `AlreadyExists` if it does, which changes nothing; otherwise as [`Self::put`].
+    /// `AlreadyExists` if it does, which ends the attempt; otherwise as [`Self::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), TxnError> {
         self.write(key, value, false).await
     }
@@ -188,8 +188,7 @@ impl OrderedTable<'_> {
         let (id, item) = self.leaf(Seek::At(key), Access::Write).await?;
         let leaf = self.node(id, item)?.unwrap_or(Node::EMPTY);
         if !replace && leaf.find(key).is_ok() {
-            let (table, key) = (self.table, named(key)?);
-            return Err(TxnError::AlreadyExists { table, key });
+            return Err(self.txn.end_at_row(self.table, key, None));
         }
         debug_assert!(
             leaf.covers(Seek::At(key)) || any_broken(),
@@ -233,8 +232,3 @@ impl OrderedTable<'_> {
 /// Error of a range that is inverted.
 pub(crate) const INVERTED: TxnError =
     TxnError::Misuse("a range ends at or after the key that it begins with");
-
-/// The key as errors name it.
-fn named(key: &[u8]) -> Result<PrimaryKey, TxnError> {
-    PrimaryKey::prefix_of(key).ok_or(TxnError::Misuse("a key has at least one byte"))
-}

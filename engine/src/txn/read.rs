@@ -338,7 +338,7 @@ impl Body {
             fetch.rereads += 1;
             if fetch.rereads > MAX_REREADS {
                 let row = &self.rows[fetch.row];
-                return Err(TxnError::InDoubt { table: row.table, key: row.primary_key });
+                return Err(TxnError::InDoubt { table: row.table, key: row.primary_key.into() });
             }
         }
         Ok(next)
@@ -400,7 +400,7 @@ impl Body {
                     let absent_since = fetch.absent_since.unwrap_or_default();
                     if self.snapshot.is_some_and(|s| mode == Mode::Snapshot && s < absent_since) {
                         // Deleted, and purged, since the snapshot.
-                        let (table, key) = (row.table, row.primary_key);
+                        let (table, key) = (row.table, row.primary_key.into());
                         return Err(TxnError::Conflict { table, key });
                     }
                     let FreeSlot { offset, first_cell } = free;
@@ -426,7 +426,7 @@ impl Body {
             other.primary_key != primary_key && other.target.is_some_and(|target| target.new_cvt)
         };
         if self.index.find(&self.rows, table, key, twin).is_some() {
-            return Err(TxnError::KeyCollision { table, key: primary_key });
+            return Err(TxnError::KeyCollision { table, key: primary_key.into() });
         }
         self.claims.push(target.cvt);
         self.rows[row].target = Some(target);
@@ -510,7 +510,7 @@ impl Body {
             return row.undecided(found);
         };
         if previous > limit && !broken(Rule::FirstCommitterWins) {
-            return Err(TxnError::Conflict { table, key: *key });
+            return Err(TxnError::Conflict { table, key: (*key).into() });
         }
         if previous == Timestamp::ZERO {
             previous = fetch.absent_since.unwrap_or_default();
@@ -620,7 +620,7 @@ impl Body {
         let row = &self.rows[fetch.row];
         match accept_record(&row.expected(), version, words) {
             Ok(_) if row.access == Access::Insert => {
-                Err(TxnError::AlreadyExists { table: row.table, key: row.primary_key })
+                Err(TxnError::AlreadyExists { table: row.table, key: row.primary_key.into() })
             }
             Ok(record) => {
                 self.keep_value(fetch.row, &record, words);

@@ -256,6 +256,13 @@ impl Slot {
         self.give_back(body);
     }
 
+    /// Ends an attempt by an error that the transaction itself has found, as that of an execution.
+    pub(crate) fn end_by(&self, txn: TxnId, body: Box<Body>, error: TxnError) {
+        debug_assert_eq!(body.held.txn(), txn, "I39: locks name the attempt that ends");
+        self.failed.replace(Some((txn, error)));
+        self.release(body);
+    }
+
     /// Waits until the driver is idle, or works for a transaction that is still alive.
     pub(crate) async fn idle(&self) {
         std::future::poll_fn(|_| match self.errand.get() {

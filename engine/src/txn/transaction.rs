@@ -121,8 +121,9 @@ impl Transaction {
         self.add_row(table, key.into(), Access::Write, 0)
     }
 
-    /// Adds a row that does not exist yet, with its value. `execute` fails with `AlreadyExists` if
-    /// it does, unless this transaction has deleted it.
+    /// Adds a row that does not exist yet, with its value. If it does, and this transaction has not
+    /// deleted it, the next execution ends the attempt with `AlreadyExists`: that of
+    /// [`Self::execute`], of a commit, or of an operation on an ordered table.
     ///
     /// # Errors
     /// As [`Transaction::add_rw`]; `TooLarge` if the value is.
@@ -226,7 +227,7 @@ impl Transaction {
     ///
     /// # Errors
     /// Retryable ones (see [`TxnError::is_retryable`]), `AlreadyExists`, `KeyCollision`,
-    /// `TableFull`, or `Fenced`.
+    /// `TableFull`, or `Fenced`. They name the row that they are about ([`TxnError::row`]).
     pub async fn execute(&mut self) -> Result<(), TxnError> {
         if let Some(body) = self.body.take() {
             self.lent = true;
@@ -333,14 +334,14 @@ impl Transaction {
         let (slot, id, mode) = (Rc::clone(&self.slot), self.id, self.mode);
         let coordinator = &slot.coordinator;
         let body = self.body_mut()?;
-        let writes = body.check_changes(coordinator)?;
-        body.reserve(&slot).await?;
+        let writes = body.check_changes(coordinator).map_err(|error| body.explained(error))?;
+        body.reserve(&slot).await.map_err(|error| body.explained(error))?;
         point!(coordinator.node.id.0, Reserve);
         // Last check before the point of no return, after the last read (H4).
-        body.check_locks(coordinator)?;
+        body.check_locks(coordinator).map_err(|error| body.explained(error))?;
         coordinator.configuration.check_epoch(body.epoch)?;
         if slot.attempts.has_yielded(id) {
-            return Err(body.given_up());
+            return Err(body.explained(body.given_up()));
         }
         debug_assert!(
             writes == 0 || mode != Mode::ReadOnly,

@@ -106,11 +106,11 @@ impl HashRows for Transaction {
         key: PrimaryKey,
         value: &[u8],
     ) -> Result<(), TxnError> {
-        // A row that this transaction knows to exist is refused before anything is changed, also if
-        // the transaction has added it itself.
+        // A row that this transaction knows to exist needs no execution to be refused, also if the
+        // transaction has added it itself.
         let item = self.add_for(table, key, Purpose::Read)?;
         if self.value(item).is_some() {
-            return Err(TxnError::AlreadyExists { table, key });
+            return Err(self.end_at_row(table, key.as_bytes(), Some(item)));
         }
         self.insert(table, key, value).map(drop)
     }

@@ -17,11 +17,11 @@ fn row(table: TableId, key: u64) -> (TableId, PrimaryKey) {
 }
 
 fn not_found((table, key): (TableId, PrimaryKey)) -> TxnError {
-    TxnError::NotFound { table, key }
+    TxnError::NotFound { table, key: key.into() }
 }
 
 fn already_exists((table, key): (TableId, PrimaryKey)) -> TxnError {
-    TxnError::AlreadyExists { table, key }
+    TxnError::AlreadyExists { table, key: key.into() }
 }
 
 /// Retries an attempt that conflicts with a purge of rows deleted before, or of their neighbours.

@@ -545,7 +545,7 @@ fn rows_of_one_64_bit_key_are_never_merged() {
     let spec = TableSpec::new("twins").record_bytes(8).capacity(100).shards(1);
     let table = cluster.create_table(spec).expect("there is room");
     let [first, second] = TWINS;
-    let collision = TxnError::KeyCollision { table, key: PrimaryKey::from(second) };
+    let collision = TxnError::KeyCollision { table, key: PrimaryKey::from(second).into() };
     done(cluster.submit(FIRST, move |mut session| async move {
         let mut txn = session.begin(Isolation::Serializable).await?;
         txn.insert(table, first, b"1")?;

@@ -129,7 +129,10 @@ impl Change {
                 assert_eq!(sorted.get(key).await?, Some(&**value), "what was put is there");
             }
             Self::Insert(key, value) => match sorted.insert(key, value).await {
-                Err(TxnError::AlreadyExists { .. }) => assert!(model.contains_key(key)),
+                Err(exists @ TxnError::AlreadyExists { .. }) => {
+                    assert!(model.contains_key(key));
+                    return Err(exists);
+                }
                 inserted => {
                     inserted?;
                     assert_eq!(model.insert(key.clone(), value.clone()), None);
@@ -179,7 +182,14 @@ fn follows_a_sorted_map(isolation: Isolation) {
             let mut next = before.clone();
             let mut rng = SmallRng::seed_from_u64(seed);
             for _ in 0..rng.random_range(1..8) {
-                Change::draw(&mut rng, &next, grows).apply(&mut txn, table, &mut next).await?;
+                let change = Change::draw(&mut rng, &next, grows);
+                match change.apply(&mut txn, table, &mut next).await {
+                    Err(exists @ TxnError::AlreadyExists { .. }) => {
+                        assert_eq!(txn.ended_by(), Some(exists));
+                        return Ok(before.clone());
+                    }
+                    applied => applied?,
+                }
             }
             if rng.random_bool(0.1) {
                 return Ok(before.clone());
@@ -357,12 +367,14 @@ fn bad_input_is_refused_and_changes_nothing() {
         let whole = (Bound::Excluded(&b"a"[..]), Bound::Included(&b"zz"[..]));
         assert!(sorted.range(whole).rows().await?.is_empty());
         sorted.put(b"key", b"1").await?;
-        assert_eq!(
-            sorted.insert(b"key", b"2").await,
-            Err(TxnError::AlreadyExists { table, key: (*b"key").into() })
-        );
         assert!(!sorted.delete(b"kez").await?);
         txn.commit().await?;
+        let mut txn = session.begin(Isolation::Serializable).await?;
+        assert_eq!(
+            txn.ordered(table)?.insert(b"key", b"2").await,
+            Err(TxnError::AlreadyExists { table, key: (*b"key").into() })
+        );
+        misused(txn.ordered(table).map(drop));
         let mut txn = session.begin_read_only().await?;
         misused(txn.ordered(table)?.put(b"key", b"2").await);
         assert_eq!(txn.ordered(table)?.get(b"key").await?, Some(&b"1"[..]));

@@ -135,7 +135,7 @@ fn what_a_path_refuses_changes_nothing() {
         let mut txn = session.begin(Isolation::Serializable).await?;
         let taken = people.enter(&mut txn, 5, "Bea", 8).await;
         let key = PrimaryKey::from(*b"Bea");
-        assert_eq!(taken, Err(TxnError::AlreadyExists { table: people.by_name, key }));
+        assert_eq!(taken, Err(TxnError::AlreadyExists { table: people.by_name, key: key.into() }));
         drop(txn);
         // The group has not been read yet.
         let mut txn = session.begin(Isolation::Serializable).await?;

@@ -99,19 +99,22 @@ fn a_row_is_inserted_once() {
         accounts.insert(txn, &1, &2).await
     });
     let key = ACCOUNTS.primary_key(&1).expect("it fits");
-    let exists = TxnError::AlreadyExists { table: accounts.id(), key };
+    let exists = TxnError::AlreadyExists { table: accounts.id(), key: key.into() };
     assert_eq!(twice, Err(exists.clone()));
     let insert = async move |txn: &mut Transaction| accounts.insert(txn, &1, &3).await;
     assert_eq!(run(&cluster, insert), Ok(()));
     assert_eq!(run(&cluster, insert), Err(exists.clone()), "the commit finds it");
+    let expected = exists.clone();
     let known = run(&cluster, async move |txn| {
         assert_eq!(accounts.get(txn, &1).await?, Some(3));
         let refused = accounts.insert(txn, &1, &4).await;
-        assert_eq!(refused, Err(exists.clone()));
-        accounts.put(txn, &1, &5).await?;
-        accounts.get(txn, &1).await
+        assert_eq!(refused, Err(expected.clone()));
+        assert!(matches!(accounts.put(txn, &1, &5).await, Err(TxnError::Misuse(_))));
+        Ok::<_, TxnError>(())
     });
-    assert_eq!(known, Ok(Some(5)), "a row that was read is refused without harm");
+    assert_eq!(known, Err(exists), "a row that was read ends the attempt as any other");
+    let left = run(&cluster, async move |txn| accounts.get(txn, &1).await);
+    assert_eq!(left, Ok(Some(3)));
     cluster.stop().expect("it ends");
 }
 
@@ -172,11 +175,11 @@ fn ranges_of_an_ordered_table_follow_the_parts_of_its_keys() {
             let pieces = order(number as u16);
             orders.insert(txn, &key(number as u32 % 3, city, number), &pieces).await?;
         }
-        let again = orders.insert(txn, &key(0, "", 0), &order(1)).await;
-        assert!(matches!(again, Err(TxnError::AlreadyExists { .. })));
         Ok::<_, TxnError>(())
     })
     .expect("nothing is in its way");
+    let again = run(&cluster, async move |txn| orders.insert(txn, &key(0, "", 0), &order(1)).await);
+    assert!(matches!(again, Err(TxnError::AlreadyExists { .. })), "{again:?}");
     run(&cluster, async move |txn| {
         let of_one = orders.prefix(txn, &1).rows().await?;
         assert_eq!(of_one.len(), 100);

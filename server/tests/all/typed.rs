@@ -124,12 +124,12 @@ fn a_client_learns_why_a_row_does_not_fit() {
         let narrow = Schema::<u64, u32>::new("narrow").table(bank.table);
         let wrong = narrow.get(&mut txn, &1).await;
         assert!(matches!(&wrong, Err(CallError::Row(error)) if error.table() == "narrow"));
-        // The row is known, so it is not inserted, and the transaction goes on.
+        // The row is known, so it needs no server to end the transaction.
         let accounts = ACCOUNTS.table(bank.table);
         let exists = accounts.insert(&mut txn, &1, &1).await;
         assert!(matches!(exists, Err(CallError::Failed(Failure::AlreadyExists(_)))));
-        accounts.put(&mut txn, &1, &5).await.unwrap();
-        txn.commit().await.unwrap();
+        let over = accounts.put(&mut txn, &1, &5).await;
+        assert!(matches!(over, Err(CallError::Failed(Failure::NoTransaction))), "{over:?}");
         // A row that is not known is found by the commit.
         let mut txn = client.transaction(Kind::Serializable);
         accounts.insert(&mut txn, &1, &1).await.unwrap();

@@ -33,6 +33,7 @@ files! {
     "h7-full-lock-buckets"
     "h7-locks-that-wait"
     "h7-read-then-write"
+    "h7-writers-of-one-leaf"
     "h8-late-requests-of-the-dead"
     "h8-messages-of-a-former-life"
     "h9-late-lock-requests"

@@ -6,21 +6,20 @@
 //! clients add rows to an ordered table and to a plain one, compute nodes crash and return
 //! meanwhile, and all rows are written to the next snapshot. No client uses a key that was used
 //! before, so no addition may be refused; and what was there and what was added is there in the
-//! end. Where all compute nodes live on, clients seldom try twice, although each attempt is one of
+//! end. Where all compute nodes live on, clients seldom try again, although each attempt is one of
 //! its own, as those of interactive clients are: it does not know what the one before was refused.
 //!
 //! # What it is not
 //! A test of commits or recovery: the scenario's own world has more faults. Rows of a transaction
-//! whose outcome is unknown may be there or not.
+//! that has an unknown outcome may be there or not.
 
 use std::collections::BTreeMap;
-use std::mem::take;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lotus::{
-    Cluster, Isolation, Nanos, PrimaryKey, Seat, Session, SnapshotLabel, Submitted, TableId,
-    TableSpec, TxnError,
+    Cluster, Isolation, LockWait, Nanos, PrimaryKey, Seat, Session, SnapshotLabel, Submitted,
+    TableId, TableSpec, TxnError,
 };
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{
@@ -37,8 +36,8 @@ pub const GROWS: &str = "what one life has stored the next one adds to";
 /// Property that a life ends with the rows that it began with, and those that were added.
 pub const KEPT: &str = "a row that one life has committed is there in the next";
 
-/// Property that clients which only add rows wait for one another instead of trying again.
-pub const TURNS: &str = "a client that adds a row waits for its turn, and need not try again";
+/// Property that clients which only add rows are not refused again and again.
+pub const TURNS: &str = "of clients that add rows to a table one always has its turn";
 
 const MEMORY_NODES: u16 = 2;
 /// Most coordinators: two of each of three compute nodes.
@@ -46,11 +45,14 @@ const MOST_SEATS: u32 = 6;
 const KEY_BYTES: usize = 16;
 const LEASE: Duration = Duration::from_millis(2);
 /// Virtual time between two looks at whether the clients have ended.
-const LOOK: Duration = Duration::from_micros(200);
-/// Looks after which a life is over, whoever has not ended: some seconds.
-const MOST_LOOKS: u32 = 20_000;
-/// Most attempts for each row that is added, where no node is lost.
-const MOST_ATTEMPTS: u64 = 3;
+const LOOK: Duration = Duration::from_micros(20);
+/// Looks after which a life is over, ended or not: some seconds.
+const MOST_LOOKS: u32 = 200_000;
+/// Time after which a client tries again.
+const WAY: Duration = Duration::from_micros(1);
+/// Most attempts of each client for each row that one of them adds: as many as there is time for
+/// while the transaction of another one commits.
+const MOST_ATTEMPTS: u64 = 30;
 /// Attempts at a snapshot of a cluster that has settled.
 const SNAPSHOTS: u32 = 5;
 /// More pieces than the rows come in.
@@ -58,20 +60,47 @@ const PIECES: usize = 1 << 16;
 
 type Key = [u8; KEY_BYTES];
 /// Rows by key, and whether their commit was told.
-type Rows = BTreeMap<Key, bool>;
+type ToldRows = BTreeMap<Key, bool>;
 
-/// Rows of the two tables, and the first error that no client may meet.
+/// Rows of the two tables, and what the clients of a life have met.
 #[derive(Default)]
 struct Ledger {
-    sorted: Rows,
-    plain: Rows,
-    refused: Option<String>,
+    sorted: ToldRows,
+    plain: ToldRows,
     /// Attempts of this life, and rows that it has added.
     attempts: u64,
     added: u64,
+    /// Most attempts for each row.
+    most: Option<u64>,
+    wrong: Option<Wrong>,
 }
 
-type Shared = Arc<Mutex<Ledger>>;
+impl Ledger {
+    /// Begins the next life.
+    fn begin(&mut self, most: Option<u64>) {
+        (self.attempts, self.added, self.most) = (0, 0, most);
+    }
+
+    /// Counts an attempt, unless something is wrong.
+    fn may_try(&mut self) -> bool {
+        self.attempts += 1;
+        let (attempts, added) = (self.attempts, self.added);
+        if self.most.is_some_and(|most| attempts > most * (added + 1)) {
+            self.violate(TURNS, format!("{attempts} attempts for {added} rows"));
+        }
+        self.wrong.is_none()
+    }
+
+    fn tables(&mut self) -> [&mut ToldRows; 2] {
+        [&mut self.sorted, &mut self.plain]
+    }
+
+    fn violate(&mut self, property: &'static str, detail: String) {
+        self.wrong.get_or_insert((property, detail));
+    }
+}
+
+type SharedLedger = Arc<Mutex<Ledger>>;
 
 fn open(ledger: &Mutex<Ledger>) -> std::sync::MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
@@ -82,13 +111,14 @@ pub fn live(plan: &Lives, seed: u64) -> Vec<Violation> {
     let mut found = Vec::new();
     // A stream of its own, so that the others of this seed stay as they are.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x11FE_5A17);
-    let (ledger, mut file) = (Shared::default(), Vec::new());
+    let (ledger, mut file) = (SharedLedger::default(), Vec::new());
     for life in 0..plan.lives {
         let violation = |(property, detail): (&str, String)| Violation {
             property: property.to_owned(),
             detail: format!("life {life}: {detail}"),
         };
-        let lived = Life { plan, seed, life, rng: &mut rng, ledger: &ledger }.lead(&file);
+        let lived =
+            Stage { plan, seed, life, rng: &mut rng, ledger: &ledger, waits: true }.lead(&file);
         match lived {
             Ok(left) => file = left,
             Err(wrong) => {
@@ -104,15 +134,17 @@ pub fn live(plan: &Lives, seed: u64) -> Vec<Violation> {
 type Wrong = (&'static str, String);
 
 /// One life of the cluster.
-struct Life<'a> {
+struct Stage<'a> {
     plan: &'a Lives,
     seed: u64,
     life: u32,
     rng: &'a mut SmallRng,
-    ledger: &'a Shared,
+    ledger: &'a SharedLedger,
+    /// Whether locks are waited for.
+    waits: bool,
 }
 
-impl Life<'_> {
+impl Stage<'_> {
     /// Leads the life, beginning with a snapshot unless it is empty; returns the next one.
     fn lead(mut self, file: &[u8]) -> Result<Vec<u8>, Wrong> {
         let cluster = self.begin();
@@ -128,7 +160,9 @@ impl Life<'_> {
         };
         self.grow(&cluster, [sorted, plain]);
         cluster.settle().map_err(|error| kept(&error))?;
-        self.judge_clients()?;
+        if let Some(wrong) = open(self.ledger).wrong.take() {
+            return Err(wrong);
+        }
         self.judge(&cluster, [sorted, plain])?;
         self.write(&cluster)
     }
@@ -145,7 +179,9 @@ impl Life<'_> {
             ..Config::new(self.seed, MEMORY_NODES + nodes, profile)
         };
         let world = World::new(config).expect("the settings are sound");
+        self.waits = self.rng.random();
         let builder = Cluster::embedded()
+            .lock_wait(if self.waits { LockWait::Ordered } else { LockWait::None })
             .memory_nodes(MEMORY_NODES.into())
             .compute_nodes(nodes.into())
             .threads(threads)
@@ -191,6 +227,9 @@ impl Life<'_> {
         let crashes = if nodes > 1 { self.plan.returns } else { 0 };
         let mut crashes: Vec<usize> =
             (0..crashes).map(|_| self.rng.random_range(0..nodes)).collect();
+        // Of all that try at a time one succeeds, where no node is lost.
+        let most = (self.plan.returns == 0).then_some(MOST_ATTEMPTS * clients as u64);
+        open(self.ledger).begin(most);
         let mut jobs: Vec<Submitted<()>> = Vec::new();
         let client = |seat: Seat, number: usize| {
             let share = u64::from(self.plan.rows) / clients as u64 + 1;
@@ -217,7 +256,7 @@ impl Life<'_> {
                         }
                     }
                 }
-                None if !over => {
+                None if !over && self.has_added(crashes.len()) => {
                     let Some(node) = crashes.pop() else { continue };
                     let place = NodeId(MEMORY_NODES + node as u16);
                     let world = cluster.machines().world();
@@ -231,8 +270,16 @@ impl Life<'_> {
             }
         }
         if !jobs.iter().all(Submitted::is_finished) {
-            open(self.ledger).refused.get_or_insert("the clients do not end".to_owned());
+            open(self.ledger).violate(GROWS, "the clients do not end".to_owned());
         }
+    }
+
+    /// Whether enough rows were added for the next crash, if so many are left: the crashes are
+    /// spread over the life.
+    fn has_added(&self, left: usize) -> bool {
+        let (all, rows) = (u64::from(self.plan.returns), u64::from(self.plan.rows));
+        let next = all.saturating_sub(left as u64) + 1;
+        open(self.ledger).added * (all + 2) >= rows * next
     }
 
     fn submit(
@@ -247,41 +294,28 @@ impl Life<'_> {
         cluster.submit(seat, async move |mut session: Session| {
             for number in numbers {
                 let key = key(life, number);
-                let mut attempts = 0;
-                let value = value(&key, bytes);
-                let added = add(&mut session, tables, key, &value, &mut attempts).await;
+                let row = (key, &value(&key, bytes)[..]);
+                // A crash may end this job when the row has been added.
+                for rows in open(&ledger).tables() {
+                    rows.insert(key, false);
+                }
+                let Some(added) = add(&mut session, tables, row, &ledger).await else { break };
                 let mut ledger = open(&ledger);
-                ledger.attempts += u64::from(attempts);
                 ledger.added += 1;
                 let told = added.is_ok();
                 match added {
-                    Ok(()) | Err(TxnError::Fenced | TxnError::Unknown(_)) => {
-                        ledger.sorted.insert(key, told);
-                        ledger.plain.insert(key, told);
+                    Ok(()) => {
+                        ledger.tables().into_iter().for_each(|rows| _ = rows.insert(key, true))
                     }
-                    Err(error) => {
-                        ledger.refused.get_or_insert(format!("row {number}: {error}"));
-                    }
+                    Err(TxnError::Fenced | TxnError::Unknown(_)) => {}
+                    Err(error) => ledger.violate(GROWS, format!("row {number}: {error}")),
                 }
                 if !told {
-                    return Ok(());
+                    break;
                 }
             }
             Ok(())
         })
-    }
-
-    /// Judges what the clients have met.
-    fn judge_clients(&self) -> Result<(), Wrong> {
-        let mut ledger = open(self.ledger);
-        let (attempts, added) = (take(&mut ledger.attempts), take(&mut ledger.added));
-        if let Some(refused) = ledger.refused.take() {
-            return Err((GROWS, refused));
-        }
-        if self.plan.returns == 0 && attempts > MOST_ATTEMPTS * added {
-            return Err((TURNS, format!("{attempts} attempts for {added} rows")));
-        }
-        Ok(())
     }
 
     /// Compares what is stored with what was added, and audits the memory.
@@ -351,18 +385,18 @@ fn value(key: &Key, bytes: usize) -> Vec<u8> {
     key.iter().copied().cycle().take(bytes).collect()
 }
 
-/// Adds a row to both tables, again while other transactions are in the way.
+/// Adds a row to both tables, again while other transactions are in the way; `None` if the life is
+/// over before.
 async fn add(
     session: &mut Session,
     [sorted, plain]: [TableId; 2],
-    key: Key,
-    value: &[u8],
-    attempts: &mut u32,
-) -> Result<(), TxnError> {
-    loop {
+    (key, value): (Key, &[u8]),
+    ledger: &Mutex<Ledger>,
+) -> Option<Result<(), TxnError>> {
+    let view = session.view();
+    while open(ledger).may_try() {
         // An interactive client's next attempt is in whichever slot is free.
         session.new_transaction();
-        *attempts += 1;
         let adding = async {
             let mut txn = session.begin(Isolation::Serializable).await?;
             txn.insert(plain, key, value)?;
@@ -370,8 +404,57 @@ async fn add(
             txn.commit().await.map(drop)
         };
         match adding.await {
-            Err(error) if error.is_retryable() => session.back_off(*attempts).await,
-            outcome => return outcome,
+            Err(error) if error.is_retryable() => view.sleep_until(view.now().after(WAY)).await,
+            outcome => return Some(outcome),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIVES: Lives =
+        Lives { lives: 3, loaded: 0, rows: 60, value_bytes: 900, clients: 2, returns: 0 };
+
+    fn lived(plan: Lives) -> impl Iterator<Item = (u64, Vec<Violation>)> {
+        (0..4).map(move |seed| (seed, live(&plan, seed)))
+    }
+
+    #[test]
+    fn tables_go_on_growing_in_each_life() {
+        for plan in [LIVES, Lives { loaded: 30, rows: 200, returns: 2, ..LIVES }] {
+            for (seed, violations) in lived(plan) {
+                assert_eq!(violations, [], "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_clients_of_one_leaf_have_their_turn() {
+        for (seed, violations) in
+            lived(Lives { lives: 1, rows: 200, value_bytes: 8, clients: 64, ..LIVES })
+        {
+            assert_eq!(violations, [], "seed {seed}");
+        }
+    }
+
+    #[cfg(feature = "sabotage")]
+    #[test]
+    fn what_begins_again_is_noticed() {
+        use lotus_sabotage::{Rule, break_rule};
+        let of_one_leaf = Lives { lives: 1, rows: 1, value_bytes: 8, clients: 64, ..LIVES };
+        let of_nodes = Lives { lives: 1, rows: 400, returns: 2, ..LIVES };
+        for (rule, plan, noticed) in [
+            (Rule::NodeNumbersAreNew, LIVES, GROWS),
+            (Rule::NodeNumbersAreNew, of_nodes, GROWS),
+            (Rule::NodesAreOpenedAtOnce, of_one_leaf, TURNS),
+        ] {
+            let _broken = break_rule(rule);
+            let found: Vec<_> = lived(plan.clone()).flat_map(|(_, found)| found).collect();
+            let is_noticed = found.iter().any(|violation| violation.property == noticed);
+            assert!(is_noticed, "{rule:?} in {plan:?}: {found:?}");
         }
     }
 }

@@ -25,9 +25,9 @@ use lotus_mvcc::layout::region::SLAB_BYTES;
 #[cfg(feature = "fault-points")]
 use crate::drive::armed::Armed;
 use crate::drive::authority::Post;
-use crate::drive::{lives, starts};
 use crate::drive::turns::Turns;
 use crate::drive::watched::Watched;
+use crate::drive::{lives, starts};
 use crate::properties::{balance, deletions, durability, isolation, losses, progress};
 use crate::scenario::bins::Bins;
 use crate::scenario::format::{Scenario, ScenarioError, Workload};

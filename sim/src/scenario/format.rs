@@ -56,7 +56,7 @@ pub struct Scenario {
     /// Delays and losses on the way to the authority, during the storm.
     #[serde(default, skip_serializing_if = "Distance::is_none")]
     pub authority: Distance,
-    /// Lives of another cluster, one after the other, whose tables go on growing.
+    /// Lives of another cluster, one after the other, with tables that go on growing.
     #[serde(default, skip_serializing_if = "Lives::is_none")]
     pub lives: Lives,
     /// Faults at fixed times, or after a number of verbs or messages.

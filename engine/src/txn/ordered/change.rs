@@ -98,7 +98,7 @@ impl OrderedTable<'_> {
         for id in [pair.left, pair.right] {
             self.txn.add(self.table, id.into(), Access::Write, 0)?;
         }
-        self.execute(place).await?;
+        self.execute(pair.left, place).await?;
         let left = self.open(pair.left, Access::Write, place).await?;
         let right = self.open(pair.right, Access::Write, place).await?;
         if self.txn.has_added(left)? || self.txn.has_added(right)? {

@@ -331,7 +331,9 @@ impl Range<'_, '_> {
             ahead.push((id, item));
         }
         ahead.reverse();
-        table.execute(place).await
+        // The first one is where the place is.
+        let first = ahead.last().map_or(ROOT, |(id, _)| *id);
+        table.execute(first, place).await
     }
 }
 

@@ -1,11 +1,15 @@
 //! Finding the node that is responsible for a key.
 
-use lotus_mvcc::PrimaryKey;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use lotus_sabotage::{Rule, broken};
 use lotus_tree::{Node, ROOT, Seek};
 
 use super::OrderedTable;
 use crate::api::error::TxnError;
+use crate::node::coordinator;
+use crate::node::shared::NodeTable;
 use crate::txn::body::{Access, Item};
 
 impl OrderedTable<'_> {
@@ -30,7 +34,7 @@ impl OrderedTable<'_> {
             // As `open`, with one future less: this is what most operations do.
             let item = self.txn.add(self.table, id.into(), access, 0)?;
             if self.txn.is_to_execute()? {
-                self.txn.execute().await.map_err(|error| self.named(error, place))?;
+                self.txn.execute().await.map_err(|error| self.named(error, id, place))?;
             }
             if self.is_it(id, item, place, level)? {
                 return Ok((id, item));
@@ -46,23 +50,30 @@ impl OrderedTable<'_> {
     }
 
     /// Searches from the root, by nodes that this transaction reads.
+    ///
+    /// The node that is looked for is opened with its final access at once. Transactions that all
+    /// had it locked to read, to write it next, would refuse each other the second lock.
     async fn search(
         &mut self,
         place: Seek<'_>,
         level: u8,
         access: Access,
     ) -> Result<(u64, Item), TxnError> {
-        let (mut id, mut above) = (ROOT, u8::MAX);
+        let (mut id, mut above, mut wanted) = (ROOT, u8::MAX, self.access_of_root(level, access)?);
         // A parent is read before its child, and stays as it was read.
         loop {
-            let item = self.open(id, Access::Read, place).await?;
+            let item = self.open(id, wanted, place).await?;
             let node = self.node(id, item)?.ok_or_else(|| self.damaged())?;
             let leads_on = level <= node.level() && node.level() < above;
             if !leads_on || !node.covers(place) {
                 return Err(self.damaged());
             }
             above = node.level();
-            if node.level() == level {
+            if id == ROOT {
+                self.known()?.root_is_leaf.store(node.is_leaf(), Ordering::Relaxed);
+            }
+            if above == level {
+                // Nothing is left to do, unless the root was not expected to be the node.
                 let item = self.open(id, access, place).await?;
                 let still = self.is_it(id, item, place, level)?;
                 debug_assert!(
@@ -76,12 +87,34 @@ impl OrderedTable<'_> {
             }
             let child = node.child(node.child_place(place));
             self.txn.slot.coordinator.inner_nodes.keep(self.table, id, node);
-            id = child;
+            (id, wanted) = (child, if above == level + 1 { at_once(access) } else { Access::Read });
         }
     }
 
-    /// Adds the row of a node to the transaction, and executes it. An error names the key that is
-    /// looked for.
+    /// Access by which a search for a node of this level opens the root: the final one if the root
+    /// is expected to be the node.
+    ///
+    /// A root that is no leaf any more is opened to be written all the same, and is locked until
+    /// the transaction ends. Later searches of this compute node expect an inner node and read it.
+    fn access_of_root(&self, level: u8, access: Access) -> Result<Access, TxnError> {
+        let is_it = match level {
+            0 => self.known()?.root_is_leaf.load(Ordering::Relaxed),
+            _ => {
+                let root = self.txn.slot.coordinator.inner_nodes.get(self.table, ROOT);
+                root.is_some_and(|root| root.level() == level)
+            }
+        };
+        Ok(if is_it { at_once(access) } else { Access::Read })
+    }
+
+    /// The table, as its compute node knows it.
+    fn known(&self) -> Result<Arc<NodeTable>, TxnError> {
+        let tables = self.txn.slot.coordinator.tables(self.table);
+        coordinator::known(&tables, self.table).cloned()
+    }
+
+    /// Adds the row of a node to the transaction, and executes it. An error about that node names
+    /// the key that is looked for.
     pub(super) async fn open(
         &mut self,
         id: u64,
@@ -89,26 +122,28 @@ impl OrderedTable<'_> {
         place: Seek<'_>,
     ) -> Result<Item, TxnError> {
         let item = self.txn.add(self.table, id.into(), access, 0)?;
-        self.execute(place).await?;
+        self.execute(id, place).await?;
         Ok(item)
     }
 
-    /// Executes what was added.
-    pub(super) async fn execute(&mut self, place: Seek<'_>) -> Result<(), TxnError> {
+    /// Executes what was added, the node `id` among it.
+    pub(super) async fn execute(&mut self, id: u64, place: Seek<'_>) -> Result<(), TxnError> {
         match self.txn.is_to_execute()? {
-            true => self.txn.execute().await.map_err(|error| self.named(error, place)),
+            true => self.txn.execute().await.map_err(|error| self.named(error, id, place)),
             false => Ok(()),
         }
     }
 
-    /// An error of an execution, with the key that is looked for in place of a node's.
+    /// An error of an execution: if it is about the node `id`, it names the key that is looked for
+    /// there.
     #[cold]
-    fn named(&self, error: TxnError, place: Seek<'_>) -> TxnError {
+    fn named(&self, mut error: TxnError, id: u64, place: Seek<'_>) -> TxnError {
         let (Seek::At(key) | Seek::Below(key)) = place else { return error };
-        match PrimaryKey::prefix_of(key) {
-            Some(key) => error.about(self.table, key),
-            None => error,
+        let is_own = error.row().is_some_and(|(table, _)| table == self.table);
+        if let Some(row) = error.row_mut().filter(|_| is_own) {
+            row.sought(&id.into(), key);
         }
+        error
     }
 
     /// The node in an opened row; `None` if there is no such row. The root of an empty tree has
@@ -137,4 +172,9 @@ impl OrderedTable<'_> {
         let covers = |node: Node<'_>| node.covers(place) || broken(Rule::FencesAreChecked);
         Ok(node.is_some_and(|node| node.level() == level && covers(node)))
     }
+}
+
+/// The access by which a search opens the node that it looks for.
+fn at_once(access: Access) -> Access {
+    if broken(Rule::NodesAreOpenedAtOnce) { Access::Read } else { access }
 }

@@ -4,7 +4,7 @@
 use lotus_checker::Anomaly;
 use lotus_sabotage::Rule;
 
-use crate::drive::lives::{GROWS, KEPT};
+use crate::drive::lives::{GROWS, KEPT, TURNS};
 use crate::drive::starts::STARTED;
 use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::copies::OF_ONE_TIME;
@@ -158,6 +158,11 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::FreeSlotsAreZero, &["h7-full-lock-buckets"], &[ZEROED]),
     hunted(Rule::UpgradesAreExplicit, &["h7-read-then-write"], &[LOCKED, Isolation]),
     hunted(Rule::WaitsGoUp, &["h7-locks-that-wait"], &[Property(WAITS)]),
+    hunted(
+        Rule::NodesAreOpenedAtOnce,
+        &["h7-writers-of-one-leaf"],
+        &[Property(TURNS), Property(GROWS)],
+    ),
     hunted(Rule::QueuesGoByAge, &["h7-locks-that-wait"], &[Property(WAITS)]),
     hunted(
         Rule::TheExpelledAreRefused,
