@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_millis(150);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Most doublings of a pause.
 const MOST_DOUBLINGS: u32 = 6;
-/// Time for which one node is asked for its directory: longer than a server waits for the authority.
+/// Time for which one node is asked for its directory: longer than servers wait for the authority.
 const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two questions to a node that is doubted.
 const DOUBT_PAUSE: Duration = Duration::from_millis(500);

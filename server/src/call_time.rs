@@ -18,8 +18,8 @@
 //! # What may fail
 //! A turn that fails is left out: the time stands still meanwhile, and records are kept for longer.
 //! A node that is expelled counts no more; one that lives on without its server does, and holds the
-//! time up. A node that knows the live ones a moment late moves the time by no more than a step, for
-//! which records are kept longer than the retention.
+//! time up. A node that knows the live ones a moment late moves the time by no more than a step;
+//! records are kept longer than the retention for that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -200,13 +200,17 @@ pub(crate) async fn keep(
 ) -> Result<(), TxnError> {
     node.call_time.is_due.store(false, Ordering::Relaxed);
     let _under_way = UnderWay::begin(&node.call_time.under_way);
-    // Others may be gone before it ends.
-    if part == Part::GoOn && node.is_draining() {
+    // Others may be gone before it ends, or the memory node that it needs.
+    if part == Part::GoOn && (node.is_draining() || node.check_memory().is_err()) {
         return Ok(());
     }
     session.new_transaction();
     let mut attempts = 0;
     loop {
+        // Another worker was faster.
+        if part == Part::Begin && node.call_time.stamp().is_some() {
+            return Ok(());
+        }
         match attempt(node, session, part).await {
             Err(error) if error.is_retryable() && attempts < ATTEMPTS => {
                 session.back_off(attempts).await;
@@ -264,8 +268,8 @@ async fn attempt(node: &NodeServer, session: &mut Session, part: Part) -> Result
     committed.map(drop)
 }
 
-/// Whether a row is one of the time by which records of calls expire. Such rows go on by themselves,
-/// whatever applications do.
+/// Whether a row is one of the time by which records of calls expire. Such rows go on by
+/// themselves, whatever applications do.
 pub fn is_call_time(table: &str, key: &PrimaryKey) -> bool {
     let number = key.as_bytes().try_into().map(u64::from_be_bytes);
     table == calls::TABLE && number.is_ok_and(|number| number >= TIME_KEY)

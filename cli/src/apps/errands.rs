@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::apps::load::{AbortCounts, Aborts};
 use lotus_node::agree::look::Look;
-use lotus_node::agree::mailbox::Mailbox;
+use lotus_node::agree::mailbox::{Mailbox, may_take_part};
+use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::NodeName;
 
 /// Time that a node may take for an audit.
@@ -56,18 +57,21 @@ pub fn mailbox(node: NodeName) -> Mailbox {
     Mailbox::new("errand", node)
 }
 
-/// Sends a request to a node, and waits for the answer.
+/// Sends a request to a node, and waits for the answer, as long as the node may take part.
 ///
 /// # Errors
 /// A sentence.
 pub fn ask(
+    file: &ClusterFile,
     authority: &dyn Authority,
     node: NodeName,
     errand: Errand,
     patience: Duration,
 ) -> Result<Done, String> {
-    let asked = mailbox(node).put(authority, &errand, patience);
-    match asked.map_err(|error| error.to_string())?.wait(authority, patience)? {
+    let may_answer = || may_take_part(file, authority, node);
+    let asked = mailbox(node).put_while(authority, &errand, patience, may_answer);
+    let asked = asked.map_err(|error| error.to_string())?;
+    match asked.wait_while(authority, patience, may_answer)? {
         Done::Failed(why) => Err(format!("{}: {why}", node.in_words())),
         done => Ok(done),
     }

@@ -270,7 +270,7 @@ impl Aftermath<'_> {
             return Err(format!("{} does not answer", node.in_words()));
         }
         let audit = Errand::Audit(ledger.to_judge());
-        let mut checks = match ask(authority, serving[0], audit, AUDITING)? {
+        let mut checks = match ask(file, authority, serving[0], audit, AUDITING)? {
             Done::Audited(checks) => checks,
             _ => return Err(format!("{} has looked at nothing", serving[0].in_words())),
         };

@@ -76,11 +76,11 @@ impl Aftermath<'_> {
         // A node lets its own transactions settle before it audits, and looks at the rows of all:
         // another one may still be purging what was deleted.
         for node in &serving {
-            ask(authority, *node, Errand::Count, AUDITING)?;
+            ask(self.file, authority, *node, Errand::Count, AUDITING)?;
         }
         for node in serving {
             self.steps.say(format!("{} looks at all data", node.in_words()));
-            checks.extend(audit(authority, node, seen.tally.effects)?);
+            checks.extend(audit(self.file, authority, node, seen.tally.effects)?);
         }
         Ok(Findings { members, out, checks })
     }
@@ -140,11 +140,12 @@ impl Aftermath<'_> {
 
 /// Has a node audit all data; its name is put before each check's.
 fn audit(
+    file: &ClusterFile,
     authority: &dyn Authority,
     node: NodeName,
     effects: Effects,
 ) -> Result<impl Iterator<Item = Check>, String> {
-    match ask(authority, node, Errand::Audit(effects), AUDITING)? {
+    match ask(file, authority, node, Errand::Audit(effects), AUDITING)? {
         Done::Audited(checks) => Ok(checks
             .into_iter()
             .map(move |check| Check { name: format!("{node}: {}", check.name), ..check })),

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::ranges;
 use crate::show::Verdict;
 use crate::show::screen::{or_dash, percent, say};
+use lotus_node::agree::mailbox::may_take_part;
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::seat::authority;
 use lotus_node::config::file::ClusterFile;
@@ -86,10 +87,7 @@ impl<'a> Nodes<'a> {
         let mut why = String::new();
         for node in &self.serving {
             let authority = &*self.authority;
-            let may_answer = || {
-                let members = membership::read(authority);
-                members.map_or(true, |members| members.is_live(node.id(self.file)))
-            };
+            let may_answer = || may_take_part(self.file, authority, *node);
             let asked = mailbox(*node).put_while(authority, question, ANSWERING, may_answer);
             let asked = asked.map_err(|error| error.to_string())?;
             match asked.wait_while(authority, patience, may_answer) {

@@ -22,10 +22,12 @@ use std::time::Duration;
 use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::Env;
+use lotus_recovery::membership;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::records;
+use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
 use crate::host::polling::wait_until;
 use crate::host::processes::{Process, process_space};
@@ -90,6 +92,12 @@ pub struct Mailbox {
 pub struct Pending {
     mailbox: Mailbox,
     version: Version,
+}
+
+/// Whether a node is a member, or may be: one that is expelled answers nothing any more, and
+/// commits nothing.
+pub fn may_take_part(file: &ClusterFile, authority: &dyn Authority, node: NodeName) -> bool {
+    membership::read(authority).map_or(true, |members| members.is_live(node.id(file)))
 }
 
 impl Mailbox {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
 use crate::agree::look::Look;
-use crate::agree::mailbox::{Mailbox, Pending};
+use crate::agree::mailbox::{Mailbox, Pending, may_take_part};
 use crate::agree::records::{Record, Stage};
 use crate::agree::rest::{Next, Rest};
 use crate::application::Notes;
@@ -263,12 +263,6 @@ impl Unanswered {
             Self::Out(why) | Self::Failed(why) => why,
         }
     }
-}
-
-/// Whether a node is a member, or may be.
-fn may_take_part(file: &ClusterFile, authority: &dyn Authority, node: NodeName) -> bool {
-    let members = lotus_recovery::membership::read(authority);
-    members.map_or(true, |members| members.is_live(node.id(file)))
 }
 
 /// A question that was asked of a node.
