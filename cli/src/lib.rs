@@ -49,6 +49,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
+use lotus_security::printable;
+
 use args::{BenchArgs, BenchTask, Cli, Command};
 use show::Verdict;
 
@@ -120,7 +122,7 @@ fn answer(error: &clap::Error) -> ExitCode {
 
 fn refuse(why: &str) -> ExitCode {
     // A closed standard error is ignored.
-    let _ = writeln!(io::stderr(), "error: {why}");
+    let _ = writeln!(io::stderr(), "error: {}", printable(why));
     ExitCode::from(REFUSED)
 }
 
