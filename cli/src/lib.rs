@@ -46,10 +46,12 @@ mod operate;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 
 use lotus_security::printable;
+use signal_hook::consts::SIGXFSZ;
 
 use args::{BenchArgs, BenchTask, Cli, Command};
 use show::Verdict;
@@ -59,6 +61,9 @@ const REFUSED: u8 = 2;
 
 /// Carries out the command line of this process.
 pub fn main() -> ExitCode {
+    // A write beyond the limit of a file's size is an error of that write, and not the end of the
+    // process. Without the handler it would be the end, as ever.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return answer(&error),
