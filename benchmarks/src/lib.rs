@@ -45,5 +45,5 @@ pub use contract::{audit, config, deployment, engine, stats, workload};
 pub use drive::{harness, live, progress};
 pub use engines::{lotus, wrapper};
 pub use judge::{history, utilisation};
-pub use reports::{callgrind, origin, output, report, spread};
+pub use reports::{callgrind, origin, output, report, spread, stream};
 pub use workloads::{hotspot, kvs, smallbank, tatp, tpcc, ycsb, zipf};

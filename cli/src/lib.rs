@@ -46,8 +46,12 @@ mod operate;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
+
+use lotus_security::printable;
+use signal_hook::consts::SIGXFSZ;
 
 use args::{BenchArgs, BenchTask, Cli, Command};
 use show::Verdict;
@@ -58,6 +62,9 @@ const UNJUDGED: u8 = 3;
 
 /// Carries out the command line of this process.
 pub fn main() -> ExitCode {
+    // A write beyond the limit of a file's size is an error of that write, and not the end of the
+    // process. Without the handler it would be the end, as ever.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return answer(&error),
@@ -122,7 +129,7 @@ fn answer(error: &clap::Error) -> ExitCode {
 
 fn refuse(why: &str) -> ExitCode {
     // A closed standard error is ignored.
-    let _ = writeln!(io::stderr(), "error: {why}");
+    let _ = writeln!(io::stderr(), "error: {}", printable(why));
     ExitCode::from(REFUSED)
 }
 

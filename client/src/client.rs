@@ -63,22 +63,37 @@ pub(crate) struct ClientState {
 }
 
 impl Client {
-    /// Connects to the first server that answers, and learns of all others from it.
+    /// Connects to the first server that answers, and learns of all others from it. Where servers
+    /// are there and have no room for a newcomer at the moment, it is tried again for
+    /// [`Config::timeout`].
     ///
     /// # Errors
     /// [`ConnectError`] of the last server that was tried.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let env = Env::real(config.seed);
-        let mut last = ConnectError::NoAddress;
-        for address in &config.servers {
-            match Connection::open(address, &config, &env).await {
-                Ok((connection, directory)) => {
-                    return Ok(Self::over(config.clone(), env, connection, directory));
+        let deadline = env.now().after(config.timeout);
+        let mut rng = env.rng(0);
+        let mut pauses = 0;
+        loop {
+            let mut last = ConnectError::NoAddress;
+            let mut crowded = false;
+            for address in &config.servers {
+                match Connection::open(address, &config, &env).await {
+                    Ok((connection, directory)) => {
+                        return Ok(Self::over(config.clone(), env, connection, directory));
+                    }
+                    Err(error) => {
+                        crowded |= error.is_for_a_crowd();
+                        last = error;
+                    }
                 }
-                Err(error) => last = error,
             }
+            let pause = pause(&mut pauses, |below| rng.random_range(0..below));
+            if !crowded || deadline.since(env.now()) <= pause {
+                return Err(last);
+            }
+            tokio::time::sleep(pause).await;
         }
-        Err(last)
     }
 
     fn over(config: Config, env: Env, connection: Arc<Connection>, directory: Directory) -> Self {
@@ -539,10 +554,7 @@ impl ClientState {
 
     /// Waits a random time, with a bound that grows with the number of pauses.
     pub(crate) async fn pause(&self, pauses: &mut u32) {
-        let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
-        *pauses += 1;
-        let pause = self.random(longest.as_nanos() as u64);
-        tokio::time::sleep(Duration::from_nanos(pause)).await;
+        tokio::time::sleep(pause(pauses, |below| self.random(below))).await;
     }
 
     fn random(&self, below: u64) -> u64 {
@@ -567,6 +579,14 @@ async fn look_after(client: Weak<ClientState>, node: usize) {
         drop(shared);
         tokio::time::sleep(DOUBT_PAUSE).await;
     }
+}
+
+/// A random time, with a bound that grows with the number of pauses. `random` draws a number below
+/// another one.
+fn pause(pauses: &mut u32, random: impl FnOnce(u64) -> u64) -> Duration {
+    let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
+    *pauses += 1;
+    Duration::from_nanos(random(longest.as_nanos() as u64))
 }
 
 /// Reason for a node's missing answer.

@@ -129,9 +129,43 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether a server is there that had no room for this client when many came: it closed the
+    /// connection before its handshake was over, or its queue of connections was full.
+    pub(crate) fn is_for_a_crowd(&self) -> bool {
+        use std::io::ErrorKind as Kind;
+        let Self::Unreachable { error, .. } = self else { return false };
+        matches!(
+            error.kind(),
+            Kind::ConnectionReset
+                | Kind::ConnectionAborted
+                | Kind::BrokenPipe
+                | Kind::UnexpectedEof
+                | Kind::WouldBlock
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_crowd_passes_and_nothing_else_does() {
+        let unreachable = |kind: ErrorKind| ConnectError::Unreachable {
+            address: String::new(),
+            error: Error::from(kind),
+        };
+        let passes = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::WouldBlock];
+        assert!(passes.into_iter().all(|kind| unreachable(kind).is_for_a_crowd()));
+        // Nobody listens, or nobody answers: an operator wants to know it at once.
+        let lasts = [ErrorKind::ConnectionRefused, ErrorKind::TimedOut, ErrorKind::NotFound];
+        assert!(!lasts.into_iter().any(|kind| unreachable(kind).is_for_a_crowd()));
+        let address = String::new();
+        let refused = ConnectError::Refused { address, refusal: Refusal::Full };
+        assert!(!refused.is_for_a_crowd() && !ConnectError::NoAddress.is_for_a_crowd());
+    }
 
     fn row_error() -> RowError {
         let numbers: lotus_rows::Schema<u64, u64> = lotus_rows::Schema::new("numbers");

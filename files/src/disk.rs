@@ -29,12 +29,17 @@ impl DiskPart {
         let mode = match readers {
             Readers::Owner => 0o600,
             Readers::Mask => 0o666,
+            Readers::Mode(mode) => mode,
         };
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM_LETTERS);
         builder.permissions(Permissions::from_mode(mode));
         loop {
             let created = builder.tempfile_in(directory)?;
+            if let Readers::Mode(mode) = readers {
+                // The mask has no say here.
+                created.as_file().set_permissions(Permissions::from_mode(mode))?;
+            }
             if is_held(&created)? {
                 let (file, path) = created.into_parts();
                 return Ok(Self { file, path });

@@ -43,6 +43,8 @@ pub enum Readers {
     Owner,
     /// Users allowed by the process's file mode creation mask: mode 0666 without the masked bits.
     Mask,
+    /// Users that this mode names, whatever the mask is: those of a file that is replaced.
+    Mode(u32),
 }
 
 /// Treatment of an existing file with the same name.

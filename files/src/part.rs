@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::disk::{RANDOM_LETTERS, SUFFIX, is_left};
@@ -10,6 +11,10 @@ use crate::{Existing, Files, Readers, Unfinished};
 
 /// Size of the write buffer in bytes.
 const BUFFER_BYTES: usize = 128 << 10;
+
+/// Bits of a file's mode for reading, writing and running it. A result is no program that acts for
+/// its owner.
+const PERMISSIONS: u32 = 0o777;
 
 /// An unfinished, buffered file. If dropped, it is removed without writing the buffer.
 pub struct Part<'a> {
@@ -37,13 +42,20 @@ impl<'a> Part<'a> {
         Ok(Self { files, directory: directory.to_owned(), sink })
     }
 
-    /// Creates a part beside the file `path` that it will become; its name is hidden.
+    /// Creates a part beside the file `path` that it will become; its name is hidden. A file of
+    /// that path decides its readers, where else the mask would.
     ///
     /// # Errors
     /// As [`Self::create`]; `InvalidInput` if the path ends in no name.
     pub fn beside(files: &'a dyn Files, path: &Path, readers: Readers) -> io::Result<Self> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let prefix = format!(".{}.lotus-", name_of(path)?.to_string_lossy());
+        let readers = match (readers, fs::metadata(path)) {
+            (Readers::Mask, Ok(there)) if there.is_file() => {
+                Readers::Mode(there.permissions().mode() & PERMISSIONS)
+            }
+            (readers, _) => readers,
+        };
         Self::create(files, directory.unwrap_or(Path::new(".")), &prefix, readers)
     }
 

@@ -24,6 +24,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,6 +73,9 @@ pub enum TlsError {
         /// The error.
         source: rustls::pki_types::pem::Error,
     },
+    /// Other users could read the private key: `chmod 600`.
+    #[error("the private key {0} can be read by other users; let only its owner read it")]
+    Public(String),
     /// The certificate authority's file has no certificate.
     #[error("{0}: no certificate in it")]
     NoAuthority(String),
@@ -110,6 +114,7 @@ impl Tls {
         if roots.is_empty() {
             return Err(TlsError::NoAuthority(authority.display().to_string()));
         }
+        check_readers(key)?;
         let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, error))?;
         let (roots, chain) = (Arc::new(roots), certificates(certificate)?);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -159,6 +164,16 @@ impl Tls {
         };
         let tls = rustls::ServerConnection::new(Arc::clone(config));
         Ok(Sealed::new(socket, tls.map_err(io::Error::other)?.into(), true))
+    }
+}
+
+/// Refuses a private key that users other than its owner can read.
+fn check_readers(key: &Path) -> Result<(), TlsError> {
+    // An error here is one of the read that follows, which tells it.
+    let mode = std::fs::metadata(key).map_or(0, |file| file.permissions().mode());
+    match mode & 0o077 {
+        0 => Ok(()),
+        _ => Err(TlsError::Public(key.display().to_string())),
     }
 }
 

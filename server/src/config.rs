@@ -8,7 +8,7 @@ use std::time::Duration;
 use lotus::TableSpec;
 use lotus_protocol::link::Patience;
 use lotus_protocol::messages::REQUEST_BYTES;
-use lotus_security::Security;
+use lotus_security::{Rules, Security};
 
 /// Settings of a server: one for each compute node.
 #[derive(Debug)]
@@ -57,8 +57,9 @@ pub struct LocalDoor {
 pub struct Limits {
     /// Connections of clients; 1024.
     pub connections: usize,
-    /// Connections that have not passed the handshake; further ones are closed at once; 64.
-    pub guests: usize,
+    /// Connections that have not passed the handshake, at each door; beside the others, which they
+    /// take no place of. 512, three quarters of them from one address.
+    pub guests: Rules,
     /// Time limit of a handshake; 2 s.
     pub greeting: Duration,
     /// Requests that one connection may have in flight; it is not read while it has; 256.
@@ -97,7 +98,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1024,
-            guests: 64,
+            guests: Rules::of(512),
             greeting: Duration::from_secs(2),
             in_flight: 256,
             request_bytes: REQUEST_BYTES,

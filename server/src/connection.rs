@@ -24,7 +24,7 @@ use lotus_protocol::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, 
 use lotus_protocol::link::{self, Bounds, End, Patience, Receiver, Wire};
 use lotus_protocol::messages::{self, Bytes, Call, Failure, Garbage, Op, Room, Scan, Step, decode};
 use lotus_protocol::stream::Stream;
-use lotus_security::{Key, NO_TLS};
+use lotus_security::{Key, NO_TLS, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::calls;
@@ -60,6 +60,17 @@ impl Turned {
             // An error that TLS reports of a certificate.
             Self::Broken(error) => error.kind() == io::ErrorKind::InvalidData,
             Self::Slow => false,
+        }
+    }
+
+    /// Its kind, of which the log has one line a minute.
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Refused(Refusal::Garbage) => "garbage",
+            Self::Refused(Refusal::Version { .. }) => "version",
+            Self::Refused(Refusal::Full) => "full",
+            Self::Refused(Refusal::Leaving) => "leaving",
+            _ => "trust",
         }
     }
 }
@@ -132,6 +143,16 @@ pub(crate) enum Origin {
     Network(SocketAddr),
     /// The door for clients of this host.
     ThisHost,
+}
+
+impl Origin {
+    /// The origin as guests are counted by.
+    pub(crate) fn source(self) -> Source {
+        match self {
+            Self::Network(address) => Source::from(address.ip()),
+            Self::ThisHost => Source::ThisHost,
+        }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -433,7 +454,7 @@ fn note_end(node: &NodeServer, end: &End, client: Origin) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::SlowReader(_) | End::SlowSender(_) => {
             add(&node.doors.misbehaved);
-            if let Some(kept_back) = node.complaints.may_say(node.env.now()) {
+            if let Some(kept_back) = node.complaints.may_say("misbehaved", node.env.now()) {
                 let node = node.index;
                 tracing::warn!(node, %client, %end, kept_back, "closed a client's connection");
             }
@@ -450,7 +471,7 @@ pub(crate) fn note_turned(node: &NodeServer, turned: &Turned, client: Origin) {
         return;
     }
     add(&node.doors.refused);
-    if let Some(kept_back) = node.complaints.may_say(node.env.now()) {
+    if let Some(kept_back) = node.complaints.may_say(turned.kind(), node.env.now()) {
         tracing::warn!(node = index, %client, %turned, kept_back, "a client was not let in");
     }
 }

@@ -3,14 +3,34 @@
 //! A scraper that says that it takes OpenMetrics gets that; any other gets the plain text format
 //! that Prometheus has always read. Both are made of the same figures.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use lotus_fabric::env::{Env, Nanos};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelValue, LabelValueEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+
+/// Value of a label that others have named, as both formats demand it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LabelValue<'a>(pub(crate) &'a str);
+
+impl EncodeLabelValue for LabelValue<'_> {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '\\' => encoder.write_str("\\\\")?,
+                '"' => encoder.write_str("\\\"")?,
+                '\n' => encoder.write_str("\\n")?,
+                letter => encoder.write_char(letter)?,
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A figure of a process that is read at each scrape.
 pub struct Gauge {
@@ -166,7 +186,7 @@ pub(crate) fn gauges(encoder: &mut DescriptorEncoder<'_>, gauges: &[Gauge]) -> f
         for (gauge, value) in values {
             match &gauge.label {
                 Some((name, label)) => {
-                    encoder.encode_family(&[(*name, label.as_str())])?.encode_gauge(&value)?;
+                    encoder.encode_family(&[(*name, LabelValue(label))])?.encode_gauge(&value)?;
                 }
                 None => encoder.encode_gauge(&value)?,
             }
@@ -206,6 +226,41 @@ mod tests {
         ];
         for (accept, expected) in cases {
             assert_eq!(Format::accepted(accept), expected, "{accept}");
+        }
+    }
+
+    /// One name with a quotation mark once made the whole text unreadable.
+    #[test]
+    fn labels_are_escaped_in_both_formats() {
+        let read: fn() -> _ = || Some(1.0);
+        let label = |value: &str| Some(("table", value.to_owned()));
+        let gauge =
+            |value| Gauge { name: "b", help: "B", label: label(value), read: Box::new(read) };
+        let gauges = ["a\"b", "a\\", "a\nlotus_forged 1", "\\n"].map(gauge);
+        struct All(Vec<Gauge>);
+        impl fmt::Debug for All {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("All")
+            }
+        }
+        impl Collector for All {
+            fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+                super::gauges(&mut encoder, &self.0)
+            }
+        }
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(All(gauges.into())));
+        for format in [Format::Plain, Format::Open] {
+            let text = format.encode(&registry).expect("into a string");
+            let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("b{")).collect();
+            let expected = [
+                r#"b{table="a\"b"} 1.0"#,
+                r#"b{table="a\\"} 1.0"#,
+                r#"b{table="a\nlotus_forged 1"} 1.0"#,
+                r#"b{table="\\n"} 1.0"#,
+            ];
+            assert_eq!(lines, expected, "{text}");
+            assert!(!text.lines().any(|line| line.starts_with("lotus_forged")), "{text}");
         }
     }
 

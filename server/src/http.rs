@@ -1,17 +1,43 @@
 //! `/metrics` for Prometheus and `/health` for load balancers.
+//!
+//! The port asks for no key, so all connections are guests (`hall`): their number is bounded, a
+//! request must come within [`ASKING`] and be answered and read within [`ANSWERING`], and a
+//! connection serves one request. The end of the server waits for none of them.
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Request, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use lotus_fabric::env::Env;
+use lotus_security::{Rules, Source};
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::exposition::Format;
+use crate::hall::{GuestPlace, Hall};
+use crate::sparing::Sparing;
+
+/// Connections at a time.
+pub const CONNECTIONS: usize = 64;
+/// Time limit of a request's headers.
+const ASKING: Duration = Duration::from_secs(2);
+/// Time limit of a connection, from its first byte to its last.
+const ANSWERING: Duration = Duration::from_secs(10);
+/// Largest headers, in bytes.
+const HEADER_BYTES: usize = 16 << 10;
+/// Pause after a failed accept, as when the system has no socket left.
+const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
 
 /// Metrics under way.
 pub(crate) type Gathering = Pin<Box<dyn Future<Output = Registry> + Send>>;
@@ -30,24 +56,68 @@ pub(crate) trait Shown: Send + Sync + 'static {
 pub(crate) async fn serve<S: Shown>(
     shown: Arc<S>,
     listener: std::net::TcpListener,
+    env: Env,
     mut stopped: watch::Receiver<bool>,
 ) {
     let node = shown.name();
-    let routes = axum::Router::new()
+    let routes = Router::new()
         .route("/metrics", get(scrape::<S>))
         .route("/health", get(health::<S>))
         .with_state(shown);
-    let stop = async move {
-        // An error means that the server itself is gone, which is the same.
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    };
-    let served = match TcpListener::from_std(listener) {
-        Ok(listener) => axum::serve(listener, routes).with_graceful_shutdown(stop).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = served {
-        tracing::error!(node, %error, "metrics are not served any more");
+    match TcpListener::from_std(listener) {
+        Ok(listener) => tokio::select! {
+            () = stand(&node, &listener, &routes, &env) => {}
+            // An error means that the server itself is gone, which is the same.
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+        },
+        Err(error) => tracing::error!(node, %error, "metrics are not served any more"),
     }
+}
+
+/// Accepts connections for ever. Dropping it ends them.
+async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
+    let hall = Hall::new(Rules::of(CONNECTIONS), env);
+    let complaints = Sparing::default();
+    let mut tasks = JoinSet::new();
+    loop {
+        while tasks.try_join_next().is_some() {}
+        let (socket, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if let Some(kept_back) = complaints.may_say("metrics", env.now()) {
+                    let what = "cannot accept a connection for metrics";
+                    tracing::warn!(node, %error, kept_back, "{what}");
+                }
+                tokio::time::sleep(OUT_OF_SOCKETS).await;
+                continue;
+            }
+        };
+        let (place, _) = hall.enter(Source::from(address.ip())).await;
+        let guest = place.id;
+        let task = tasks.spawn(answer(socket, routes.clone(), place));
+        hall.serve(guest, task);
+    }
+}
+
+/// Answers one request.
+async fn answer(socket: TcpStream, routes: Router, place: GuestPlace) {
+    let service = TowerToHyperService::new(routes);
+    let place = Arc::new(place);
+    let asked = Arc::clone(&place);
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        // The headers are whole: others wait for the answer, as long as it may take.
+        asked.keep(ANSWERING);
+        hyper::service::Service::call(&service, request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(ASKING)
+        .keep_alive(false)
+        .max_buf_size(HEADER_BYTES)
+        .serve_connection(TokioIo::new(socket), service);
+    // Errors are the scraper's: it has gone, was too slow, or speaks no HTTP.
+    let _ = tokio::time::timeout(ANSWERING, connection).await;
+    drop(place);
 }
 
 async fn scrape<S: Shown>(State(shown): State<Arc<S>>, headers: HeaderMap) -> impl IntoResponse {

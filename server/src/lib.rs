@@ -11,8 +11,9 @@
 //! the server's thread.
 //!
 //! # Ownership
-//! The server's thread owns the door (`server`), and clients within TLS. Any other client belongs
-//! to one coordinator, and its thread reads and writes the socket (`connection`). A coordinator's
+//! The server's thread owns the door (`server`), connections that are not admitted yet (`hall`),
+//! and clients within TLS. Any other client belongs to one coordinator, and its thread reads and
+//! writes the socket (`connection`). A coordinator's
 //! *workers* take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is
 //! answered exactly once whatever becomes of them. Records of calls with an id live in the cluster
 //! (`calls`). Tables are created by a thread of their own (`clerk`). Counters belong to one thread
@@ -29,6 +30,7 @@ mod connection;
 mod counters;
 mod exposition;
 mod failure;
+mod hall;
 mod host;
 mod http;
 mod interactive;
@@ -50,9 +52,10 @@ mod worker;
 pub use call_time::is_call_time;
 pub use config::{CallRecords, Config, Limits, LocalDoor, RequiredShape, StartError};
 pub use exposition::Gauge;
+pub use http::CONNECTIONS as METRICS_CONNECTIONS;
 pub use lotus::Abort;
 pub use lotus_protocol::messages::Kind;
-pub use lotus_security::{Key, Security};
+pub use lotus_security::{Key, Rules, Security};
 pub use registry::Registry;
 pub use server::Server;
 pub use shown::Metrics;

@@ -17,7 +17,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::counters::{ABORT_REASONS, Counters, Ending, LATENCY_BOUNDS_US, Latencies};
-use crate::exposition::{self, gauge};
+use crate::exposition::{self, LabelValue, gauge};
 use crate::metrics::memory::Memory;
 use crate::node::NodeServer;
 
@@ -95,7 +95,7 @@ impl Scrape {
         let help = "The same, of calls of one stored transaction";
         let mut by = encoder.encode_descriptor("procedure_duration", help, unit, kind)?;
         for (name, stored) in self.node.registry.all() {
-            let label = [("procedure", name)];
+            let label = [("procedure", LabelValue(name))];
             let mut one = by.encode_family(&label)?;
             self.histogram(&mut one, |counters| &counters.by_procedure[stored.place])?;
         }

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use crate::call_time;
 use crate::calls;
 use crate::clerk::{Clerk, Rights};
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
-use crate::connection::{self, Newcomer, Origin, Presence, add};
+use crate::connection::{self, Newcomer, Origin, Presence, Turned, add};
+use crate::hall::{GuestPlace, Hall};
 use crate::host::Host;
 use crate::http;
 use crate::node::{NodeServer, Parts};
@@ -38,6 +39,11 @@ const CLOSING: Duration = Duration::from_secs(1);
 const RECORDS_PATIENCE: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, as when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
+/// Time for which no other guest takes the place of a client that has begun to speak.
+const SPEAKING: Duration = Duration::from_secs(1);
+/// Connections that wait in the system's queue, where the system allows as many: those of all
+/// clients that begin at one moment.
+const QUEUED: i32 = 4096;
 
 /// The server of one compute node. Dropping it stops it.
 #[must_use = "a server that is dropped stops"]
@@ -100,8 +106,10 @@ impl Server {
         });
         let address = config.listener.local_addr()?;
         config.listener.set_nonblocking(true)?;
+        rustix::net::listen(&config.listener, QUEUED).map_err(io::Error::from)?;
         if let Some(listener) = &local {
             listener.set_nonblocking(true)?;
+            rustix::net::listen(listener, QUEUED).map_err(io::Error::from)?;
         }
         let metrics = config.metrics.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
         if let Some(listener) = &config.metrics {
@@ -186,27 +194,44 @@ async fn run(
     security: Arc<Security>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut tasks = JoinSet::new();
-    tasks.spawn(call_time::ask_now_and_then(Arc::clone(&node), stopped.clone()));
-    if let Some(listener) = metrics {
-        tasks.spawn(http::serve(Arc::clone(&node), listener, stopped.clone()));
-    }
+    let timekeeper = tokio::spawn(call_time::ask_now_and_then(Arc::clone(&node), stopped.clone()));
+    let mut metrics = metrics.map(|listener| {
+        let shown = Arc::clone(&node);
+        tokio::spawn(http::serve(shown, listener, node.env.clone(), stopped.clone()))
+    });
     let local = local.map(UnixListener::from_std).transpose();
+    let mut network = Door::new(&node);
+    let mut here = Door::new(&node);
     match TcpListener::from_std(clients).and_then(|clients| Ok((clients, local?))) {
         Ok((clients, local)) => {
-            let doorman = Doorman { node: &node, security, guests: Arc::default() };
+            let doorman = Doorman { node: &node, security, number: AtomicU64::new(0) };
+            let from_here = async {
+                match local {
+                    Some(listener) => doorman.stand(&listener, &mut here).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                () = doorman.stand(&clients, local.as_ref(), &mut tasks) => {}
+                () = doorman.stand(&clients, &mut network) => {}
+                () = from_here => {}
                 // An error means that the `Server` is gone, which is the same.
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         }
         Err(error) => tracing::error!(node = node.index, %error, "the listener cannot be used"),
     }
+    [&network, &here].iter().for_each(|door| door.hall.clear());
     node.drain(node.limits.drain).await;
     let ended = async {
-        while tasks.join_next().await.is_some() {}
+        for door in [&mut network, &mut here] {
+            while door.tasks.join_next().await.is_some() {}
+        }
         node.left().await;
+        // A panic there has been reported already.
+        let _ = timekeeper.await;
+        if let Some(metrics) = &mut metrics {
+            let _ = metrics.await;
+        }
     };
     // Tasks that have not ended by then are dropped with their set.
     if tokio::time::timeout(CLOSING, ended).await.is_err() {
@@ -215,41 +240,81 @@ async fn run(
     tracing::info!(node = node.index, "stopped");
 }
 
+/// A door for clients, and the tasks of those that came through it.
+struct Door {
+    hall: Hall,
+    tasks: JoinSet<()>,
+}
+
+impl Door {
+    fn new(node: &NodeServer) -> Self {
+        Self { hall: Hall::new(node.limits.guests, &node.env), tasks: JoinSet::new() }
+    }
+}
+
+/// A socket that accepts clients.
+trait Listener {
+    async fn accept(&self) -> io::Result<(Arrival, Origin)>;
+}
+
+impl Listener for TcpListener {
+    async fn accept(&self) -> io::Result<(Arrival, Origin)> {
+        let (socket, address) = Self::accept(self).await?;
+        Ok((Arrival::FromNetwork(socket), Origin::Network(address)))
+    }
+}
+
+impl Listener for UnixListener {
+    async fn accept(&self) -> io::Result<(Arrival, Origin)> {
+        Ok((Arrival::FromThisHost(Self::accept(self).await?.0), Origin::ThisHost))
+    }
+}
+
 /// Accepts clients, and hands them on within the limit of guests.
 struct Doorman<'n> {
     node: &'n Arc<NodeServer>,
     security: Arc<Security>,
-    /// Connections that have not passed the handshake.
-    guests: Arc<AtomicUsize>,
+    /// Number of the last connection, at any door.
+    number: AtomicU64,
 }
 
 impl Doorman<'_> {
-    async fn stand(
-        &self,
-        clients: &TcpListener,
-        local: Option<&UnixListener>,
-        tasks: &mut JoinSet<()>,
-    ) {
-        let mut number = 0_u64;
+    async fn stand(&self, listener: &impl Listener, door: &mut Door) {
+        let node = self.node;
         loop {
-            while tasks.try_join_next().is_some() {}
-            let (arrival, client) = match accept(clients, local).await {
+            while door.tasks.try_join_next().is_some() {}
+            let (arrival, client) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(node = self.node.index, %error, "cannot accept a connection");
+                    if let Some(kept_back) = node.complaints.may_say("sockets", node.env.now()) {
+                        let node = node.index;
+                        tracing::warn!(node, %error, kept_back, "cannot accept a connection");
+                    }
                     tokio::time::sleep(OUT_OF_SOCKETS).await;
                     continue;
                 }
             };
-            if self.guests.load(Ordering::Relaxed) >= self.node.limits.guests {
-                add(&self.node.doors.turned_away);
-                continue;
+            let (place, in_anothers) = door.hall.enter(client.source()).await;
+            if in_anothers {
+                note_crowd(node, client);
             }
-            number += 1;
-            let (node, security) = (Arc::clone(self.node), Arc::clone(&self.security));
-            let guest = Guest::enter(&self.guests);
-            tasks.spawn(receive(node, security, arrival, client, number, guest));
+            let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
+            let security = Arc::clone(&self.security);
+            let guest = place.id;
+            let served = receive(Arc::clone(node), security, arrival, client, number, place);
+            let task = door.tasks.spawn(served);
+            door.hall.serve(guest, task);
         }
+    }
+}
+
+/// Counts a guest that lost its place to another one, and logs it.
+fn note_crowd(node: &NodeServer, newcomer: Origin) {
+    add(&node.doors.turned_away);
+    if let Some(kept_back) = node.complaints.may_say("guests", node.env.now()) {
+        let (node, client) = (node.index, newcomer);
+        let what = "closed a connection that had not passed the handshake, for another one";
+        tracing::warn!(node, %client, kept_back, "{what}");
     }
 }
 
@@ -259,39 +324,13 @@ enum Arrival {
     FromThisHost(UnixStream),
 }
 
-/// Waits for the next connection at either door.
-async fn accept(
-    clients: &TcpListener,
-    local: Option<&UnixListener>,
-) -> io::Result<(Arrival, Origin)> {
-    let here = async {
-        match local {
-            Some(listener) => listener.accept().await,
-            None => std::future::pending().await,
+impl Arrival {
+    /// Waits until the client has said something.
+    async fn speaks(&self) -> io::Result<()> {
+        match self {
+            Self::FromNetwork(socket) => socket.readable().await,
+            Self::FromThisHost(socket) => socket.readable().await,
         }
-    };
-    tokio::select! {
-        accepted = clients.accept() => {
-            let (socket, address) = accepted?;
-            Ok((Arrival::FromNetwork(socket), Origin::Network(address)))
-        }
-        accepted = here => Ok((Arrival::FromThisHost(accepted?.0), Origin::ThisHost)),
-    }
-}
-
-/// A place among the connections that have not passed the handshake.
-struct Guest(Arc<AtomicUsize>);
-
-impl Guest {
-    fn enter(guests: &Arc<AtomicUsize>) -> Self {
-        guests.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(guests))
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -302,8 +341,14 @@ async fn receive(
     arrival: Arrival,
     client: Origin,
     number: u64,
-    guest: Guest,
+    place: GuestPlace,
 ) {
+    let greeting = node.limits.greeting;
+    match tokio::time::timeout(greeting, arrival.speaks()).await {
+        Ok(Ok(())) => place.keep(SPEAKING.min(greeting)),
+        Ok(Err(error)) => return connection::note_turned(&node, &error.into(), client),
+        Err(_) => return connection::note_turned(&node, &Turned::Slow, client),
+    }
     let stream = match arrival {
         Arrival::FromNetwork(socket) => Stream::incoming(socket, &security),
         Arrival::FromThisHost(socket) => Ok(Stream::Local(socket)),
@@ -327,7 +372,7 @@ async fn receive(
         Ok(incoming) => incoming,
         Err(turned) => return connection::note_turned(&node, &turned, client),
     };
-    drop(guest);
+    drop(place);
     let home = number as usize % node.queues.len();
     let presence = Presence::enter(&node, number, client, home);
     let socket = match stream {

@@ -41,7 +41,8 @@ impl Metrics {
         let (stop, stopped) = watch::channel(false);
         let process = Process::new(env.clone());
         let shown = Arc::new(Figures { node: node.into(), process, gauges });
-        let body = move || runtime.block_on(http::serve(shown, listener, stopped));
+        let served = env.clone();
+        let body = move || runtime.block_on(http::serve(shown, listener, served, stopped));
         let thread = Some(env.spawn("lotus-metrics", body)?);
         Ok(Self { address, stop, thread })
     }

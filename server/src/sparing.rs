@@ -1,16 +1,18 @@
-//! Limits log lines that strangers cause to one a second, with the number of those left out.
+//! Limits log lines that strangers cause to one a minute of each kind, with the number of those
+//! left out.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
-/// The shortest time between two lines.
-const QUIET: Duration = Duration::from_secs(1);
+/// The shortest time between two lines of a kind.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Decides whether a log line may be written.
 #[derive(Debug, Default)]
-pub(crate) struct Sparing(Mutex<State>);
+pub(crate) struct Sparing(Mutex<BTreeMap<&'static str, State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -19,9 +21,11 @@ struct State {
 }
 
 impl Sparing {
-    /// Number of lines kept back since the last one, if there may be a line now; `None` if not.
-    pub(crate) fn may_say(&self, now: Nanos) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Number of lines of this kind kept back since the last, if there may be one now; `None` if
+    /// not.
+    pub(crate) fn may_say(&self, kind: &'static str, now: Nanos) -> Option<u64> {
+        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = states.entry(kind).or_default();
         if state.last.is_some_and(|last| now.since(last) < QUIET) {
             state.kept_back += 1;
             return None;
@@ -38,10 +42,12 @@ mod tests {
     #[test]
     fn what_is_kept_back_is_counted_and_told_with_the_next_line() {
         let sparing = Sparing::default();
-        let at = |ms: u64| sparing.may_say(Nanos(ms * 1_000_000));
-        assert_eq!(at(5000), Some(0));
-        assert_eq!((at(5001), at(5999)), (None, None));
-        assert_eq!((at(6000), at(6001)), (Some(2), None));
-        assert_eq!((at(9000), at(11_000)), (Some(1), Some(0)));
+        let at = |secs: u64| sparing.may_say("garbage", Nanos(secs * 1_000_000_000));
+        assert_eq!(at(500), Some(0));
+        assert_eq!((at(501), at(559)), (None, None));
+        // A line of another kind is news.
+        assert_eq!(sparing.may_say("sockets", Nanos(559_000_000_000)), Some(0));
+        assert_eq!((at(560), at(561)), (Some(2), None));
+        assert_eq!((at(900), at(1000)), (Some(1), Some(0)));
     }
 }

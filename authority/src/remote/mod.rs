@@ -17,8 +17,9 @@
 //!
 //! # Bounds
 //! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over.
-//! There are at most [`MAX_CONNECTIONS`] connections at a time, each with a thread. A client that
-//! is silent for 2 s during its handshake, or does not take an answer in 10 s, is disconnected.
+//! There are at most [`MAX_CONNECTIONS`] connections at a time, and [`MAX_GUESTS`] that have not
+//! passed their handshake, each with a thread. A client that does not pass it in 2 s, or does not
+//! take an answer in 10 s, is disconnected; a guest also if another one needs its place.
 
 mod client;
 mod server;
@@ -31,7 +32,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use client::{ConnectError, RemoteAuthority};
-use lotus_security::Caller;
+use lotus_security::{Caller, Source};
 pub use lotus_security::{Key, Security};
 pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
@@ -42,8 +43,11 @@ pub const VERSION: u16 = 2;
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// Largest number of connections that a server has at a time.
+/// Largest number of admitted connections that a server has at a time.
 pub const MAX_CONNECTIONS: usize = 256;
+/// Largest number of connections that have not passed the handshake, beside the others; three
+/// quarters of them from one address.
+pub const MAX_GUESTS: usize = 64;
 
 /// Address at which an authority listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,14 +73,14 @@ enum Listener {
 }
 
 impl Listener {
-    fn accept(&self, security: &Security) -> io::Result<Stream> {
+    fn accept(&self, security: &Security) -> io::Result<(Stream, Source)> {
         Ok(match self {
-            Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
-            Self::Tcp(listener) => Stream::Tcp(lotus_security::Stream::incoming(
-                listener.accept()?.0,
-                security,
-                Caller::Node,
-            )?),
+            Self::Unix(listener) => (Stream::Unix(listener.accept()?.0), Source::ThisHost),
+            Self::Tcp(listener) => {
+                let (socket, address) = listener.accept()?;
+                let stream = lotus_security::Stream::incoming(socket, security, Caller::Node)?;
+                (Stream::Tcp(stream), Source::from(address.ip()))
+            }
         })
     }
 }

@@ -1,27 +1,29 @@
 //! Server side of the remote authority: one thread that accepts, and one for each connection.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lotus_fabric::env::Env;
-use lotus_security::{NO_TLS, nonce};
+use lotus_fabric::env::{Env, Nanos};
+use lotus_security::{Guests, NO_TLS, Rules, Seating, Source, nonce};
 
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
-use super::{Address, Handle, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};
+use super::{Address, Handle, Listener, MAX_CONNECTIONS, MAX_GUESTS, Security, Stream, VERSION};
 use crate::{Authority, AuthorityError, EmbeddedAuthority};
 
-/// Longest silence during a handshake.
+/// Time limit of a handshake.
 const GUEST_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest time that a client may take to accept an answer.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after a failed accept, as when the system has no socket left.
+const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
 /// Label of the server's proofs.
 pub(super) const SERVER: u64 = u64::from_le_bytes(*b"autserve");
 /// Label of the client's proofs.
@@ -57,6 +59,11 @@ struct DoorState {
     security: Security,
     ending: AtomicBool,
     connections: Mutex<BTreeMap<u64, Handle>>,
+    guests: Mutex<Guests<u64>>,
+    /// A guest was admitted, or is gone.
+    left: Condvar,
+    /// Number of connections that have passed the handshake.
+    admitted: AtomicUsize,
     /// Number of connections that have not passed the handshake.
     refused: AtomicU64,
     env: Env,
@@ -87,6 +94,9 @@ impl AuthorityServer {
             security: security.clone(),
             ending: AtomicBool::new(false),
             connections: Mutex::default(),
+            guests: Mutex::new(Guests::new(Rules::of(MAX_GUESTS))),
+            left: Condvar::new(),
+            admitted: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             env: env.clone(),
         });
@@ -115,6 +125,7 @@ impl AuthorityServer {
 impl Drop for AuthorityServer {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
+        self.shared.left.notify_all();
         // Wakes the accepting thread. If the address cannot be reached, because the network has
         // gone first, no client can come any more, and the thread is not waited for.
         let woken = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
@@ -155,29 +166,79 @@ impl DoorState {
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Handle>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn guests(&self) -> MutexGuard<'_, Guests<u64>> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.env.now().0)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// Takes a place for guest `number`, as soon as there is one.
+    fn enter(&self, number: u64, source: Source) {
+        let mut guests = self.guests();
+        while !self.is_ending() {
+            let now = self.now();
+            match guests.place(source, now) {
+                Seating::Free => {}
+                Seating::Instead(other) => {
+                    guests.leave(other);
+                    // Its thread finds the connection ended.
+                    self.connections().get(&other).iter().for_each(|handle| handle.hang_up());
+                }
+                Seating::Wait(time) => {
+                    let waited = self.left.wait_timeout(guests, time);
+                    guests = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    continue;
+                }
+            }
+            return guests.enter(number, source, now);
+        }
+    }
+
+    fn leave(&self, number: u64) {
+        self.guests().leave(number);
+        self.left.notify_all();
+    }
+
+    /// Waits for a while, as after a failure of the system.
+    fn pause(&self) {
+        // It ends early when a guest leaves, which frees a file.
+        drop(self.left.wait_timeout(self.guests(), OUT_OF_SOCKETS));
+    }
 }
 
 fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
     for number in 0.. {
         let accepted = listener.accept(&shared.security);
-        if shared.ending.load(Ordering::Acquire) {
+        if shared.is_ending() {
             return;
         }
-        // A client that has hung up already is no reason to end.
-        let Ok(mut stream) = accepted else { continue };
+        let (mut stream, source) = match accepted {
+            Ok(accepted) => accepted,
+            // A client that has hung up already is no reason to end, or to wait.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+            Err(_) => {
+                shared.pause();
+                continue;
+            }
+        };
         let patient = stream.set_patience(Some(GUEST_PATIENCE), WRITE_PATIENCE);
         let Ok(theirs) = patient.and_then(|()| stream.handle()) else { continue };
-        if shared.connections().len() >= MAX_CONNECTIONS {
-            // The client may not be listening.
-            let _ = wire::send(&mut stream, &Reply::Refused(Refusal::Full));
-            continue;
-        }
+        shared.enter(number, source);
         shared.connections().insert(number, theirs);
         let serving = Arc::clone(shared);
         let serve = move || {
-            match greet(&serving, &mut stream) {
+            let greeted = greet(&serving, number, &mut stream);
+            serving.leave(number);
+            match greeted {
                 // The reason why a connection ends matters only to its client.
-                Ok(()) => drop(serve(&serving, &mut stream)),
+                Ok(_place) => drop(serve(&serving, &mut stream)),
                 Err(_) => drop(serving.refused.fetch_add(1, Ordering::Relaxed)),
             }
             let handle = serving.connections().remove(&number);
@@ -185,13 +246,49 @@ fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
         };
         if shared.env.spawn("lotus-authority", serve).is_err() {
             shared.connections().remove(&number);
+            shared.leave(number);
         }
     }
 }
 
+/// A place among the admitted connections.
+struct Admission<'s>(&'s AtomicUsize);
+
+impl<'s> Admission<'s> {
+    fn take(admitted: &'s AtomicUsize) -> Option<Self> {
+        let room = |taken: usize| (taken < MAX_CONNECTIONS).then_some(taken + 1);
+        let taken = admitted.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room);
+        taken.is_ok().then(|| Self(admitted))
+    }
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A stream that is read until a moment, however many reads that takes.
+struct Timely<'s> {
+    stream: &'s mut Stream,
+    until: Nanos,
+    env: &'s Env,
+}
+
+impl Read for Timely<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.since(self.env.now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_patience(Some(left), WRITE_PATIENCE)?;
+        self.stream.read(into)
+    }
+}
+
 /// The handshake; an error ends the connection.
-fn greet(shared: &DoorState, stream: &mut Stream) -> io::Result<()> {
-    let admitted = match (check(shared, stream), &*stream) {
+fn greet<'s>(shared: &'s DoorState, number: u64, stream: &mut Stream) -> io::Result<Admission<'s>> {
+    let admitted = match (check(shared, number, stream), &*stream) {
         // The client would not understand an answer within TLS.
         (Err(error), Stream::Tcp(sealed)) if error.kind() == NO_TLS => {
             let refused = Reply::Refused(Refusal::Security);
@@ -200,15 +297,18 @@ fn greet(shared: &DoorState, stream: &mut Stream) -> io::Result<()> {
         }
         (checked, _) => checked?,
     };
-    let reply = admitted.map_or_else(Reply::Refused, |()| Reply::Welcome);
+    let admitted = admitted.and_then(|()| Admission::take(&shared.admitted).ok_or(Refusal::Full));
+    let reply = admitted.as_ref().map_or_else(|why| Reply::Refused(*why), |_| Reply::Welcome);
     wire::send(stream, &reply)?;
     stream.set_patience(None, WRITE_PATIENCE)?;
     admitted.map_err(|_| io::ErrorKind::PermissionDenied.into())
 }
 
-fn check(shared: &DoorState, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
-    let first = wire::receive(stream, MAX_GUEST_BYTES)?;
+fn check(shared: &DoorState, number: u64, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
+    let (env, until) = (&shared.env, shared.env.now().after(GUEST_PATIENCE));
+    let first = wire::receive(&mut Timely { stream, until, env }, MAX_GUEST_BYTES)?;
     let Some(Request::Hello(hello)) = first else { return Ok(Err(Refusal::Garbage)) };
+    shared.guests().keep(number, shared.now() + GUEST_PATIENCE / 2);
     let Hello { version, secured, .. } = hello;
     if version != VERSION {
         return Ok(Err(Refusal::Version));
@@ -221,7 +321,7 @@ fn check(shared: &DoorState, stream: &mut Stream) -> io::Result<Result<(), Refus
     let (words, nonce) = (hello.words(), nonce()?);
     let challenge = Reply::Challenge { nonce, proof: key.sign(SERVER, &words, nonce) };
     wire::send(stream, &challenge)?;
-    let second = wire::receive(stream, MAX_GUEST_BYTES)?;
+    let second = wire::receive(&mut Timely { stream, until, env }, MAX_GUEST_BYTES)?;
     let Some(Request::Proof(proof)) = second else { return Ok(Err(Refusal::Garbage)) };
     let proven = key.verify(CLIENT, &words, nonce, &proof);
     Ok(if proven { Ok(()) } else { Err(Refusal::Proof) })

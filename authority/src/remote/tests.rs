@@ -144,3 +144,46 @@ fn frames_are_read_back_and_every_cut_is_refused() {
         (0..bytes.len()).for_each(|end| assert_eq!(wire::decode::<Reply>(&bytes[..end]), None));
     }
 }
+
+/// Strangers once took the places of nodes, for as long as they sent a byte every second.
+#[test]
+fn strangers_take_no_place_of_nodes() {
+    let server = serve(&key(1));
+    let Address::Tcp(at) = *server.address() else { unreachable!() };
+    let mut silent: Vec<TcpStream> = Vec::new();
+    for _ in 0..3 * MAX_GUESTS {
+        let mut stranger = TcpStream::connect(at).expect("it listens");
+        // It may be closed already, for another one.
+        let _ = stranger.write(&[1]);
+        silent.push(stranger);
+    }
+    let nodes: Vec<_> = (0..4).map(|_| client(&server, key(1))).collect();
+    for node in &nodes {
+        // A node that lost its place to a stranger tries again.
+        while let Err(error) = node.connect() {
+            assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+        }
+        assert_eq!(node.read("a"), Ok(None));
+    }
+    // Strangers beyond the places were closed for others.
+    assert!(server.refused() > 0);
+    drop(silent);
+}
+
+#[test]
+fn a_handshake_has_a_time_however_many_bytes_come() {
+    let server = serve(&key(1));
+    let Address::Tcp(at) = *server.address() else { unreachable!() };
+    let mut slow = TcpStream::connect(at).expect("it listens");
+    slow.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+    slow.write_all(&200_u32.to_le_bytes()).expect("it takes a length");
+    // Far fewer bytes than were announced, one after another; the last is never sent.
+    let closed = (0..100).any(|_| {
+        let sent = slow.write_all(&[0]);
+        let ended = |error: &io::Error| {
+            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+        };
+        sent.is_err() || slow.read(&mut [0]).map_or_else(|error| ended(&error), |read| read == 0)
+    });
+    assert!(closed, "the server waits for ever");
+}

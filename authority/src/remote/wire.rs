@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Stream};
+use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::{Version, Versioned};
 
 /// Longest frame after the handshake, in bytes.
@@ -120,7 +120,7 @@ pub(super) fn send(stream: &mut impl Write, message: &impl Serialize) -> io::Res
 
 /// Receives a message in a frame of at most `limit` bytes; `None` if it is malformed.
 pub(super) fn receive<T: DeserializeOwned>(
-    stream: &mut Stream,
+    stream: &mut impl Read,
     limit: usize,
 ) -> io::Result<Option<T>> {
     let mut length = [0; 4];

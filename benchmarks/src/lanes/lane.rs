@@ -22,6 +22,9 @@ use super::{Course, Done, Run, Times, Used};
 const SERVICE: Service = Service(0);
 /// Time after which a lane looks again whether the run has failed.
 const LOOK: Duration = Duration::from_millis(10);
+/// Time without a lock after which clients that go on waiting when a run's time is over are given
+/// up, and the run with them.
+const STUCK: Duration = Duration::from_secs(30);
 
 /// Time from one moment to a later one, in nanoseconds.
 pub(crate) fn nanos(from: Nanos, to: Nanos) -> u64 {
@@ -232,6 +235,14 @@ impl<A> Seat<A> {
         Used { counts, transfers, verbs, secs: 0.0 }
     }
 
+    /// Number of locks that its clients have got so far, from wherever.
+    fn locked(&self) -> u64
+    where
+        A: LaneLocks,
+    {
+        self.client.counts().acquired + self.client.transfers().local
+    }
+
     /// Randomness of one client.
     fn rng(&self, number: u16) -> SmallRng {
         let at = self.lane.at();
@@ -275,8 +286,19 @@ where
     work.seat().wait_until(ends).await;
     let after = work.seat().used();
     work.mark(Mark::To, &mut tally.borrow_mut());
+    let mut last = (work.seat().locked(), executor.now());
     while !is_quiet.get() && !work.seat().has_failed() {
         executor.sleep(Duration::from_micros(20)).await;
+        let (locked, now) = (work.seat().locked(), executor.now());
+        if locked != last.0 {
+            last = (locked, now);
+        } else if now >= last.1.after(STUCK) {
+            let (left, stuck) = (running.get(), STUCK.as_secs());
+            work.seat().course.progress.fail(format!(
+                "the time of the run is over, and {left} clients of a lane, none of which got a \
+                 lock in {stuck} s, still wait for one"
+            ));
+        }
     }
     work.mark(Mark::End, &mut tally.borrow_mut());
     let used = Used {

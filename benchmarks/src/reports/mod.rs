@@ -8,3 +8,4 @@ pub mod origin;
 pub mod output;
 pub mod report;
 pub mod spread;
+pub mod stream;

@@ -11,6 +11,11 @@ use std::path::{Path, PathBuf};
 
 use lotus_files::{Disk, Existing, Part, Readers, write_whole};
 
+use super::stream::{Indulgent, StandardOutput};
+
+/// Symbolic links that are followed, one after another; as many as the system follows.
+const LINKS: usize = 40;
+
 /// Reason why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -65,6 +70,7 @@ impl Output {
                 Ok(Self::Regular(target))
             }
             None => {
+                let path = &through_links(path).map_err(refused)?;
                 let (parent, name) = (parent_of(path), path.file_name());
                 let Some(name) = name.filter(|_| parent.is_dir()) else {
                     return Err(OutputError::NoParent(path.to_owned()));
@@ -90,12 +96,12 @@ impl Output {
         body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), OutputError> {
         match self {
-            Self::Stdout => buffered(io::stdout().lock(), body)
+            Self::Stdout => buffered(StandardOutput, body)
                 .map_err(|error| OutputError::Refused("the standard output".into(), error)),
             Self::Special(path) => OpenOptions::new()
                 .append(true)
                 .open(path)
-                .and_then(|file| buffered(file, body))
+                .and_then(|file| buffered(Indulgent(file), body))
                 .map_err(|error| OutputError::Refused(path.clone(), error)),
             Self::Regular(path) => {
                 write_whole(&Disk, path, Readers::Mask, Existing::Replaced, body)
@@ -103,6 +109,18 @@ impl Output {
             }
         }
     }
+}
+
+/// The file that a path without one leads to: behind all symbolic links, which stay.
+fn through_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        if !path.is_symlink() {
+            return Ok(path);
+        }
+        path = parent_of(&path).join(fs::read_link(&path)?);
+    }
+    Err(io::Error::other("too many symbolic links"))
 }
 
 fn buffered(
@@ -199,6 +217,32 @@ mod tests {
             (fs::read_to_string(&path).expect("readable").as_str(), dir.files()),
             ("new", 1)
         );
+    }
+
+    #[test]
+    fn links_stay_and_files_keep_their_readers() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let dir = Scratch::new("links");
+        let [target, link, further] = ["target", "link", "further"].map(|name| dir.0.join(name));
+        // A link to nothing yet, by way of another.
+        symlink("target", &link).expect("writable");
+        symlink(&link, &further).expect("writable");
+        let write = |text: &str| {
+            let output = Output::check(&further).expect("writable");
+            output.write(|out| out.write_all(text.as_bytes())).expect("writable");
+            assert!(link.is_symlink() && further.is_symlink());
+            assert_eq!(fs::read_to_string(&target).expect("readable"), text);
+        };
+        write("new");
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).expect("ours");
+        write("newer");
+        assert_eq!(fs::metadata(&target).expect("there").permissions().mode() & 0o777, 0o600);
+        let lost = dir.0.join("lost");
+        symlink("missing/file", &lost).expect("writable");
+        assert!(matches!(Output::check(&lost), Err(OutputError::NoParent(_))));
+        symlink("circle", dir.0.join("circle")).expect("writable");
+        assert!(matches!(Output::check(&dir.0.join("circle")), Err(OutputError::Refused(..))));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::Host;
@@ -150,7 +151,7 @@ pub fn serve(args: &HostArgs) -> Result<(), String> {
     let HostArgs { shm, node, nodes } = args;
     let host = Host::start(shm, NodeId(*node), *nodes, &Env::real(0));
     let host = host.map_err(|error| error.to_string())?;
-    writeln!(io::stdout(), "{READY}").map_err(|error| error.to_string())?;
+    writeln!(StandardOutput, "{READY}").map_err(|error| error.to_string())?;
     // An error ends it as well.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     drop(host);

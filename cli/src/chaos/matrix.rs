@@ -19,9 +19,10 @@ mod ground;
 mod ordeal;
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
 
@@ -172,7 +173,7 @@ fn is_passed(ground: &Ground, coordinate: &Coordinate) -> Result<bool, String> {
 }
 
 fn say(what: &str) -> Result<(), String> {
-    let mut out = io::stdout().lock();
+    let mut out = StandardOutput;
     let said = out.write_all(what.as_bytes()).and_then(|()| out.flush());
     said.map_err(|error| format!("cannot write: {error}"))
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lotus_benchmarks::report::grouped;
 use lotus_checker::{Anomaly, History, Report, Status, Violation};
+use lotus_security::printable;
 use serde::{Serialize, Serializer};
 
 use crate::show::Verdict;
@@ -139,7 +140,7 @@ impl Findings {
             "isolation and session order"
         };
         [
-            ("history", self.history.clone()),
+            ("history", printable(&self.history).into_owned()),
             (
                 "attempts",
                 format!(
@@ -209,7 +210,7 @@ impl Evidence {
             anomaly: violation.anomaly.name(),
             transactions: violation.transactions.clone(),
             edges: violation.edges.iter().map(edge).collect(),
-            text: violation.to_string(),
+            text: printable(&violation.to_string()).into_owned(),
         }
     }
 }

@@ -39,6 +39,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use lotus_benchmarks::output::OutputError;
+use lotus_benchmarks::stream::StandardOutput;
 
 use crate::args::{FiguresArgs, FiguresTask};
 use crate::bench;
@@ -95,6 +96,6 @@ fn list() -> Result<Verdict, Failure> {
         // Writing into a string cannot fail.
         let _ = writeln!(text, "{:<20}{title} ({source})", one.name);
     }
-    io::stdout().write_all(text.as_bytes())?;
+    StandardOutput.write_all(text.as_bytes())?;
     Ok(Verdict::Sound)
 }

@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use lotus_security::{is_plain, printable};
+
 use crate::args::Format;
 
 /// Part of a row.
@@ -66,20 +68,12 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// A name as it was written, with an escape for each character that cannot be seen.
 pub fn written(name: &str) -> String {
-    match plain(name.as_bytes()) {
-        Some(name) => name.to_owned(),
-        None => name.escape_debug().to_string(),
-    }
+    printable(name).into_owned()
 }
 
 /// The bytes as text, if every character of it is one that can be seen, or a space.
 fn plain(bytes: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let is_plain = |letter: char| {
-        let is_quoted = matches!(letter, '"' | '\'' | '\\');
-        is_quoted || letter.escape_debug().count() == 1
-    };
-    text.chars().all(is_plain).then_some(text)
+    std::str::from_utf8(bytes).ok().filter(|text| text.chars().all(is_plain))
 }
 
 fn is_number(text: &str) -> bool {

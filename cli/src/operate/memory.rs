@@ -8,6 +8,7 @@ use lotus_node::config::name::NodeName;
 use lotus_node::requests::operator::{self, Memory, RowCount, TableBytes};
 use serde::Serialize;
 
+use super::bytes::written;
 use crate::show::screen::or_dash;
 
 /// Memory of one memory node, in bytes.
@@ -168,7 +169,7 @@ pub fn listed(tables: &[TableUse]) -> String {
         let TableFigures { bytes, index_bytes, overflow_bytes, record_bytes, free_bytes, .. } =
             *figures;
         let parts = [index_bytes, overflow_bytes, record_bytes, free_bytes];
-        let cells = [table.clone(), figures.rows_in_words(), size(bytes)];
+        let cells = [written(table), figures.rows_in_words(), size(bytes)];
         text.add_row(cells.into_iter().chain(parts.map(size)));
     }
     for column in text.column_iter_mut().skip(1) {

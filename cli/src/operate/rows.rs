@@ -4,11 +4,12 @@
 //! A command line that makes no sense is an error of the command; what fails at the cluster, or is
 //! not there, is said on the standard error, and the verdict is [`Verdict::Unsound`].
 
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::ops::Bound;
 use std::time::Duration;
 
 use comfy_table::Table;
+use lotus_benchmarks::stream::{StandardOutput, reader_has_gone};
 use lotus_client::{
     CallError, Client, Effect, Failure, Kind, PrimaryKey, Rows, Scan, Table as KnownTable, TableId,
 };
@@ -182,11 +183,10 @@ impl ShownRow {
 
 /// Writes lines to the standard output; false once its reader has gone, which is no fault.
 fn write(mut lines: impl Iterator<Item = String>) -> Result<bool, String> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(StandardOutput);
     let written = lines.try_for_each(|line| writeln!(out, "{line}"));
     match written.and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Ok(()) => Ok(!reader_has_gone()),
         Err(error) => Err(format!("cannot write: {error}")),
     }
 }

@@ -15,6 +15,7 @@ use lotus_fabric::ids::Epoch;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
 use lotus_router::Placement;
+use lotus_security::printable;
 use serde::Serialize;
 
 use super::memory::{self, GroupUse, NodeUse, TableUse, Used};
@@ -470,10 +471,11 @@ fn table(status: &Status) -> String {
     let used = used.unwrap_or_default();
     // Writing to a string cannot fail.
     let data = status.data.map_or(String::new(), |data| format!(", data {data}"));
-    let reason = status.reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+    let reason = status.reason.as_ref();
+    let reason = reason.map_or(String::new(), |why| format!(" ({})", printable(why)));
     let said = format!("the authority: {}{reason}{epoch}{copies}{data}{used}", status.authority);
     let _ = writeln!(text, "{health}; {said}");
-    if let Some(why) = &status.cut_short {
+    if let Some(why) = status.cut_short.as_deref().map(printable) {
         let _ = writeln!(
             text,
             "the data is not whole, and the cluster will never serve: {why}\n\

@@ -3,6 +3,9 @@
 use std::io::{self, Write};
 
 use lotus_benchmarks::output::{Output, OutputError};
+use lotus_benchmarks::stream::{Indulgent, StandardOutput};
+#[cfg(feature = "tcp")]
+use lotus_security::printable;
 use serde::Serialize;
 
 #[cfg(feature = "tcp")]
@@ -26,16 +29,16 @@ pub fn write_json(output: &Output, result: &impl Serialize) -> Result<(), Output
 /// The system's error.
 pub fn show(text: &str, data: &[&Option<Output>]) -> io::Result<()> {
     if data.contains(&&Some(Output::Stdout)) {
-        io::stderr().write_all(text.as_bytes())
+        Indulgent(io::stderr()).write_all(text.as_bytes())
     } else {
-        io::stdout().write_all(text.as_bytes())
+        StandardOutput.write_all(text.as_bytes())
     }
 }
 
 /// Prints to standard output.
 #[cfg(feature = "tcp")]
 pub fn say(what: &str) -> Result<Verdict, String> {
-    let written = io::stdout().write_all(what.as_bytes());
+    let written = StandardOutput.write_all(what.as_bytes());
     written.map_err(|error| format!("cannot write: {error}"))?;
     Ok(Verdict::Sound)
 }
@@ -44,7 +47,7 @@ pub fn say(what: &str) -> Result<Verdict, String> {
 #[cfg(feature = "tcp")]
 pub fn complain(why: &str) -> Verdict {
     // A closed standard error is ignored.
-    let _ = writeln!(io::stderr(), "error: {why}");
+    let _ = writeln!(io::stderr(), "error: {}", printable(why));
     Verdict::Unsound
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use comfy_table::{Table, presets};
 use lotus_benchmarks::output::Output;
 use lotus_benchmarks::report::grouped;
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_locks::Recovery;
 use lotus_locks::trial::{Judgement, TrialError};
@@ -81,7 +82,7 @@ pub fn run(args: &SimLocksArgs) -> Result<Verdict, Failure> {
 }
 
 fn list() -> Result<Verdict, Failure> {
-    let mut out = io::stdout();
+    let mut out = StandardOutput;
     for named in locks::all() {
         let fails = match named.published_fail {
             true if named.is_offered(Recovery::Fenced) => "fails as published",

@@ -1,9 +1,10 @@
 //! `lotus sim matrix`: the crash matrix, point by point.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
 use lotus_sim::matrix::{Cell, Coordinate, SEEDS, all, short, strike_all};
@@ -18,7 +19,7 @@ use crate::show::Verdict;
 /// [`Failure`] if there is no verdict.
 pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
     let coordinates = chosen(args)?;
-    let mut out = io::stdout();
+    let mut out = StandardOutput;
     if args.show {
         out.write_all(coordinates[0].scenario().to_toml().as_bytes())?;
         return Ok(Verdict::Sound);

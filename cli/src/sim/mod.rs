@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lotus_benchmarks::config::Locks;
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::grouped;
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_locks::trial::TrialError;
 use lotus_sim::campaign::{Summary, campaign};
@@ -272,12 +273,12 @@ fn text(
 fn replay(args: &SimReplayArgs) -> Result<Verdict, Failure> {
     let source = Source::new(&args.scenario)?;
     let scenario = source.one(args.seed)?;
-    let mut out = BufWriter::new(io::stdout());
+    let mut out = BufWriter::new(StandardOutput);
     for line in scenario.to_toml().lines() {
         writeln!(out, "# {line}")?;
     }
     // A closed pipe means that its reader has seen enough; the verdict is still the run's.
-    let mut trace = BufWriter::new(io::stdout());
+    let mut trace = BufWriter::new(StandardOutput);
     let tracer = move |event: &lotus_fabric::sim::TraceEvent<'_>| _ = writeln!(trace, "{event}");
     out.flush()?;
     let outcome = run_once(&scenario, args.seed, budget(&args.scenario), Some(Box::new(tracer)))?;
@@ -310,7 +311,7 @@ fn make_short(args: &SimReplayArgs) -> Result<Verdict, Failure> {
         runs < MOST_SHRINKING_RUNS
     });
     bar.finish_and_clear();
-    let mut out = io::stdout();
+    let mut out = StandardOutput;
     writeln!(out, "# with seed {}: {}", args.seed, violation.property)?;
     out.write_all(short.to_toml().as_bytes())?;
     Ok(Verdict::Unsound)
@@ -325,6 +326,6 @@ fn list() -> Result<Verdict, Failure> {
         let story: Vec<&str> = scenario.story.split_whitespace().collect();
         table.add_row([scenario.name, hazards.join(" "), story.join(" ")]);
     }
-    writeln!(io::stdout(), "{}", table.trim_fmt())?;
+    writeln!(StandardOutput, "{}", table.trim_fmt())?;
     Ok(Verdict::Sound)
 }

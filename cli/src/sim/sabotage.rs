@@ -1,8 +1,9 @@
 //! `lotus sim sabotage`: the table of broken rules, and of what caught each.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use lotus_benchmarks::report::grouped;
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_sabotage::Rule;
 use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, controlled, hunt_all};
@@ -24,7 +25,7 @@ pub fn run(args: &SabotageArgs) -> Result<Verdict, Failure> {
     let watch = bar(rules.len() as u64);
     let rows = hunt_all(&rules, 0..args.seeds, workers, |_| watch.inc(1))?;
     watch.finish_and_clear();
-    let mut out = io::stdout();
+    let mut out = StandardOutput;
     writeln!(out, "{:<15}{:<30}{:>6}  caught by", "hazard", "rule", "runs")?;
     for row in &rows {
         writeln!(

@@ -17,11 +17,11 @@ mod parse;
 mod run;
 
 use std::fs;
-use std::io::{self, IsTerminal};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
+use lotus_benchmarks::stream::is_terminal;
 use lotus_fabric::env::Env;
 
 use crate::args::TopArgs;
@@ -40,7 +40,7 @@ const FIRST_LINE: Duration = Duration::from_secs(5);
 /// # Errors
 /// A sentence.
 pub fn run(args: &TopArgs) -> Result<(), String> {
-    if !args.once && !io::stdout().is_terminal() {
+    if !args.once && !is_terminal() {
         return Err(
             "lotus top draws on a terminal, and the standard output is none; --once prints \
                     a frame as text"

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -56,7 +57,7 @@ fn once<W: Watched>(
     if let Some(why) = nothing(&view) {
         return Err(why);
     }
-    let written = io::stdout().write_all(draw::text(&view, WIDTH).as_bytes());
+    let written = StandardOutput.write_all(draw::text(&view, WIDTH).as_bytes());
     written.map_err(|error| format!("cannot write: {error}"))
 }
 

@@ -12,6 +12,7 @@ mod figures;
 mod floors;
 mod language;
 mod live;
+mod outputs;
 mod redis;
 #[path = "../../../locks/tests/servers/redis_server.rs"]
 mod redis_server;

@@ -134,6 +134,29 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
+/// A limit of the size of files once ended the node that took the snapshot without a word, and then
+/// `down` ended the others: nothing was left.
+#[test]
+fn a_snapshot_that_may_not_grow_fails_and_ends_nothing() {
+    let described = Described::over_tcp("limited", SNAPSHOTS);
+    // Enough for logs and state, not for the rows.
+    let limited = |arguments: &str| {
+        let (program, file) = (env!("CARGO_BIN_EXE_lotus"), described.file());
+        let command = format!("ulimit -f 16; exec {program} cluster {arguments} --file {file}");
+        Command::new("sh").args(["-c", &command]).output().expect("a shell")
+    };
+    let up = limited("up");
+    assert!(up.status.success(), "{}{}", text(&up), described.logs());
+    let refused = described.refusal(&["snapshot"]);
+    assert!(refused.contains("File too large"), "{refused}{}", described.logs());
+    let refused = described.refusal(&["down"]);
+    assert!(refused.contains("File too large"), "{refused}{}", described.logs());
+    assert!(described.kept().is_empty(), "{:?}", described.kept());
+    let nodes = described.status();
+    let nodes = nodes["nodes"].as_array().expect("nodes").len();
+    assert_eq!((nodes, described.logs().contains("panicked")), (4, false), "{}", described.logs());
+}
+
 fn begins_with_its_last_snapshot(described: &Described) {
     let first = described.done(&["up"]);
     assert!(!first.contains("snapshot"), "{first}");

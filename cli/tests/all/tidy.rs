@@ -169,6 +169,18 @@ fn nothing_is_left_unfinished() {
     assert_none(&broken, "what is there works");
 }
 
+/// A command whose reader has gone ends as it would have: `lotus sim list | head`.
+#[test]
+fn commands_write_to_the_standard_output_in_one_way() {
+    let mut broken = Vec::new();
+    for source in sources("rs") {
+        if source.path.starts_with("cli/src") && source.text.contains("stdout()") {
+            broken.push(source.path);
+        }
+    }
+    assert_none(&broken, "lotus_benchmarks::stream::StandardOutput is the way there");
+}
+
 #[test]
 fn a_type_name_is_used_in_few_crates() {
     let mut crates: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

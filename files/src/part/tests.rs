@@ -178,3 +178,24 @@ fn readers_are_those_that_were_named() {
     let no_name = write(&Disk, Path::new("/"), Existing::Replaced);
     assert_eq!(no_name.unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_readers() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    let replace = |readers| {
+        write_whole(&Disk, &path, readers, Existing::Replaced, |file| file.write_all(b"new"))
+    };
+    for kept in [0o600, 0o640, 0o666] {
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(kept)).unwrap();
+        replace(Readers::Mask).unwrap();
+        assert_eq!((mode(), fs::read(&path).unwrap()), (kept, b"new".to_vec()));
+    }
+    // What is for the owner alone stays so.
+    replace(Readers::Owner).unwrap();
+    assert_eq!(mode(), 0o600);
+}

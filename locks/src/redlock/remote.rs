@@ -3,7 +3,7 @@
 //! Calls block, for [`PATIENCE`] at most for each answer: they are for set-up and audits. Commands
 //! of lanes go through a [`super::SocketLink`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,14 @@ pub enum RedisError {
     /// Two that are one are no majority of three. Name each once.
     #[error("the server of redis at {0} is named twice")]
     Twice(SocketAddr),
+    /// Two addresses lead to one server, which is no majority of two. Name each server once.
+    #[error("redis at {address} is the server at {other}: it is named twice")]
+    Same {
+        /// Its address.
+        address: SocketAddr,
+        /// Its other address.
+        other: SocketAddr,
+    },
     /// The server cannot be reached, or ends the connection. Start it, or correct the address.
     #[error("redis does not answer at {address}: {source}")]
     Silent {
@@ -107,11 +115,16 @@ impl RedisServers {
     /// and in which life the server is. Clients of a new prefix do so before the first lock.
     ///
     /// # Errors
-    /// [`RedisError`] of the first server that is not there, or does not do so.
+    /// [`RedisError`] of the first server that is not there, does not do so, or is another one.
     pub fn check(&self) -> Result<(), RedisError> {
+        let mut seen = BTreeMap::new();
         self.addresses.iter().zip(&*self.notes).try_for_each(|(address, notes)| {
             let mut server = Dialled::to(*address)?;
             let life = server.life()?;
+            // Every life of a server draws a name of its own.
+            if let Some(other) = seen.insert(life.run_id.clone(), *address) {
+                return Err(RedisError::Same { address: *address, other });
+            }
             if self.is_new {
                 // A later look does not know what was lost before it.
                 notes.first_life.get_or_init(|| life.run_id);
@@ -252,4 +265,63 @@ fn page(reply: &OwnedFrame) -> Option<(String, Vec<Vec<u8>>)> {
     };
     let found = found.iter().map(key).collect::<Option<_>>()?;
     Some((String::from_utf8(next.clone()).ok()?, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use lotus_fabric::env::Env;
+
+    use super::*;
+
+    /// Answers one connection as a Redis of this life.
+    fn serve(listener: &TcpListener, run_id: &str) {
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        let mut asked = [0; 1024];
+        while let Ok(bytes @ 1..) = stream.read(&mut asked) {
+            let asked = String::from_utf8_lossy(&asked[..bytes]).into_owned();
+            let said = format!("run_id:{run_id}\r\nuptime_in_seconds:9\r\n");
+            let answer = match () {
+                () if asked.contains("INFO") => format!("${}\r\n{said}\r\n", said.len()),
+                () if asked.contains("SCAN") => "*2\r\n$1\r\n0\r\n*0\r\n".to_owned(),
+                () if asked.contains("EVAL") => ":1\r\n".to_owned(),
+                () => "+OK\r\n".to_owned(),
+            };
+            stream.write_all(answer.as_bytes()).expect("it reads");
+        }
+    }
+
+    /// Looks at servers of these lives, each behind an address of its own.
+    fn check(lives: &[&str]) -> Result<(), RedisError> {
+        let listeners: Vec<_> = lives
+            .iter()
+            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"))
+            .collect();
+        let addresses: Vec<_> =
+            listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();
+        let servers = RedisServers::new(&addresses, Prefix::New("p")).expect("they differ");
+        let checked = Env::real(0).in_parallel(lives.len() + 1, |role| match role {
+            0 => {
+                let checked = servers.check();
+                // Those that nobody has asked are asked nothing, so that they end.
+                addresses.iter().for_each(|address| drop(TcpStream::connect(address)));
+                Some(checked)
+            }
+            role => {
+                serve(&listeners[role - 1], lives[role - 1]);
+                None
+            }
+        });
+        checked.into_iter().flatten().next().expect("the first looks")
+    }
+
+    /// A run on one server of two addresses once waited for ever: it had no majority of itself.
+    #[test]
+    fn one_server_of_two_addresses_is_refused() {
+        check(&["a", "b", "c"]).expect("three servers");
+        let error = check(&["a", "b", "a"]).expect_err("two servers");
+        assert!(matches!(error, RedisError::Same { .. }), "{error}");
+        assert!(error.to_string().ends_with("it is named twice"), "{error}");
+    }
 }

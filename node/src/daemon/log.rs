@@ -1,6 +1,9 @@
 //! The log of a node: one line for each event on standard error, of level `info` and above, or as
 //! `RUST_LOG` says.
 
+use std::io::{self, Write};
+
+use lotus_security::printable;
 use tracing::warn;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -10,13 +13,36 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Variable with the filter of the log: a level, or `TARGET=LEVEL`, with commas.
 const VARIABLE: &str = "RUST_LOG";
 
+/// A log that gets each event in one write. An event takes one line, with whatever names, keys and
+/// errors of others in it.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        let mut line = printable(line).into_owned();
+        line.push('\n');
+        // A log without room, or without a reader, must not end what it tells of: the subscriber
+        // would say so on the standard error, which is the same log, and panic.
+        let _ = self.0.write_all(line.as_bytes());
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
 /// Starts to log the events of this process.
 pub fn start() {
     let written = std::env::var(VARIABLE).unwrap_or_default();
     let filter = filter(&written);
     let misread = filter.is_none();
     let filter = filter.unwrap_or_else(usual);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(|| OneLine(io::stderr())).with_ansi(false);
     // A subscriber that is there already is as good.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     if misread {
@@ -37,6 +63,54 @@ fn filter(written: &str) -> Option<Targets> {
 mod tests {
     use super::*;
     use tracing::Level;
+
+    #[test]
+    fn an_event_takes_one_line() {
+        use std::sync::{Arc, Mutex};
+
+        #[derive(Clone, Default)]
+        struct Kept(Arc<Mutex<Vec<u8>>>);
+        impl Write for Kept {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().expect("no panic").extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let kept = Kept::default();
+        let written = kept.clone();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(move || OneLine(written.clone()))
+            .with_ansi(false);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            let name = "a\n2026-01-01 ERROR all is lost\u{1b}[2J";
+            warn!(table = %name, "dropped {name}");
+        });
+        let text = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
+        assert_eq!((text.lines().count(), text.ends_with('\n')), (1, true), "{text}");
+        assert!(text.contains("a\\n2026") && !text.contains('\u{1b}'), "{text}");
+    }
+
+    /// The standard error of a node is a file, which a disk or a limit may have no room for.
+    #[test]
+    fn a_log_that_is_full_ends_nothing() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::FileTooLarge.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Err(io::ErrorKind::FileTooLarge.into())
+            }
+        }
+        let mut log = OneLine(Full);
+        log.write_all(b"an event\n").expect("dropped");
+        log.flush().expect("dropped");
+    }
 
     #[test]
     fn levels_and_targets_are_as_they_are_written() {

@@ -29,10 +29,10 @@ use crate::agree::seat::{self, ClusterAuthority, Unreached, authority};
 use crate::application::{Application, create_missing};
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::{NodeKind, NodeName};
-use crate::host::memory;
 use crate::host::polling::wait_until;
 use crate::host::processes::{StateFolder, make_private};
 use crate::host::stop::{Early, Stop, Vigil, Waited};
+use crate::host::{descriptors, memory};
 
 /// Time for which a node waits for others.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,6 +66,7 @@ pub(crate) fn run(
     log::start();
     let env = Env::real(0);
     let stop = Stop::listen(&env).map_err(|error| sentence(&error))?;
+    descriptors::provide(file, node)?;
     if let Net::Shm { directory } = &file.net {
         make_private(directory)?;
     }
@@ -122,12 +123,12 @@ impl<A: Application> Daemon<'_, A> {
 
     fn lend_memory(mut self) -> Result<(), Early> {
         let (file, node) = (self.file, self.node);
-        let memory = Memory::start(file, node, &self.env)?;
-        let _metrics = memory.show(file, node, &self.env)?;
-        self.is_here();
         if let Some(warning) = memory::check_memory(file, 1)? {
             warn!("{warning}");
         }
+        let memory = Memory::start(file, node, &self.env)?;
+        let _metrics = memory.show(file, node, &self.env)?;
+        self.is_here();
         // Memory node 0 hosts the authority, or begins its life in etcd.
         if node.index == 0 {
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;

@@ -129,6 +129,7 @@ where
         });
     }
     config.call_records = file.calls;
+    config.limits.connections = file.applications.connections;
     config.create_tables = file.applications.create_tables;
     config.drop_tables = file.applications.drop_tables;
     config.lasting_tables =

@@ -8,7 +8,7 @@ use lotus_fabric::tcp::TargetCounters;
 use tracing::warn;
 
 /// Minimum time between two lines.
-const QUIET: Duration = Duration::from_secs(10);
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Refused connections that were logged already.
 #[derive(Default)]
@@ -26,8 +26,10 @@ pub struct Counts {
     pub garbage: u64,
     /// Closed because they did not identify themselves in time.
     pub silent: u64,
-    /// Closed at once: too many of them.
+    /// Closed to make room: too many of them.
     pub turned_away: u64,
+    /// Attempts to accept one that failed: the system had no file left.
+    pub out_of_files: u64,
     /// Refused by the authority, for any reason.
     pub at_the_authority: u64,
 }
@@ -39,6 +41,7 @@ impl From<TargetCounters> for Counts {
             garbage: counters.garbage,
             silent: counters.too_slow_to_greet,
             turned_away: counters.turned_away,
+            out_of_files: counters.accept_errors,
             at_the_authority: 0,
         }
     }
@@ -57,6 +60,7 @@ impl TurnedAway {
             garbage: now.garbage - before.garbage,
             silent: now.silent - before.silent,
             turned_away: now.turned_away - before.turned_away,
+            out_of_files: now.out_of_files - before.out_of_files,
             at_the_authority: now.at_the_authority - before.at_the_authority,
         })
     }
@@ -64,12 +68,13 @@ impl TurnedAway {
     /// Logs new refusals, if there are any and the last line is old enough.
     pub fn look(&mut self, now: Counts, at: Nanos) {
         let Some(new) = self.news(now, at) else { return };
-        let Counts { refused, garbage, silent, turned_away, at_the_authority } = new;
+        let Counts { refused, garbage, silent, turned_away, out_of_files, at_the_authority } = new;
         warn!(
             refused,
             garbage,
             silent,
             turned_away,
+            out_of_files,
             at_the_authority,
             "connections were not let in: another key or certificate, or no node of this cluster"
         );
@@ -87,10 +92,10 @@ mod tests {
         let mut turned_away = TurnedAway::default();
         assert_eq!(turned_away.news(Counts::default(), at(1)), None);
         assert_eq!(turned_away.news(refused(1), at(2)), Some(refused(1)));
-        for secs in 3..12 {
+        for secs in 3..62 {
             assert_eq!(turned_away.news(refused(1 + secs), at(secs)), None);
         }
-        assert_eq!(turned_away.news(refused(20), at(12)), Some(refused(19)));
-        assert_eq!(turned_away.news(refused(20), at(40)), None);
+        assert_eq!(turned_away.news(refused(70), at(62)), Some(refused(69)));
+        assert_eq!(turned_away.news(refused(70), at(200)), None);
     }
 }

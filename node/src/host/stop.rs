@@ -3,6 +3,11 @@
 //! A thread waits for the signals. A node that serves finishes its transactions; one that waits for
 //! others stops waiting; one that fills tables, for however long, exits at once, as if it had been
 //! killed. A second signal ends the process at once at any time.
+//!
+//! No other signal of a user or of a limit ends a node without a word, as the system would have it
+//! ([`Meaning`]). Those of a fault of the program (`SIGSEGV`, `SIGABRT` and their like) and
+//! `SIGQUIT` do, with a core dump where the system makes one; `SIGPIPE` is ignored by every Rust
+//! program.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -10,8 +15,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::{Env, Nanos};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
 use tracing::info;
 
 use super::polling::wait_until;
@@ -43,6 +51,45 @@ pub enum Waited {
     Late,
 }
 
+/// What a signal means to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meaning {
+    /// To end; sent again, to end at once.
+    End,
+    /// To end. The system sends it again and again: each second of processor time beyond a limit.
+    EndSoon,
+    /// Nothing: it is logged.
+    Nothing,
+    /// Nothing, and it is not logged, since the log may be the file that it is about: a write
+    /// beyond the limit of a file's size fails with an error.
+    FileTooLarge,
+}
+
+/// All signals that would end a process and say no fault of its own, with their meanings.
+const SIGNALS: [(i32, Meaning); 11] = [
+    (SIGTERM, Meaning::End),
+    (SIGINT, Meaning::End),
+    (SIGXCPU, Meaning::EndSoon),
+    (SIGHUP, Meaning::Nothing),
+    (SIGUSR1, Meaning::Nothing),
+    (SIGUSR2, Meaning::Nothing),
+    (SIGALRM, Meaning::Nothing),
+    (SIGVTALRM, Meaning::Nothing),
+    (SIGPROF, Meaning::Nothing),
+    (SIGIO, Meaning::Nothing),
+    (SIGXFSZ, Meaning::FileTooLarge),
+];
+
+/// Makes a write beyond the limit of a file's size an error of that write, in this process.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn survive_file_limits() -> io::Result<()> {
+    // A flag that nothing reads: a handler that does nothing, which programs started by this one
+    // do not inherit.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
+}
+
 #[derive(Default)]
 struct StopCell {
     state: Mutex<StopState>,
@@ -67,7 +114,9 @@ impl Stop {
     /// Errors of the operating system.
     pub fn listen(env: &Env) -> io::Result<Self> {
         let stop = Self::default();
-        let mut signals = Signals::new([SIGTERM, SIGINT])?;
+        survive_file_limits()?;
+        let heard = SIGNALS.iter().filter(|(_, meaning)| *meaning != Meaning::FileTooLarge);
+        let mut signals = Signals::new(heard.map(|(signal, _)| signal))?;
         let listener = stop.clone();
         let listen = move || signals.forever().for_each(|signal| listener.tell(signal));
         env.spawn("lotus-signals", listen)?;
@@ -76,8 +125,16 @@ impl Stop {
 
     /// Handles a signal.
     pub fn tell(&self, signal: i32) {
+        let name = signal_name(signal).unwrap_or("a signal");
+        let known = SIGNALS.iter().find(|(known, _)| *known == signal);
+        let meaning = known.map_or(Meaning::Nothing, |(_, meaning)| *meaning);
         let mut state = self.lock();
-        info!(signal, "told to end");
+        match meaning {
+            Meaning::FileTooLarge => return,
+            Meaning::Nothing => return info!("{name} means nothing to a node: ignored"),
+            Meaning::EndSoon if state.told => return,
+            Meaning::End | Meaning::EndSoon => info!(signal, "told to end, by {name}"),
+        }
         if state.told || state.at_once {
             info!("ended on the spot");
             std::process::exit(0);
@@ -185,6 +242,29 @@ impl Vigil {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_that_mean_nothing_end_nothing_and_a_limit_may_be_named_again() {
+        let stop = Stop::default();
+        for signal in [SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ] {
+            stop.tell(signal);
+            assert!(!stop.is_told(), "{signal}");
+        }
+        // A second of these would end this process.
+        stop.tell(SIGXCPU);
+        stop.tell(SIGXCPU);
+        stop.tell(SIGHUP);
+        assert!(stop.is_told());
+    }
+
+    /// Every signal that ends a process by default has a meaning, or says a fault of the program.
+    #[test]
+    fn no_signal_is_forgotten() {
+        let default = [1, 2, 10, 12, 14, 15, 24, 25, 26, 27, 29];
+        let mut known = SIGNALS.map(|(signal, _)| signal);
+        known.sort_unstable();
+        assert_eq!(known, default);
+    }
 
     #[test]
     fn a_wait_ends_when_the_process_is_told_to() {

@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-use crate::exposition::gauge;
+use crate::exposition::{LabelValue, gauge};
 use crate::node::NodeServer;
 
 /// Longest time for which counts of rows are reused: coordinator 0 reads up to 2 MiB for each table
@@ -140,7 +140,7 @@ fn gauges(
 ) -> fmt::Result {
     let mut encoder = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
     for (named, value) in values {
-        let labels = [(label, named.as_str())];
+        let labels = [(label, LabelValue(&named))];
         let one = encoder.encode_family(&labels)?;
         ConstGauge::new(*value as i64).encode(one)?;
     }

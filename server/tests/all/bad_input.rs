@@ -10,7 +10,7 @@ use lotus_client::{Client, ConnectError};
 use lotus_protocol::frame;
 use lotus_protocol::handshake::{Guest, Refusal};
 use lotus_protocol::messages::{self, Answer, Bytes, Call, Failure, Op, decode};
-use lotus_server::{Key, Security};
+use lotus_server::{Key, Rules, Security};
 
 /// Asserts that other clients are served.
 fn assert_serves(bank: &Bank) {
@@ -134,12 +134,12 @@ fn only_who_has_the_key_comes_in() {
 fn who_says_nothing_is_not_waited_for() {
     let bank = Bank::open_with(1, |config| {
         config.limits.greeting = Duration::from_millis(50);
-        config.limits.guests = 2;
+        config.limits.guests = Rules { places: 2, of_one: 2, grace: Duration::from_secs(60) };
     });
     let address = bank.servers[0].address();
     let mut silent: Vec<Raw> = (0..8).map(|_| Raw::open(address)).collect();
     silent[0].stream.write_all(&[40]).unwrap();
-    // Two are guests for a while, the others are turned away at once.
+    // Two are guests for a while, and then two others.
     for raw in &mut silent {
         assert_eq!(raw.next(), None);
     }

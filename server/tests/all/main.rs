@@ -6,6 +6,7 @@ mod bad_input;
 mod bodies;
 mod calls;
 mod common;
+mod crowds;
 mod greedy;
 mod interactive;
 mod large_values;

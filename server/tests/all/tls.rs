@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ impl Authority {
         let files = ["own.pem", "own.key"].map(|file| self.directory.join(file));
         fs::write(&files[0], certificate.pem()).unwrap();
         fs::write(&files[1], key.serialize_pem()).unwrap();
+        fs::set_permissions(&files[1], fs::Permissions::from_mode(0o600)).unwrap();
         let ca = believed.directory.join("ca.pem");
         Security::Tls(Tls::from_files(&ca, &files[0], &files[1], CLUSTER).unwrap())
     }

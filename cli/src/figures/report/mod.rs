@@ -18,6 +18,7 @@ use super::experiment::{Length, Task};
 use crate::args::FiguresReportArgs;
 use crate::host::origin;
 use crate::show::Verdict;
+use lotus_benchmarks::stream::StandardOutput;
 use page::{Content, Section, page};
 pub use store::Refused;
 use store::{Kept, Store};
@@ -64,7 +65,7 @@ pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, Failure> {
         parts.len(),
         kept - measured
     );
-    io::stdout().write_all(text.as_bytes())?;
+    StandardOutput.write_all(text.as_bytes())?;
     let is_sound = |section: &Section| match &section.content {
         Content::Whole(findings, _) => findings.fallen.is_empty() && findings.unsound.is_empty(),
         Content::Failed(_) | Content::Missing(..) => false,

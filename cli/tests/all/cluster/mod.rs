@@ -521,6 +521,9 @@ impl Certificates {
         };
         write("pem", certificate.pem());
         write("key", key.serialize_pem());
+        // One that others can read is refused.
+        let key = directory.join(format!("{whose}.key"));
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).expect("it is ours");
     }
 }
 

@@ -39,7 +39,8 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Admitted connections of one node (4096).
     pub connections: usize,
-    /// Connections to all nodes of a process that are not yet authenticated (64).
+    /// Connections to all nodes of a process that are not yet authenticated, three quarters of them
+    /// from one address (128).
     pub guests: usize,
     /// Time for a connection to be admitted (2 s).
     pub handshake: Duration,
@@ -61,7 +62,7 @@ impl Default for Limits {
         Self {
             memory_bytes: u64::MAX,
             connections: 4096,
-            guests: 64,
+            guests: 128,
             handshake: Duration::from_secs(2),
             unread: Duration::from_secs(10),
             silence: Duration::from_secs(10),
@@ -101,7 +102,8 @@ counters! {
     admitted,
     /// Connections refused with a reason.
     refused,
-    /// Connections closed at once, because too many others were waiting to be admitted.
+    /// Connections closed because too many were waiting to be admitted: the one that came, or one
+    /// that had not been admitted for long.
     turned_away,
     /// Connections closed because they were not admitted in time.
     too_slow_to_greet,

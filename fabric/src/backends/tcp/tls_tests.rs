@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -76,6 +77,7 @@ impl Authority {
         let paths = ["certificate", "key"].map(|what| self.path(&format!("{cluster}-{what}.pem")));
         fs::write(&paths[0], certificate.pem()).expect("there is room");
         fs::write(&paths[1], key.serialize_pem()).expect("there is room");
+        set_mode(&paths[1], 0o600);
         paths
     }
 
@@ -83,6 +85,10 @@ impl Authority {
         let [certificate, key] = self.sign(cluster);
         Tls::from_files(&self.path("ca.pem"), &certificate, &key, NAME).expect("they are good")
     }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is there");
 }
 
 /// Several workers, so that connections pass from one thread to another.
@@ -189,6 +195,8 @@ fn files_that_are_no_good_are_named() {
     let [certificate, key] = authority.sign(NAME);
     let [_, key_of_another] = other.sign(NAME);
     let [expired, key_of_expired] = authority.sign_until("expired.lotus", 1999);
+    let [_, public] = authority.sign("public.lotus");
+    set_mode(&public, 0o644);
     let cases = [
         (&missing, &certificate, &key, NAME, "missing.pem"),
         (&no_pem, &certificate, &key, NAME, "no.pem: no certificate"),
@@ -197,6 +205,7 @@ fn files_that_are_no_good_are_named() {
         (&ca, &certificate, &missing, NAME, "missing.pem"),
         (&ca, &certificate, &certificate, NAME, "certificate.pem"),
         (&ca, &certificate, &key_of_another, NAME, "cannot be used"),
+        (&ca, &certificate, &public, NAME, "public.lotus-key.pem can be read by other users"),
         (&ca, &expired, &key_of_expired, NAME, "certificate.pem: the certificate has run out"),
         (&ca, &certificate, &key, "no name", "'no name' cannot stand in a certificate"),
     ];

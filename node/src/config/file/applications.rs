@@ -1,5 +1,6 @@
 //! What a cluster file allows applications: table `[clients]`.
 
+use lotus_server::Limits;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -11,6 +12,8 @@ const INTERACTIVE_PART: u64 = 4;
 /// Coroutines of a coordinator that are not for interactive transactions: at least one for calls,
 /// and one for the engine's own work.
 const OTHER_COROUTINES: u64 = 2;
+/// Most clients that a compute node can be told to take.
+const MOST_CONNECTIONS: u64 = 1 << 20;
 
 /// Rights and places of applications.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +25,8 @@ pub struct Applications {
     /// Interactive transactions and scans that may be open on each coordinator. Calls get the other
     /// coroutines, but for one.
     pub interactive: usize,
+    /// Clients that may be connected to each compute node.
+    pub connections: usize,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -30,6 +35,7 @@ pub(super) struct WrittenClients {
     create_tables: Option<Spanned<bool>>,
     drop_tables: Option<Spanned<bool>>,
     interactive: Option<Spanned<u64>>,
+    connections: Option<Spanned<u64>>,
 }
 
 impl Reader<'_> {
@@ -51,6 +57,9 @@ impl Reader<'_> {
             }
             right => Ok(right.as_ref().is_some_and(|given| *given.as_ref())),
         };
+        let most = 1..=MOST_CONNECTIONS;
+        let connections = Limits::default().connections as u64;
+        let connections = self.number(&clients.connections, connections, most, "connections")?;
         let coroutines = settings.coroutines as u64;
         // Without client addresses there may be fewer coroutines, and nothing to divide.
         let most = coroutines.saturating_sub(OTHER_COROUTINES).max(1);
@@ -61,7 +70,12 @@ impl Reader<'_> {
                        client address";
             return Err(self.wrong(given.span(), why));
         }
+        if let (Some(given), false) = (&clients.connections, serves) {
+            let why = "clients connect to compute nodes, and no compute_node has a client address";
+            return Err(self.wrong(given.span(), why));
+        }
         Ok(Applications {
+            connections: connections as usize,
             create_tables: right(&clients.create_tables)?,
             drop_tables: right(&clients.drop_tables)?,
             interactive: interactive as usize,

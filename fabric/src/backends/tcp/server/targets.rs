@@ -18,6 +18,10 @@ use crate::backends::tcp::socket::SocketWatch;
 use crate::contract::ids::NodeId;
 use crate::run::env::Env;
 
+/// Connections that wait in the system's queue, where the system allows as many: those of all lanes
+/// of a cluster that begins.
+const QUEUED: i32 = 4096;
+
 /// The nodes served by this process, and its worker threads. Dropping it stops them and closes all
 /// connections.
 pub(crate) struct Targets {
@@ -99,6 +103,7 @@ impl Drop for Targets {
 fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
+    rustix::net::listen(&listener, QUEUED)?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }

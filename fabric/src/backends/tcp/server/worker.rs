@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::backends::tcp::wire::{self, FrameKind, MAX_FRAME_WORDS, WireError};
 use crate::contract::ids::{Endpoint, Epoch};
 use crate::contract::verbs::VerbError;
 use crate::run::env::Nanos;
-use lotus_security::{Caller, NO_TLS, Stream};
+use lotus_security::{Caller, Guests, NO_TLS, Rules, Seating, Source, Stream};
 
 /// First tag of listeners; smaller tags are connections.
 const LISTENERS: Tag = 1 << 32;
@@ -33,6 +33,8 @@ const LISTENERS: Tag = 1 << 32;
 const TICK: Duration = Duration::from_millis(100);
 /// The longest sleep when no connection can be late.
 const IDLE: Duration = Duration::from_secs(10);
+/// Time for which no other guest takes the place of a peer that has begun to speak.
+const SPEAKING: Duration = Duration::from_secs(1);
 /// Connections accepted before other sockets get their turn.
 const ACCEPTS: usize = 32;
 /// Reads from one connection before other sockets get their turn.
@@ -47,7 +49,7 @@ pub(crate) struct Worker {
     connections: Slab<Connection>,
     /// Key of each lane's connection, by the index of the target node and the lane.
     lanes: BTreeMap<(usize, Endpoint), usize>,
-    guests: usize,
+    guests: Guests<usize>,
     /// Number of connections with unsent answers.
     stuck: usize,
     next_tick: Nanos,
@@ -108,12 +110,13 @@ impl Worker {
         for (place, listener) in post.listeners.iter().enumerate() {
             post.watch.add(listener, LISTENERS + place as Tag, Interest::READ)?;
         }
+        let guests = Guests::new(Rules::of(post.limits.guests));
         Ok(Self {
             post,
             deaf: false,
             connections: Slab::new(),
             lanes: BTreeMap::new(),
-            guests: 0,
+            guests,
             stuck: 0,
             next_tick: Nanos(0),
             serials: 0,
@@ -147,14 +150,14 @@ impl Worker {
             if !self.take_orders() {
                 return;
             }
-            if self.guests + self.stuck > 0 || self.deaf {
+            if self.guests.len() + self.stuck > 0 || self.deaf {
                 self.tick();
             }
         }
     }
 
     fn patience(&self) -> Duration {
-        if self.guests + self.stuck > 0 || self.deaf { TICK } else { IDLE }
+        if self.guests.len() + self.stuck > 0 || self.deaf { TICK } else { IDLE }
     }
 
     /// Closes connections that exceeded a time-out.
@@ -198,7 +201,7 @@ impl Worker {
         for _ in 0..ACCEPTS {
             let listener = &self.post.listeners[place];
             match listener.accept() {
-                Ok((stream, _)) => self.greet(place, stream),
+                Ok((stream, address)) => self.greet(place, stream, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(_) => {
@@ -212,20 +215,26 @@ impl Worker {
         }
     }
 
-    fn greet(&mut self, place: usize, socket: TcpStream) {
+    fn greet(&mut self, place: usize, socket: TcpStream, address: SocketAddr) {
         let shared = Arc::clone(&self.post.nodes[place]);
         shared.counting.accepted.add(1);
-        if self.guests >= self.post.limits.guests {
-            shared.counting.turned_away.add(1);
-            return;
+        let (source, now) = (Source::from(address.ip()), self.post.env.now());
+        match self.guests.place(source, now.since(Nanos(0))) {
+            Seating::Free => {}
+            Seating::Instead(other) => {
+                shared.counting.turned_away.add(1);
+                self.close(other);
+            }
+            // The peer tries again.
+            Seating::Wait(_) => return shared.counting.turned_away.add(1),
         }
         if socket::prepare(&socket, self.post.limits.silence).is_err() {
             return;
         }
         let Ok(stream) = Stream::incoming(socket, &shared.security, Caller::Node) else { return };
-        let (role, now) = (Role::Guest(Greeter::default()), self.post.env.now());
-        if self.add(shared, stream, role, GUEST_WORDS, now).is_some() {
-            self.guests += 1;
+        let role = Role::Guest(Greeter::default());
+        if let Some(key) = self.add(shared, stream, role, GUEST_WORDS, now) {
+            self.guests.enter(key, source, now.since(Nanos(0)));
         }
     }
 
@@ -264,7 +273,7 @@ impl Worker {
     /// Removes a connection; dropping it closes the socket.
     fn forget(&mut self, key: usize) -> Connection {
         let connection = self.connections.remove(key);
-        self.guests -= usize::from(matches!(connection.role, Role::Guest(_)));
+        self.guests.leave(key);
         self.stuck -= usize::from(connection.interest.write);
         connection
     }
@@ -273,6 +282,10 @@ impl Worker {
     fn turn(&mut self, key: usize) {
         // The key may be vacant: the connection was closed earlier in the same round.
         let Some(connection) = self.connections.get_mut(key) else { return };
+        if matches!(connection.role, Role::Guest(_)) {
+            let now = self.post.env.now();
+            self.guests.keep(key, now.after(SPEAKING).since(Nanos(0)));
+        }
         let was_stuck = connection.interest.write;
         let verdict = connection.turn(key).unwrap_or_else(|error| connection.give_up(&error));
         let kept = match verdict {

@@ -1,0 +1,90 @@
+//! Streams with a reader that may go before all is written, as `head` does.
+//!
+//! A reader that has seen enough is no fault, and takes nothing back of what the command finds: the
+//! rest of its output is dropped, and its exit code is what it is.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the reader of the standard output has gone.
+static GONE: AtomicBool = AtomicBool::new(false);
+
+/// A stream that drops its bytes once its reader has gone.
+#[derive(Debug)]
+pub struct Indulgent<W>(pub W);
+
+/// The standard output: the one way in which commands write to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StandardOutput;
+
+/// Whether the standard output is a terminal.
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Whether the reader of the standard output was found to have gone: a command that does nothing
+/// but write to it may end.
+pub fn reader_has_gone() -> bool {
+    GONE.load(Ordering::Relaxed)
+}
+
+fn indulge<T>(outcome: io::Result<T>, dropped: T) -> io::Result<(T, bool)> {
+    match outcome {
+        Ok(done) => Ok((done, false)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok((dropped, true)),
+        Err(error) => Err(error),
+    }
+}
+
+impl<W: Write> Write for Indulgent<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        indulge(self.0.write(bytes), bytes.len()).map(|(written, _)| written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        indulge(self.0.flush(), ()).map(drop)
+    }
+}
+
+impl StandardOutput {
+    fn note<T>((done, is_gone): (T, bool)) -> T {
+        if is_gone {
+            GONE.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+}
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        indulge(io::stdout().write(bytes), bytes.len()).map(Self::note)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        indulge(io::stdout().flush(), ()).map(Self::note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_reads_is_dropped_and_other_errors_are_told() {
+        struct Fails(io::ErrorKind);
+        impl Write for Fails {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(self.0.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Err(self.0.into())
+            }
+        }
+        let mut closed = Indulgent(Fails(io::ErrorKind::BrokenPipe));
+        closed.write_all(b"some lines").expect("no fault");
+        closed.flush().expect("no fault");
+        let mut full = Indulgent(Fails(io::ErrorKind::StorageFull));
+        assert!(full.write_all(b"some lines").is_err() && full.flush().is_err());
+    }
+}
