@@ -43,11 +43,10 @@ use lotus_recovery::membership::{self, FIRST_EPOCH};
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::write_once;
+use crate::membership::absent::{LOADED, LOADED_KEY as KEY};
 use crate::node::shared::Shared;
 
-const KEY: &str = "loaded";
 const PROGRESS_KEY: &str = "loading";
-const LOADED: &str = "loaded";
 const CUT_SHORT: &str = "cut short: ";
 /// Interval at which the founder reports its progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);

@@ -146,6 +146,16 @@ impl<M: Machines> Cluster<M> {
         MemoryStatus::new(&self.shared.placement, &placement, &last)
     }
 
+    /// Whether transactions may begin at a compute node as far as the others are concerned: false
+    /// while nodes wait for each other, as when a memory node is lost.
+    ///
+    /// # Panics
+    /// As [`Self::silent_memory`].
+    pub fn is_open(&self, compute_node: usize) -> bool {
+        let node = self.shared.hosted(compute_node).expect("a compute node of this process");
+        node.configuration.is_open()
+    }
+
     /// Asks silent memory nodes whether they answer again.
     pub fn look_for_memory(&self) {
         for node in &self.shared.nodes {

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `membership` | every compute node and its incarnation | the founder, before the charter |
 //! | `charter` | the settings that all must have in common | the founder, last |
-//! | `joined/N` | the name of the first process of compute node N | that process |
+//! | `joined/N` | the first process of compute node N, or that none came | that one, or a member |
 //! | `tables` | the catalogue (`catalogue`) | the process that makes a table |
 //! | `loaded` | whether all data is there (`loaded`) | founder, or one that finds it dead |
 //!

@@ -37,7 +37,13 @@
 //! lost when half of the compute nodes complain. A compute node that is alone with its complaint
 //! cannot commit what has a copy there, nor end what it has begun: after [`PATIENCE_LEASES`] more
 //! it expels itself, and is recovered. It is alone if another node, which beats, does not complain.
-//! If the others were never started no node would recover it, so it waits for them.
+//! If the others have not been started yet no node would recover it, so it waits for them, until
+//! they [are given up](absent).
+//!
+//! # Paths between compute nodes
+//! Beats say nothing about the paths between compute nodes. A node reports members that its
+//! messages have not reached for a lease, as its fabric knows it, and once a report has stood for a
+//! lease one of the two nodes [gives way](lotus_recovery::membership::cuts): a member expels it.
 //!
 //! # The authority
 //! A round trip to the authority takes time, and it may not answer for a while, so step 1 goes on
@@ -134,10 +140,10 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             // News that waited for the last turn may be stale.
             if coordinator.executor.now().since(news.at) < lease {
                 let unknown = absent.judge(coordinator, &mut news, lease);
-                turn(coordinator, news, lease, &mut released).await;
+                turn(coordinator, news, lease, &mut standoff, &mut released).await;
                 take_note(coordinator);
                 // Only after the turn: news is stale by the time the authority answers.
-                absent.look(coordinator, unknown).await;
+                absent.look(coordinator, unknown, lease).await;
             }
         }
     };

@@ -4,10 +4,12 @@
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::properties::{AGREED, ALIKE, ATOMIC, CONSISTENT, DURABLE, LOCKED, SETTLED, SHOWN_STAYS};
+use crate::properties::{
+    AGREED, ALIKE, ATOMIC, CONSISTENT, DURABLE, LOCKED, SERVED, SETTLED, SHOWN_STAYS,
+};
 use crate::rules::{Rule, World};
 use crate::state::Faults;
-use crate::whole::{ALONE, BOTH, DEATH, NONE, ONE_ROW, SUSPICION};
+use crate::whole::{ABSENCE, ALONE, BOTH, DEATH, NONE, ONE_ROW, SUSPICION};
 
 /// Breaks a rule, and looks for an order of events in which the property fails.
 #[track_caller]
@@ -81,6 +83,11 @@ fn h9_a_life_that_has_the_name_of_another_loses_its_locks() {
 fn h16_a_log_that_does_not_name_its_life_hides_what_is_in_doubt() {
     let faults = Faults { returns: 1, relapses: 1, ..DEATH };
     falls(Rule::LogsNameLives, SETTLED, ONE_ROW, faults);
+}
+
+#[test]
+fn h4_whoever_never_comes_keeps_rows_for_ever() {
+    falls(Rule::TheAbsentAreExpelled, SERVED, ALONE, ABSENCE);
 }
 
 #[test]

@@ -16,7 +16,7 @@
 use crate::locks::other;
 use crate::rules::{Rule, World};
 use crate::state::{
-    Batch, CELLS, Entry, KEYS, Phase, REPLICAS, Row, State, Txn, Verdict, Word, newest,
+    Batch, CELLS, Entry, KEYS, Phase, Place, REPLICAS, Row, State, Txn, Verdict, Word, newest,
 };
 
 /// A verb of a commit's batch.
@@ -186,7 +186,7 @@ impl World {
     pub fn may_die(&self, state: &State, node: usize) -> bool {
         let it = &state.nodes[node];
         let left = if it.life == 0 { state.faults.deaths } else { state.faults.relapses };
-        left > 0 && !it.dead
+        left > 0 && !it.dead && it.place != Place::Free
     }
 
     /// Kills a compute node. Its batch may still land.

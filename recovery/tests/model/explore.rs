@@ -22,6 +22,10 @@ pub enum Action {
     Land(usize, usize),
     /// A node releases the locks of its committed attempt.
     Unlock(usize),
+    /// The first process of a compute node takes its place.
+    Come(usize),
+    /// A member gives up the place of a compute node that has not come.
+    GiveUp(usize),
     /// A compute node stops for good.
     Die(usize),
     /// A compute node takes part again, as another life.
@@ -69,6 +73,8 @@ impl Model for World {
             Action::TimeOut(node) | Action::Unlock(node) => self.unlock(&mut state, node),
             Action::Post(node) => self.post(&mut state, node),
             Action::Land(node, at) => self.land(&mut state, node, at),
+            Action::Come(node) => self.come(&mut state, node),
+            Action::GiveUp(node) => self.give_up(&mut state, node),
             Action::Die(node) => self.die(&mut state, node),
             Action::Return(node) => self.come_back(&mut state, node),
             Action::Welcome(node) => self.welcome(&mut state, node),
@@ -132,6 +138,12 @@ impl World {
         if self.may_unlock(state, node) {
             add(Action::Unlock(node));
         }
+        if self.may_come(state, node) {
+            add(Action::Come(node));
+        }
+        if self.may_give_up(state, node) {
+            add(Action::GiveUp(node));
+        }
         if self.may_die(state, node) {
             add(Action::Die(node));
         }
@@ -158,7 +170,8 @@ impl World {
     /// Whether nothing can happen any more, unless there is another fault.
     pub fn is_over(&self, state: &State) -> bool {
         let is_fault = |action| match action {
-            Action::Die(_) | Action::Lose(_) | Action::TakeOver(_) | Action::Return(_) => true,
+            Action::Die(_) | Action::Lose(_) | Action::TakeOver(_) => true,
+            Action::Come(_) | Action::Return(_) => true,
             Action::Expel(node) => !state.nodes[node].dead,
             _ => false,
         };

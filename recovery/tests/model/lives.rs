@@ -6,15 +6,41 @@
 //! other node knows of it. A life is part of the name of each of its attempts, and memory nodes
 //! refuse lives.
 //!
+//! # First lives
+//! A node that is not started at first is a member without a process. Its first process takes its
+//! place, or a member gives it up; one of the two words is written, once. A node with a place that
+//! was given up is expelled, and may come as one that returns
+//! (`engine/src/membership/absent.rs`).
+//!
 //! # What it is not
 //! Shards are not given back, so a node that has returned asks the other one for every lock. Left
 //! out are beats, floors, owners' words, and the race of two processes for one place.
 
 use crate::locks::{commits_on_lost, other};
 use crate::rules::{Rule, World};
-use crate::state::{KEYS, LIVES, Late, Phase, Recovery, State, Txn};
+use crate::state::{KEYS, LIVES, Late, Phase, Place, Recovery, State, Txn};
 
 impl World {
+    /// Whether a node's first process may come.
+    pub fn may_come(&self, state: &State, node: usize) -> bool {
+        state.nodes[node].place == Place::Free
+    }
+
+    pub fn come(&self, state: &mut State, node: usize) {
+        let it = &mut state.nodes[node];
+        (it.place, it.dead) = (Place::Taken, false);
+    }
+
+    /// Whether a member may stop waiting for a node's first process.
+    pub fn may_give_up(&self, state: &State, node: usize) -> bool {
+        let waits = state.nodes[node].place == Place::Free;
+        waits && state.nodes[other(node)].is_member() && !self.breaks(Rule::TheAbsentAreExpelled)
+    }
+
+    pub fn give_up(&self, state: &mut State, node: usize) {
+        state.nodes[node].place = Place::Nobodys;
+    }
+
     /// Whether another life of a node may be taken in: every expelled node is resolved, all live
     /// nodes know of the expulsions, and the node owns no row.
     pub fn may_return(&self, state: &State, node: usize) -> bool {

@@ -12,7 +12,7 @@
 use stateright::Property;
 
 use crate::rules::World;
-use crate::state::{Entry, Fate, KEYS, NEWEST, NODES, Phase, State, Txn, Verdict, newest};
+use crate::state::{Entry, Fate, KEYS, NEWEST, NODES, Phase, Place, State, Txn, Verdict, newest};
 
 /// H3: a transaction that was reported as committed is in every row that it wrote.
 pub const DURABLE: &str = "what was reported as committed is there";
@@ -31,6 +31,8 @@ pub const CONSISTENT: &str = "no recoverer meets a contradiction";
 /// At the end, when nothing can happen any more, nothing is in doubt, and no dead node holds a
 /// lock.
 pub const SETTLED: &str = "in the end nothing is in doubt or locked";
+/// H4: at the end every row's lock has an owner that takes part, if any node does.
+pub const SERVED: &str = "in the end every lock is granted by somebody";
 
 /// A recoverer makes a transaction visible.
 pub const FORWARD: &str = "a transaction is sent forward";
@@ -54,6 +56,7 @@ pub fn all() -> Vec<Property<World>> {
         Property::always(LOCKED, |_, state| locked(state)),
         Property::always(CONSISTENT, |_, state: &State| !state.contradiction),
         Property::always(SETTLED, |world, state| settled(state) || !world.is_over(state)),
+        Property::always(SERVED, |world, state| served(state) || !world.is_over(state)),
         Property::sometimes(FORWARD, |_, state| fates(state).any(|fate| fate.forward)),
         Property::sometimes(UNDONE, |_, state| fates(state).any(|fate| fate.back)),
         Property::sometimes(INHERITED, |_, state| inherited(state)),
@@ -65,7 +68,8 @@ pub fn all() -> Vec<Property<World>> {
 fn at_rest(state: &State) -> bool {
     state.nodes.iter().zip(&state.recoveries).all(|(node, recovery)| {
         let commits = matches!(node.phase, Phase::Posted { .. });
-        if node.expelled { recovery.resolved } else { !node.dead && !commits }
+        let is_dead = node.dead && node.place != Place::Free;
+        if node.expelled { recovery.resolved } else { !is_dead && !commits }
     })
 }
 
@@ -173,4 +177,13 @@ fn settled(state: &State) -> bool {
     let locked = holders.any(|lock| lock.holder.is_some_and(|holder| !open(holder)));
     let resolved = |node: usize| state.recoveries[node].resolved || !state.nodes[node].expelled;
     !in_doubt && !locked && (0..NODES).all(resolved)
+}
+
+/// Whether every row's owner is a member, unless none is, or a commit waits for a lost memory node.
+fn served(state: &State) -> bool {
+    let rests = |phase: Phase| matches!(phase, Phase::Resting | Phase::Locking(_));
+    let waits = || state.nodes.iter().any(|node| node.is_member() && !rests(node.phase));
+    let owner = |key: usize| &state.nodes[usize::from(state.locks[key].owner)];
+    let nobody = !state.nodes.iter().any(|node| node.is_member());
+    nobody || waits() || (0..KEYS).all(|key| owner(key).is_member())
 }

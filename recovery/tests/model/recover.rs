@@ -20,8 +20,8 @@ use lotus_recovery::{Decision, Repair, decide, repair};
 use crate::commit::primary;
 use crate::rules::{Rule, World};
 use crate::state::{
-    Entry, KEYS, NODES, Plan, REPLICAS, Recoverer, Recovery, Replicas, Row, Stage, State, Verdict,
-    Word, seen, timestamp,
+    Entry, KEYS, NODES, Place, Plan, REPLICAS, Recoverer, Recovery, Replicas, Row, Stage, State,
+    Verdict, Word, seen, timestamp,
 };
 
 /// Selects the current or the former recoverer of a node.
@@ -67,10 +67,11 @@ impl Recovery {
 }
 
 impl World {
-    /// Whether a node may be expelled: it is dead, or is taken for dead.
+    /// Whether a node may be expelled: it is dead, or is taken for dead, or its place is nobody's.
     pub fn may_expel(&self, state: &State, node: usize) -> bool {
         let it = &state.nodes[node];
-        !it.expelled && (it.dead || state.faults.suspicions > 0)
+        let has_come = it.place != Place::Free;
+        !it.expelled && has_come && (it.dead || state.faults.suspicions > 0)
     }
 
     pub fn expel(&self, state: &mut State, node: usize) {

@@ -20,6 +20,8 @@ pub enum Rule {
     AdoptionWaits,
     /// H4: no commit begins on locks that a lost node had granted.
     LostLocksEndAttempts,
+    /// H4: a node that was never started is expelled.
+    TheAbsentAreExpelled,
     /// H8: a request of an expelled node is not granted any more.
     TheExpelledAreRefused,
     /// H4: a node returns when every expelled node is resolved, and all know that.

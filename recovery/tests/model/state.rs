@@ -224,10 +224,22 @@ pub enum Batch {
     Primaries(u8),
 }
 
+/// Holder of a node's place: the word that its first process or a member writes at the authority.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// No process of the node has come. The node counts as dead.
+    Free,
+    /// The node's first process has it.
+    Taken,
+    /// The process did not come in time.
+    Nobodys,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
     pub dead: bool,
     pub expelled: bool,
+    pub place: Place,
     /// Number of lives before this one.
     pub life: u8,
     /// Whether it has noted that the other node is out, and has not noted a return since.
@@ -386,6 +398,8 @@ pub struct Faults {
     pub returns: u8,
     /// Compute nodes that die after they have returned.
     pub relapses: u8,
+    /// Compute nodes that are not started at first, if at all. They are the last ones.
+    pub absences: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -404,9 +418,11 @@ pub struct State {
 
 impl State {
     pub fn new(faults: Faults) -> Self {
-        let node = Node {
-            dead: false,
+        let is_absent = |node: usize| node + usize::from(faults.absences) >= NODES;
+        let node = |node: usize| Node {
+            dead: is_absent(node),
             expelled: false,
+            place: if is_absent(node) { Place::Free } else { Place::Taken },
             life: 0,
             notices_loss: false,
             dropped: 0,
@@ -417,7 +433,7 @@ impl State {
         let lock = |key: usize| Lock { owner: key as u8, holder: None, over: 0 };
         Self {
             memory: [MemoryNode::new(); REPLICAS],
-            nodes: [node; NODES],
+            nodes: std::array::from_fn(node),
             locks: std::array::from_fn(lock),
             network: Network::default(),
             recoveries: [Recovery::default(); NODES],

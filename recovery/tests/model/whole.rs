@@ -10,9 +10,10 @@ use crate::rules::{Rule, World};
 use crate::state::Faults;
 
 pub const NONE: Faults =
-    Faults { deaths: 0, suspicions: 0, stops: 0, losses: 0, returns: 0, relapses: 0 };
+    Faults { deaths: 0, suspicions: 0, stops: 0, losses: 0, returns: 0, relapses: 0, absences: 0 };
 pub const DEATH: Faults = Faults { deaths: 1, ..NONE };
 pub const SUSPICION: Faults = Faults { suspicions: 1, ..NONE };
+pub const ABSENCE: Faults = Faults { absences: 1, ..NONE };
 
 /// One transaction writes both rows.
 pub const ALONE: World =
@@ -81,6 +82,16 @@ fn a_node_dies_and_returns() {
 #[test]
 fn a_node_is_taken_for_dead_and_returns() {
     holds(ALONE, Faults { returns: 1, ..SUSPICION }, RETURN);
+}
+
+/// The other node is never started, in time, or late; and the one that was may die meanwhile.
+#[test]
+fn a_node_is_not_started_at_first() {
+    let again = World { attempts: [2, 1], ..BOTH };
+    holds(again, ABSENCE, &[INHERITED]);
+    holds(again, Faults { returns: 1, ..ABSENCE }, &[INHERITED, RETURNED]);
+    holds(BOTH, Faults { deaths: 1, ..ABSENCE }, RECOVERY);
+    holds(BOTH, Faults { losses: 1, ..ABSENCE }, &[INHERITED]);
 }
 
 #[test]

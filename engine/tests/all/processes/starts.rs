@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lotus::{
     Authority, Cluster, ClusterBuilder, ClusterError, Data, LoadWatch, PrimaryKey, SnapshotError,
-    Threads,
+    TableSpec, Threads,
 };
 use lotus_authority::EmbeddedAuthority;
 use lotus_authority::Version;
@@ -161,8 +161,69 @@ fn who_has_joined_and_never_beats_is_expelled_and_its_place_can_be_taken() {
     assert_eq!(sound_total(&most, table), ROWS * BALANCE);
 }
 
+/// Of three nodes two were started. A dropped table, a lost memory node and the death of the oracle
+/// each stopped the others for ever: all waited for the third one. Its own rows could not be used.
 #[test]
-fn whoever_was_never_started_is_waited_for() {
+fn whoever_does_not_come_is_given_up_and_comes_as_another_life() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let lease = Duration::from_millis(500);
+    let start = |nodes: &[usize]| ground.start(builder(Some(lease)), nodes);
+    let most = start(&[0, 2]).expect("it founds");
+    let table = most.fill(|| Ok(load_rows(&most))).expect("nobody is lost");
+    let absent = NodeId(MEMORY_NODES + 1);
+    let members = || membership::read(&*ground.authority).expect("it answers");
+    wait_until("the third one is given up", || members().is_resolved(absent));
+    let works = |part: &Cluster, step: u64| {
+        for row in 0..ROWS {
+            wait_until("every row can be used", || {
+                transfer(part, table, row, (row + step) % ROWS).is_ok()
+            });
+        }
+    };
+    works(&most, 1);
+
+    let other = TableSpec::new("other").record_bytes(8).capacity(ROWS);
+    most.create_table(other).expect("there is room");
+    most.drop_table("other").expect("it is there");
+    wait_until("its memory is given back", || {
+        most.tables_cleared() == 1 && most.is_open(0) && most.is_open(2)
+    });
+    works(&most, 3);
+
+    ground.fabric.set_reachable(NodeId(1), false).expect("there is such a node");
+    wait_until("the memory node is given up", || {
+        members().lost_memory().len() == 1 && most.is_open(0) && most.is_open(2)
+    });
+    works(&most, 5);
+
+    most.kill(0);
+    wait_until("the oracle is recovered", || members().is_resolved(NodeId(MEMORY_NODES)));
+    works(&most, 7);
+
+    let one = start(&[1]).expect("the place can be taken");
+    assert!(one.has_returned() && one.takes_part(1));
+    works(&one, 2);
+    one.settle().expect("nobody fails");
+    assert_eq!(sound_total(&one, table), ROWS * BALANCE);
+}
+
+/// The founder alone was started, of two nodes.
+#[test]
+fn a_founder_that_is_alone_goes_on() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let lease = Duration::from_millis(500);
+    let first = ground.start(builder(Some(lease)), &[0]).expect("it founds");
+    let table = first.fill(|| Ok(load_rows(&first))).expect("nobody is lost");
+    for row in 0..ROWS {
+        wait_until("every row can be used", || {
+            transfer(&first, table, row, (row + 1) % ROWS).is_ok()
+        });
+    }
+    assert_eq!(sound_total(&first, table), ROWS * BALANCE);
+}
+
+#[test]
+fn whoever_was_never_started_is_waited_for_while_data_is_loaded() {
     let ground = Ground::new(EmbeddedAuthority::new());
     let lease = Duration::from_millis(300);
     let start = |nodes: &[usize]| ground.start(builder(Some(lease)), nodes);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | all nodes take part, with all rows, and work | the cluster outlives all faults |
 //! | none; processes find the cluster cut short | the founder ended before all rows were there |
-//! | none; processes are refused, their nodes being known | all nodes ended after that |
+//! | none; processes are refused, their nodes being known | all ended after that, or came late |
 //!
 //! Anything else is a violation. After the last one no node is left to settle what the others left:
 //! all compute nodes but one may die, and an operator ends such a cluster. It is recognised by what
@@ -20,7 +20,7 @@
 
 use std::rc::Rc;
 
-use lotus::{Cluster, ClusterError, Data, Isolation, Transaction, TxnError};
+use lotus::{Authority as _, Cluster, ClusterError, Data, Isolation, Transaction, TxnError};
 
 use super::hall::Hall;
 use super::{ACCOUNTS, Ground, PlaceState, ROWS, STARTED, STRUCK, WHOLE, rows};
@@ -93,8 +93,16 @@ impl Ground {
     /// Whether all rows were there and every node ended, so that each process since was refused.
     fn all_have_ended(&self) -> bool {
         let refused = self.calm.borrow().as_ref().is_some_and(|calm| !calm.lived && calm.refuses);
-        let ended = self.ended.borrow().iter().all(|ended| *ended);
+        let ended = self.ended.borrow();
+        let mut ended = ended.iter().enumerate();
+        let ended = ended.all(|(place, ended)| *ended || self.did_not_come(place));
         refused && ended && matches!(Data::read(&*self.store), Ok(Data::Loaded))
+    }
+
+    /// Whether the other nodes had stopped waiting for the first process of a node.
+    fn did_not_come(&self, place: usize) -> bool {
+        let word = self.store.read(&format!("joined/{place}"));
+        word.is_ok_and(|word| word.is_some_and(|word| word.value == b"nobody"))
     }
 
     /// Checks that the cluster works when all nodes take part.
