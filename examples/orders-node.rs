@@ -5,7 +5,7 @@
 //! cargo build --release --bins --examples
 //! lotus cluster up --file examples/orders.toml
 //! cargo run --release --example orders-client
-//! lotus cluster down --file examples/orders.toml
+//! lotus cluster down --discard --file examples/orders.toml
 //! ```
 
 mod orders;

@@ -5,7 +5,7 @@
 //! ```text
 //! lotus cluster up --file examples/tables.toml
 //! cargo run --release --example tables-client
-//! lotus cluster down --file examples/tables.toml
+//! lotus cluster down --discard --file examples/tables.toml
 //! ```
 
 #![expect(clippy::print_stdout, reason = "it tells its user what happened")]

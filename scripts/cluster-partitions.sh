@@ -23,7 +23,7 @@ hosts=(mn-0 mn-1 mn-2 cn-0 cn-1 cn-2 client)
 clean_up() {
     trap '' INT TERM
     # Chaos ends what it has started, unless it was cut short itself.
-    "$lotus" cluster down --file "$work/bank.toml" >/dev/null 2>&1 || true
+    "$lotus" cluster down --discard --file "$work/bank.toml" >/dev/null 2>&1 || true
     remove_cables
     rm -rf "$work"
 }

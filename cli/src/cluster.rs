@@ -42,8 +42,9 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         ClusterTask::Snapshot { wait_secs, json, .. } => {
             commands::snapshot(&file, Duration::from_secs(wait_secs), json)
         }
-        ClusterTask::Down { wait_secs, no_snapshot, others_have_ended, .. } => {
-            let snapshot = (!no_snapshot).then(|| Duration::from_secs(wait_secs));
+        ClusterTask::Down { wait_secs, no_snapshot, discard, others_have_ended, .. } => {
+            let discards = no_snapshot || discard;
+            let snapshot = (!discards).then(|| Duration::from_secs(wait_secs));
             let silent = if others_have_ended { Silent::HaveEnded } else { Silent::MayLive };
             commands::down(&file, snapshot, silent)
         }

@@ -63,7 +63,8 @@ impl Cluster {
     }
 
     fn cluster(&self, task: &str) -> Output {
-        self.lotus(&["cluster", task], "--file").output().expect("it runs")
+        let discard: &[&str] = if task == "down" { &["--discard"] } else { &[] };
+        self.lotus(&[&["cluster", task], discard].concat(), "--file").output().expect("it runs")
     }
 
     /// Runs a task; the error is its output.
@@ -270,7 +271,7 @@ fn down_ends_no_life_in_which_compute_nodes_of_other_hosts_take_part() {
     let cluster = Cluster::new("elsewhere", 5, &etcd.endpoint());
     eventually(|| cluster.succeeds("up"));
     let down = |flag: &str| {
-        let mut down = cluster.lotus(&["cluster", "down"], "--file");
+        let mut down = cluster.lotus(&["cluster", "down", "--discard"], "--file");
         down.args((!flag.is_empty()).then_some(flag));
         let output = down.output().expect("it runs");
         (output.status.code(), text(&output))

@@ -22,6 +22,8 @@ use crate::messages::{Directory, VERSION, decode};
 pub const HANDSHAKE_BYTES: usize = 128;
 
 const MAGIC: [u8; 8] = *b"lotusapp";
+/// First version with clients that understand [`Refusal::Versions`].
+const TELLS_BOTH: u16 = 7;
 const NONCE_BYTES: usize = 32;
 const HELLO_BYTES: usize = 8 + 2 + 1 + NONCE_BYTES;
 const SERVER: [u8; 8] = *b"app-serv";
@@ -52,6 +54,26 @@ pub enum Refusal {
     /// The server's node is ending, or takes no part in the cluster. Try another one.
     #[error("the server's node takes no part in the cluster any more, or does not yet")]
     Leaving,
+    /// The protocol versions differ; the client's is the one that it has named.
+    #[error("the server speaks version {server} of the protocol, this client {client}")]
+    Versions {
+        /// The server's version.
+        server: u16,
+        /// The client's version.
+        client: u16,
+    },
+}
+
+impl Refusal {
+    /// The refusal in the form that a client understands: those of earlier versions know their own
+    /// version, and not a refusal that names it.
+    #[must_use]
+    pub fn as_told(self) -> Self {
+        match self {
+            Self::Versions { server, client } if client < TELLS_BOTH => Self::Version { server },
+            refusal => refusal,
+        }
+    }
 }
 
 /// A frame that a server sends before it takes requests. The first variant keeps its place in all
@@ -183,7 +205,8 @@ fn check_hello(frame: &[u8], key: Option<&Key>) -> Result<[u8; HELLO_BYTES], Ref
     }
     // Checked before anything that may differ between versions.
     if head[8..] != VERSION.to_le_bytes() {
-        return Err(Refusal::Version { server: VERSION });
+        let client = u16::from_le_bytes([head[8], head[9]]);
+        return Err(Refusal::Versions { server: VERSION, client });
     }
     let hello: [u8; HELLO_BYTES] = frame.try_into().map_err(|_| Refusal::Garbage)?;
     let secured = rest[0] != 0;
@@ -270,6 +293,20 @@ mod tests {
         assert_eq!(answer, Err(Refusal::Security));
     }
 
+    /// The server told its own version for the client's.
+    #[test]
+    fn a_client_of_another_version_is_told_both_versions_or_understands_one() {
+        let refusal = |client| Refusal::Versions { server: VERSION, client };
+        let newer = VERSION + 1;
+        let said = format!("version {VERSION} of the protocol, this client {newer}");
+        assert!(refusal(newer).as_told().to_string().contains(&said), "{}", refusal(newer));
+        assert!(refusal(3).to_string().ends_with("this client 3"), "in the server's log");
+        let told = Refusal::Version { server: VERSION };
+        assert_eq!([3, TELLS_BOTH - 1].map(|client| refusal(client).as_told()), [told; 2]);
+        assert_eq!(refusal(TELLS_BOTH).as_told(), refusal(TELLS_BOTH));
+        assert_eq!(Refusal::Full.as_told(), Refusal::Full);
+    }
+
     #[test]
     fn what_else_may_come_is_refused() {
         let mut sent = Vec::new();
@@ -280,7 +317,7 @@ mod tests {
         let cases: [(&[u8], Refusal); 4] = [
             (b"GET / HTTP/1.1\r\n\r\n", Refusal::Garbage),
             (b"", Refusal::Garbage),
-            (&newer, Refusal::Version { server: VERSION }),
+            (&newer, Refusal::Versions { server: VERSION, client: VERSION + 1 }),
             (&hello[..20], Refusal::Garbage),
         ];
         for (frame, refusal) in cases {

@@ -92,7 +92,7 @@ pub(crate) async fn admit(
         Ok(Ok(())) => Ok(incoming),
         Ok(Err(Turned::Refused(refusal))) => {
             let mut out = Vec::new();
-            greet(&mut out, &Greeting::Refused(refusal));
+            greet(&mut out, &Greeting::Refused(refusal.as_told()));
             // The socket's buffer has room for this little; otherwise the client is not told.
             let _ = stream.try_write(&out);
             Err(refusal.into())

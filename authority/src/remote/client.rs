@@ -1,7 +1,7 @@
 //! Client side of the remote authority.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus_security::nonce;
@@ -39,6 +39,45 @@ pub enum ConnectError {
         /// Reason of the refusal.
         reason: Refusal,
     },
+    /// Another server answers than the one that this client stays with. Nothing changes that.
+    #[error("another authority is at {address} than the one of this cluster")]
+    Replaced {
+        /// Address that was tried.
+        address: Address,
+    },
+}
+
+/// Servers that a client believes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Believed {
+    /// Any; there was none yet.
+    #[default]
+    Any,
+    /// Any; the last one had this id.
+    Last(u64),
+    /// The one with this id.
+    Only(u64),
+    /// No server any more: another was in the place of the one that it stays with.
+    None,
+}
+
+impl Believed {
+    /// Belief after a welcome of the server `life`.
+    fn after(self, life: u64) -> Self {
+        match self {
+            Self::Any | Self::Last(_) => Self::Last(life),
+            Self::Only(only) if only == life => self,
+            Self::Only(_) | Self::None => Self::None,
+        }
+    }
+
+    /// Belief of a client that stays with the last server.
+    fn fixed(self) -> Self {
+        match self {
+            Self::Last(life) => Self::Only(life),
+            other => other,
+        }
+    }
 }
 
 /// An authority in another process. Calls block for at most `patience`, twice that for reads, which
@@ -48,13 +87,31 @@ pub struct RemoteAuthority {
     security: Security,
     patience: Duration,
     connection: Mutex<Option<Stream>>,
+    believed: Mutex<Believed>,
 }
 
 impl RemoteAuthority {
     /// Authority at `address`. Connects on the first call, and again whenever the connection is
     /// lost.
     pub fn new(address: Address, security: Security, patience: Duration) -> Self {
-        Self { address, security, patience, connection: Mutex::default() }
+        let (connection, believed) = (Mutex::default(), Mutex::default());
+        Self { address, security, patience, connection, believed }
+    }
+
+    /// Believes, from now on, only the server that has answered last. If another takes its place no
+    /// question is answered any more.
+    pub fn stay(&self) {
+        let mut believed = self.believed();
+        *believed = believed.fixed();
+    }
+
+    /// Whether another server is in the place of the one that this client stays with.
+    pub fn is_replaced(&self) -> bool {
+        *self.believed() == Believed::None
+    }
+
+    fn believed(&self) -> MutexGuard<'_, Believed> {
+        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects now, so that errors of the configuration are reported.
@@ -77,17 +134,30 @@ impl RemoteAuthority {
                 _ => ConnectError::Unreachable { address, source },
             }
         };
+        let replaced = || ConnectError::Replaced { address: self.address.clone() };
+        if self.is_replaced() {
+            return Err(replaced());
+        }
         let stream = Stream::connect(&self.address, &self.security, self.patience);
         let mut stream = stream.map_err(unreachable)?;
         let patient = stream.set_patience(Some(self.patience), self.patience);
         patient.map_err(unreachable)?;
         match self.shake_hands(&mut stream).map_err(unreachable)? {
-            Ok(()) => Ok(stream),
+            Ok(life) => {
+                let mut believed = self.believed();
+                *believed = believed.after(life);
+                if *believed == Believed::None {
+                    // If it does not arrive, the server is told by the next client.
+                    let _ = wire::send(&mut stream, &Request::EarlierLife);
+                    return Err(replaced());
+                }
+                Ok(stream)
+            }
             Err(reason) => Err(ConnectError::Refused { address: self.address.clone(), reason }),
         }
     }
 
-    fn shake_hands(&self, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
+    fn shake_hands(&self, stream: &mut Stream) -> io::Result<Result<u64, Refusal>> {
         let key = self.security.key();
         let hello = Hello { version: VERSION, secured: key.is_some(), nonce: nonce()? };
         wire::send(stream, &Request::Hello(hello))?;
@@ -103,9 +173,9 @@ impl RemoteAuthority {
                     let proof = Request::Proof(key.sign(CLIENT, &words, nonce));
                     wire::send(stream, &proof)?;
                 }
-                (Some(Reply::Welcome), _) if trusted => return Ok(Ok(())),
+                (Some(Reply::Welcome { life }), _) if trusted => return Ok(Ok(life)),
                 // A server without a key welcomes at once; a client with a key does not talk to it.
-                (Some(Reply::Welcome), _) => return Ok(Err(Refusal::Security)),
+                (Some(Reply::Welcome { .. }), _) => return Ok(Err(Refusal::Security)),
                 (Some(Reply::Refused(why)), _) => return Ok(Err(why)),
                 _ => return Ok(Err(Refusal::Garbage)),
             }
@@ -166,4 +236,20 @@ impl Authority for RemoteAuthority {
 fn checked(key: &str) -> String {
     assert!(key.len() <= MAX_KEY_BYTES, "keys have at most {MAX_KEY_BYTES} bytes");
     key.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_stays_with_one_server_believes_no_other_again() {
+        let any = Believed::default();
+        assert_eq!(any.fixed(), any, "none has answered");
+        assert_eq!(any.after(1).after(2), Believed::Last(2));
+        let only = any.after(1).fixed();
+        assert_eq!((only, only.after(1)), (Believed::Only(1), only));
+        assert_eq!((only.after(2), only.after(2).after(1)), (Believed::None, Believed::None));
+        assert_eq!(only.after(2).fixed(), Believed::None);
+    }
 }

@@ -10,6 +10,11 @@
 //! Replicated, or kept on disk: its values end with its process. The feature `etcd` has an
 //! authority that is both.
 //!
+//! # Lives
+//! Each server has a random id, which it tells with its welcome. A client that
+//! [stays](RemoteAuthority::stay) with one server believes no other: a server that comes back
+//! without its values would contradict all that it had said.
+//!
 //! # Trust
 //! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
 //! side proves that it has the key by signing the whole handshake, under labels of its own, so no
@@ -38,7 +43,7 @@ pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
 
 /// Version of the protocol. Both ends must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Longest value in bytes. The catalogue of a thousand tables fits.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 /// Longest key in bytes.
@@ -122,6 +127,18 @@ impl Stream {
                 socket.set_write_timeout(Some(write))
             }
         }
+    }
+
+    /// Whether the other side has closed the connection, and all that it had sent was read. Not
+    /// known of a socket in the file system.
+    fn is_closed(&self) -> bool {
+        let Self::Tcp(stream) = self else { return false };
+        let socket = stream.socket();
+        let is_closed =
+            socket.set_nonblocking(true).is_ok() && matches!(socket.peek(&mut [0]), Ok(0));
+        // Should this fail the next read fails, and the connection ends.
+        let _ = socket.set_nonblocking(false);
+        is_closed
     }
 
     fn handle(&self) -> io::Result<Handle> {

@@ -66,6 +66,10 @@ struct DoorState {
     admitted: AtomicUsize,
     /// Number of connections that have not passed the handshake.
     refused: AtomicU64,
+    /// Id of this server among all that were ever here.
+    life: u64,
+    /// Whether a client of an earlier server has called.
+    earlier: AtomicBool,
     env: Env,
 }
 
@@ -98,6 +102,8 @@ impl AuthorityServer {
             left: Condvar::new(),
             admitted: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
+            life: nonce().map_err(failed)?[0],
+            earlier: AtomicBool::new(false),
             env: env.clone(),
         });
         let serving = Arc::clone(&shared);
@@ -112,8 +118,16 @@ impl AuthorityServer {
     }
 
     /// Number of connections that were not admitted: another key or certificate, garbage, silence.
+    /// Clients that had hung up before they were answered do not count: if this process stands
+    /// still, its own clients do.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether a client has called that belongs to an earlier server at this address: its values
+    /// have ended with it.
+    pub fn is_called_by_an_earlier_life(&self) -> bool {
+        self.shared.earlier.load(Ordering::Relaxed)
     }
 
     /// The values themselves, for use inside the serving process.
@@ -239,6 +253,7 @@ fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
             match greeted {
                 // The reason why a connection ends matters only to its client.
                 Ok(_place) => drop(serve(&serving, &mut stream)),
+                Err(error) if has_hung_up(&error) => {}
                 Err(_) => drop(serving.refused.fetch_add(1, Ordering::Relaxed)),
             }
             let handle = serving.connections().remove(&number);
@@ -298,7 +313,8 @@ fn greet<'s>(shared: &'s DoorState, number: u64, stream: &mut Stream) -> io::Res
         (checked, _) => checked?,
     };
     let admitted = admitted.and_then(|()| Admission::take(&shared.admitted).ok_or(Refusal::Full));
-    let reply = admitted.as_ref().map_or_else(|why| Reply::Refused(*why), |_| Reply::Welcome);
+    let welcome = |_: &Admission<'_>| Reply::Welcome { life: shared.life };
+    let reply = admitted.as_ref().map_or_else(|why| Reply::Refused(*why), welcome);
     wire::send(stream, &reply)?;
     stream.set_patience(None, WRITE_PATIENCE)?;
     admitted.map_err(|_| io::ErrorKind::PermissionDenied.into())
@@ -318,26 +334,43 @@ fn check(shared: &DoorState, number: u64, stream: &mut Stream) -> io::Result<Res
         Some(key) if secured => key,
         _ => return Ok(Err(Refusal::Security)),
     };
+    if stream.is_closed() {
+        return Err(io::ErrorKind::ConnectionAborted.into());
+    }
     let (words, nonce) = (hello.words(), nonce()?);
     let challenge = Reply::Challenge { nonce, proof: key.sign(SERVER, &words, nonce) };
     wire::send(stream, &challenge)?;
-    let second = wire::receive(&mut Timely { stream, until, env }, MAX_GUEST_BYTES)?;
+    // A client with another key hangs up on the server's proof.
+    let second = wire::receive(&mut Timely { stream, until, env }, MAX_GUEST_BYTES);
+    let second = second.map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
     let Some(Request::Proof(proof)) = second else { return Ok(Err(Refusal::Garbage)) };
     let proven = key.verify(CLIENT, &words, nonce, &proof);
     Ok(if proven { Ok(()) } else { Err(Refusal::Proof) })
+}
+
+/// Whether an error says that the client has hung up.
+fn has_hung_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 fn serve(shared: &DoorState, stream: &mut Stream) -> io::Result<()> {
     loop {
         let request = wire::receive(stream, MAX_FRAME_BYTES)?.filter(Request::keeps_limits);
         let request = request.ok_or(io::ErrorKind::InvalidData)?;
+        if request == Request::EarlierLife {
+            shared.earlier.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
         wire::send(stream, &answer(&shared.store, request)?)?;
     }
 }
 
 fn answer(store: &dyn Authority, request: Request) -> io::Result<Reply> {
     let found = match request {
-        Request::Hello(_) | Request::Proof(_) => return Err(io::ErrorKind::InvalidData.into()),
+        Request::Hello(_) | Request::Proof(_) | Request::EarlierLife => {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         Request::Read { key } => store.read(&key),
         Request::ChangedSince { key, seen } => store.changed_since(&key, seen),
         Request::Swap { key, expected, value } => {
@@ -350,4 +383,33 @@ fn answer(store: &dyn Authority, request: Request) -> io::Result<Reply> {
     };
     let found = found.map_err(|_| io::ErrorKind::TimedOut)?;
     Ok(found.map_or(Reply::Nothing, Reply::Found))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+    use lotus_security::{Caller, Key};
+
+    use super::*;
+
+    /// The process stood still for a while. Its own clients had hung up meanwhile, and the log said
+    /// that they had another key.
+    #[test]
+    fn a_client_that_had_hung_up_before_it_was_answered_is_not_refused() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let security = Security::SharedKey(Key::new(&[1; 32]).expect("long enough"));
+        let server = AuthorityServer::start(Address::Tcp(address), &security, &Env::real(0));
+        let server = server.expect("serves");
+        let listener = TcpListener::bind(address).expect("a free port");
+        let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
+        let hello = Hello { version: VERSION, secured: true, nonce: [7; 4] };
+        wire::send(&mut caller, &Request::Hello(hello)).expect("sent");
+        drop(caller);
+        let (socket, _) = listener.accept().expect("it has called");
+        let stream = lotus_security::Stream::incoming(socket, &security, Caller::Node);
+        let mut stream = Stream::Tcp(stream.expect("no TLS"));
+        let greeted = greet(&server.shared, &mut stream).expect_err("nobody is there");
+        assert!(has_hung_up(&greeted), "{greeted}");
+    }
 }

@@ -99,6 +99,34 @@ fn a_server_that_returns_is_found_again() {
     assert_eq!(client.read("a"), Ok(None));
 }
 
+/// Memory node 0 was killed and started again: its empty authority passed for the cluster's, and
+/// compute nodes went on over lost data.
+#[test]
+fn a_server_that_has_lost_its_values_is_not_taken_for_the_one_before() {
+    let security = key(1);
+    let server = serve(&security);
+    let (stays, any) = (client(&server, security.clone()), client(&server, security.clone()));
+    assert_eq!((stays.read("a"), any.read("a")), (Ok(None), Ok(None)));
+    stays.stay();
+    assert!(stays.compare_and_swap("a", Version::ABSENT, b"kept").is_ok());
+    let address = server.address().clone();
+    drop(server);
+    assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable));
+    assert!(!stays.is_replaced(), "it may be silent only");
+    let server = AuthorityServer::start(address, &security, &Env::real(0)).expect("serves");
+    for _ in 0..2 {
+        assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable));
+        assert!(stays.is_replaced());
+    }
+    assert!(matches!(stays.connect(), Err(ConnectError::Replaced { .. })));
+    assert_eq!(any.read("a"), Ok(None), "who stays with none believes the next");
+    let told = (0..1000).any(|_| {
+        assert_eq!(any.read("a"), Ok(None));
+        server.is_called_by_an_earlier_life()
+    });
+    assert!(told, "the server has learnt that a cluster is left");
+}
+
 #[test]
 fn noise_is_hung_up_on_and_hurts_nobody() {
     let server = serve(&key(1));
@@ -123,6 +151,7 @@ fn frames_are_read_back_and_every_cut_is_refused() {
         Request::Proof([4, 3, 2, 1]),
         Request::Read { key: "k".to_owned() },
         Request::ChangedSince { key: "k".to_owned(), seen: Version(7) },
+        Request::EarlierLife,
     ];
     for request in requests {
         let bytes = wire::encode(&request);
@@ -132,7 +161,7 @@ fn frames_are_read_back_and_every_cut_is_refused() {
     }
     let replies = [
         Reply::Challenge { nonce: [1; 4], proof: [2; 4] },
-        Reply::Welcome,
+        Reply::Welcome { life: 1 << 60 },
         Reply::Refused(Refusal::Full),
         Reply::Nothing,
         Reply::Swapped(Version(3)),

@@ -66,9 +66,20 @@ impl Hello {
 pub(super) enum Request {
     Hello(Hello),
     Proof(Words4),
-    Read { key: String },
-    ChangedSince { key: String, seen: Version },
-    Swap { key: String, expected: Version, value: Vec<u8> },
+    Read {
+        key: String,
+    },
+    ChangedSince {
+        key: String,
+        seen: Version,
+    },
+    Swap {
+        key: String,
+        expected: Version,
+        value: Vec<u8>,
+    },
+    /// The client belongs to an earlier authority, and hangs up.
+    EarlierLife,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -78,7 +89,10 @@ pub(super) enum Reply {
         nonce: Words4,
         proof: Words4,
     },
-    Welcome,
+    Welcome {
+        /// Id of this authority: one that comes back without its values has another.
+        life: u64,
+    },
     /// There is no value, or no newer one.
     Nothing,
     Found(Versioned),
@@ -90,7 +104,7 @@ impl Request {
     /// Whether key and value are no longer than they may be.
     pub(super) fn keeps_limits(&self) -> bool {
         let (key, value) = match self {
-            Self::Hello(_) | Self::Proof(_) => return true,
+            Self::Hello(_) | Self::Proof(_) | Self::EarlierLife => return true,
             Self::Read { key } | Self::ChangedSince { key, .. } => (key, 0),
             Self::Swap { key, value, .. } => (key, value.len()),
         };

@@ -58,6 +58,10 @@ pub enum ClusterTask {
         /// Takes no snapshot: what was committed since the last one is lost with the cluster.
         #[arg(long)]
         no_snapshot: bool,
+        /// The same, and needed where the file names no directory for snapshots: all data is lost
+        /// with the cluster.
+        #[arg(long)]
+        discard: bool,
         /// Declares, with etcd, that compute nodes of other hosts that do not answer have ended, so
         /// that the life of the cluster ends there. A node that does answer keeps it going.
         #[arg(long)]

@@ -13,6 +13,7 @@ use lotus_fabric::env::Env;
 use lotus_points::point_here;
 use rustix::process::Signal;
 
+use super::consent;
 use super::status::{self, Addresses, Status, Survey};
 use crate::show::Verdict;
 use crate::show::screen::say;
@@ -400,10 +401,13 @@ pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result
 }
 
 /// `lotus cluster down`: ends the nodes of this host. Where the file names a snapshot directory, it
-/// takes a snapshot first, for at most `snapshot`; nothing is committed after it.
+/// takes a snapshot first, for at most `snapshot`; nothing is committed after it. Where the file
+/// names none, the operator must have agreed to the loss of all data, by no `snapshot` or at the
+/// terminal.
 ///
 /// # Errors
-/// A sentence: no snapshot was taken, and nothing was ended; or as [`stop`].
+/// A sentence: no snapshot was taken, or the operator has not agreed, and nothing was ended; or as
+/// [`stop`].
 pub fn down(
     file: &ClusterFile,
     snapshot: Option<Duration>,
@@ -418,10 +422,12 @@ pub fn down(
     // From here on no other command of this host starts nodes, or lets them serve.
     let state = StateFolder::lock(file)?;
     let runs = |node: NodeName| matches!(state.seen(node), ProcessState::Running(_));
+    let any_runs = NodeName::all(file).any(runs);
+    if any_runs {
+        consent::check(file, snapshot.is_none())?;
+    }
     let steps = Steps::start("");
-    if let (Some(patience), Some(_), true) =
-        (snapshot, &file.snapshots, NodeName::all(file).any(runs))
-    {
+    if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, any_runs) {
         steps.say("compute nodes come to rest, and a snapshot is taken");
         let taken = copier::take_last(file, &authority(file)?, patience);
         let (node, snapshot) = taken.map_err(|why| {

@@ -1,8 +1,8 @@
 //! An operator's commands: `lotus cluster` and `lotus shards`, and those for its data. Imports
 //! `apps`, `args`, `host` and `show`.
 //!
-//! * `commands`: starting, ending and saving the nodes of a host; `status`: the state of all nodes
-//!   of the cluster; `memory`: its memory and its tables;
+//! * `commands`: starting, ending and saving the nodes of a host; `consent`: the operator's to what
+//!   loses data; `status`: the state of all nodes of the cluster; `memory`: its memory and tables;
 //! * `shards`: showing and moving shards; `ranges`: compact text for sets of them;
 //! * `rows`: tables and rows; `bytes`: their keys and values as text.
 //!
@@ -10,6 +10,7 @@
 
 mod bytes;
 pub mod commands;
+mod consent;
 pub mod memory;
 pub mod ranges;
 pub mod rows;

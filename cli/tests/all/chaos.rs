@@ -59,7 +59,7 @@ impl Described {
 impl Drop for Described {
     fn drop(&mut self) {
         // A failed test leaves nothing running.
-        let _ = lotus(&["cluster", "down", "--file", &self.path("c.toml")]);
+        let _ = lotus(&["cluster", "down", "--discard", "--file", &self.path("c.toml")]);
         let _ = fs::remove_dir_all(&self.directory);
     }
 }

@@ -30,11 +30,13 @@ fn noise_at_the_door_is_refused() {
     newer[frame::HEADER_BYTES + 8] += 1;
     let mut secured = hello;
     secured[frame::HEADER_BYTES + 10] = 1;
+    let (server, client) = (messages::VERSION, messages::VERSION + 1);
+    let newer_refusal = Refusal::Versions { server, client };
     let cases: [(&[u8], Refusal); 5] = [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", Refusal::Garbage),
         (&[0xFF; 64], Refusal::Garbage),
         (&[0; 4], Refusal::Garbage),
-        (&newer, Refusal::Version { server: messages::VERSION }),
+        (&newer, newer_refusal),
         (&secured, Refusal::Security),
     ];
     for (noise, refusal) in cases {

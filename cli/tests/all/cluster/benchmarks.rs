@@ -73,7 +73,7 @@ fn a_benchmark_has_a_result_when_a_node_is_killed_and_the_next_one_judges_the_su
 
     let (report, said) = bench(&described, "500");
     assert_eq!(sum(&report), (true, true), "{said}");
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
@@ -102,5 +102,5 @@ fn after_a_benchmark_that_was_cut_short_the_sum_is_not_judged() {
     let refused = lotus(&["bench", "smallbank", "--cluster", &file, "--accounts", "5"]);
     let refused = refusal(&refused);
     assert!(refused.starts_with("--accounts makes no sense with --cluster"), "{refused}");
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
 }

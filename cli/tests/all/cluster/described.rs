@@ -154,7 +154,7 @@ impl Described {
 impl Drop for Described {
     fn drop(&mut self) {
         // A failed test leaves nothing running.
-        let _ = self.cluster(&["down"]);
+        let _ = self.cluster(&["down", "--discard"]);
         let _ = fs::remove_dir_all(&self.directory);
     }
 }

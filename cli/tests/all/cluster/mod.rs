@@ -77,7 +77,11 @@ fn comes_and_goes(described: &Described) {
     assert_eq!(twice.status.code(), Some(2));
     assert!(text(&twice).contains("in use"), "{}", text(&twice));
 
-    assert!(described.done(&["down"]).contains("4 nodes have ended"));
+    // Regression: it ended all nodes, and their data, with no question.
+    let refused = refusal(&described.cluster(&["down"]));
+    assert!(refused.contains("no [snapshots]") && refused.contains("--discard"), "{refused}");
+    assert_eq!(described.status()["healthy"], true, "nothing was ended");
+    assert!(described.done(&["down", "--discard"]).contains("4 nodes have ended"));
     assert!(processes.iter().all(|process| !is_alive(*process)));
     assert!(described.left().is_empty(), "{:?}", described.left());
     assert!(!described.logs().contains("error: "), "{}", described.logs());
@@ -130,7 +134,7 @@ fn nodes_that_are_killed_are_left_and_return() {
     ["mn-0", "cn-1"].iter().for_each(|name| kill(node(&status, name).0));
     let refused = refusal(&described.cluster(&["up"]));
     assert!(refused.contains("2 of 4 nodes") && refused.contains("cluster down"), "{refused}");
-    assert!(described.done(&["down"]).contains("2 nodes have ended; 2 had before"));
+    assert!(described.done(&["down", "--discard"]).contains("2 nodes have ended; 2 had before"));
     assert!(described.left().is_empty(), "{:?}", described.left());
 }
 
@@ -228,7 +232,7 @@ fn all_nodes_show_themselves(described: &Described, host: Ipv4Addr) {
     let line = described.logs();
     let line = line.lines().find(|line| line.contains("a client was not let in"));
     assert!(line.is_some_and(|line| line.contains("does not speak this protocol")), "{line:?}");
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
 }
 
 #[test]
@@ -277,7 +281,7 @@ fn a_running_cluster_is_driven_again_and_again() {
         assert!(metrics.contains(committed), "{metrics}");
         assert!(!metrics.contains(&format!("{committed}0\n")), "{metrics}");
     }
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
     assert!(doors.iter().all(|door| !door.exists()));
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
@@ -419,7 +423,7 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
     wait_until("it is lost", || node(&described.status(), "mn-1").1 == "lost");
     wait_until("transactions go on", || bench("500").0);
     assert_eq!(described.status()["copies"], 1);
-    assert!(described.done(&["down"]).contains("3 nodes have ended; 2 had before"));
+    assert!(described.done(&["down", "--discard"]).contains("3 nodes have ended; 2 had before"));
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
@@ -456,7 +460,7 @@ fn last_copies_disappear(described: &Described, host: Ipv4Addr) {
     assert!(healths.iter().any(says_so), "{healths:?}");
     let moved = lotus(&["shards", "move", "0", "--to", "cn-1", "--file", &described.file()]);
     assert!(refusal(&moved).contains("memory node 1 does not answer"), "{}", text(&moved));
-    assert!(described.done(&["down"]).contains("4 nodes have ended; 1 had before"));
+    assert!(described.done(&["down", "--discard"]).contains("4 nodes have ended; 1 had before"));
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
@@ -608,7 +612,7 @@ fn applications_are_served_over_tls_if_they_have_certificates_of_their_own() {
     ours.sign(directory, "app", application, 4000);
     let output = bench();
     assert!(output.status.success(), "{}{}", text(&output), described.logs());
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
 }
 
 #[test]

@@ -311,7 +311,7 @@ fn an_ordered_table_of_a_cluster_is_at_hand() {
     with_tables(&described);
     rows_are_in_order(&described);
     the_longest_rows_come_and_go(&described);
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn the_longest_rows_come_and_go_over_tcp() {
     let (described, _) = Described::serving_tcp("rows-longest");
     with_tables(&described);
     the_longest_rows_come_and_go(&described);
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn nodes_and_applications_meet_by_name() {
     let file = described.file();
     let bench = lotus(&["bench", "smallbank", "--cluster", &file, "--txns", "100", "--json", "-"]);
     assert!(bench.status.success(), "{}{}", text(&bench), described.logs());
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
 
     let anywhere = fs::read_to_string(&file).expect("it is ours");
     let anywhere =
@@ -206,7 +206,7 @@ fn status_knows_nodes_that_ended_and_nodes_that_were_started_by_hand() {
     assert!(log("cn-1.1.log").expect("it is kept").contains("serving"));
     assert!(log("cn-1.2.log").is_err(), "what was started by hand has its log elsewhere");
 
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
     let status = described.status();
     let nodes = status["nodes"].as_array().expect("a list");
     let ended = |node: &Value| node["state"] == "ended" && node["process"].is_null();

@@ -68,7 +68,7 @@ fn a_cluster_under_load_is_shown_and_so_is_a_node_that_dies_and_returns() {
         let output = running.join().expect("it does not panic");
         assert!(output.status.success(), "{}{}", text(&output), described.logs());
     });
-    described.done(&["down"]);
+    described.done(&["down", "--discard"]);
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
