@@ -342,7 +342,10 @@ fn check(shared: &DoorState, number: u64, stream: &mut Stream) -> io::Result<Res
     wire::send(stream, &challenge)?;
     // A client with another key hangs up on the server's proof.
     let second = wire::receive(&mut Timely { stream, until, env }, MAX_GUEST_BYTES);
-    let second = second.map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
+    let second = second.map_err(|error| match has_hung_up(&error) {
+        true => io::ErrorKind::PermissionDenied.into(),
+        false => error,
+    })?;
     let Some(Request::Proof(proof)) = second else { return Ok(Err(Refusal::Garbage)) };
     let proven = key.verify(CLIENT, &words, nonce, &proof);
     Ok(if proven { Ok(()) } else { Err(Refusal::Proof) })
