@@ -124,8 +124,14 @@ impl Connection {
         if self.outbox.push(|out| messages::send(out, number, op)).is_err() {
             return Err(Unanswered::NotSent);
         }
+        let mut begun = Begun { connection: self, number: begun_by(op) };
+        let answer = answer.await;
+        if answer.is_ok() {
+            // The caller ends it from now on.
+            begun.number = None;
+        }
         let lost = |_| if env.now() < until { Unanswered::Lost } else { Unanswered::Late };
-        answer.await.map_err(lost)
+        answer.map_err(lost)
     }
 
     /// Sends a request and ignores its answer.
@@ -157,6 +163,31 @@ impl Connection {
 
     fn lock(&self) -> MutexGuard<'_, Option<Slab<Waiter>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Number of the transaction or scan that a request begins.
+const fn begun_by(op: &Op<'_>) -> Option<u32> {
+    match op {
+        Op::Step(step) if step.begin.is_some() => Some(step.txn),
+        Op::Scan(scan) if scan.begin => Some(scan.scan),
+        _ => None,
+    }
+}
+
+/// Guard of a request that begins a transaction or a scan. If its caller goes away before there is
+/// an answer, nobody else knows of what it has begun: the server would keep locks, or a snapshot,
+/// until its limit for idle clients.
+struct Begun<'c> {
+    connection: &'c Connection,
+    number: Option<u32>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if let Some(txn) = self.number {
+            self.connection.tell(&Op::Abandon { txn });
+        }
     }
 }
 

@@ -266,9 +266,10 @@ impl SessionScan<'_> {
 }
 
 impl Session {
-    /// Begins a scan of a table, at a snapshot drawn now. Takes some 16 horizon intervals: all
-    /// compute nodes learn first that old versions will be needed; longer while nodes do not answer,
-    /// as [`SessionScan::next_page`]. No transaction of this slot may be alive meanwhile.
+    /// Begins a scan of a table, at a snapshot drawn now. Takes some 16 horizon intervals, in which
+    /// all compute nodes learn that old versions will be needed, and longer while nodes do not
+    /// answer, as [`SessionScan::next_page`] does. No transaction of this slot may be alive
+    /// meanwhile.
     ///
     /// # Errors
     /// `UnknownTable`; `Txn` if no timestamp can be drawn or the node takes no part any more.

@@ -130,7 +130,8 @@ impl<M: Machines> Cluster<M> {
 impl<M: Machines> Cluster<M> {
     /// Bytes in use on each memory node, by its place: index, records and older versions, logs, and
     /// what describes the memory itself. Slabs that were given back, and slots that are free at a
-    /// compute node of this process or at one of its coordinators, are not in use. 0 for a memory node that is not.
+    /// compute node of this process or at one of its coordinators, are not in use. 0 for a memory
+    /// node that is not.
     ///
     /// # Errors
     /// Memory nodes that cannot be read, or a coordinator that fails meanwhile.

@@ -149,6 +149,10 @@ impl<'a> Loader<'a> {
         let deadline = self.now().after(once::PATIENCE);
         loop {
             if let Some(taking) = shared.take_by_control() {
+                debug_assert!(
+                    !taking.placement.is_joined(),
+                    "I319: a load writes to whole copies only"
+                );
                 // Looked up under the guard: its memory is not given back as long as that is held.
                 let is_there = shared.table(id).is_some();
                 let begun = self.now();
@@ -206,6 +210,10 @@ impl<'a> Writer<'a> {
             let settled = self.settle(0).await;
             match tried.and_then(|count| settled.map(|()| count)) {
                 Ok(count) => {
+                    debug_assert!(
+                        self.in_flight.is_empty() && self.run.is_empty(),
+                        "I319: nothing of a shard is under way when it is done"
+                    );
                     self.taken.clear();
                     return Ok(count);
                 }

@@ -93,8 +93,10 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
     let claimed = coordinator.change(|now| now.claim_clearing(me)).await.ok()?.membership();
     let table = claimed.clearing().filter(|clearing| clearing.by() == Some(me))?.table();
     let placed = coordinator.configuration.placed();
-    if placed < claimed.reduced() && !broken(Rule::AllLetGoFirst) {
-        // This coordinator has not heard yet that all have acknowledged.
+    let is_open = placed >= claimed.reduced() && claimed.may_resume();
+    if !is_open && !broken(Rule::AllLetGoFirst) {
+        // This coordinator has not heard yet that all have acknowledged; or the work was claimed
+        // before, and a memory node was lost since, for which not all have: a later turn goes on.
         return None;
     }
     debug_assert!(

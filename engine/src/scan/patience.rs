@@ -77,6 +77,7 @@ impl Patience {
             self.stood_still = now;
         }
         let waited = Waited { all: now.since(self.begun), moving: now.since(self.stood_still) };
+        debug_assert!(waited.moving <= waited.all, "I318: a stop lengthens a wait");
         decide(error, waited, row_patience(coordinator))
     }
 }

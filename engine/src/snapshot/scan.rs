@@ -6,10 +6,10 @@
 //!
 //! # If the cluster stops meanwhile
 //! A page that cannot be read is read again ([`crate::scan::patience`]): while a table is dropped,
-//! or a node lost or taken in, the reader waits and then goes on where it was, at the same snapshot.
-//! A table that is dropped before its first page was sent is left out, like one that was dropped
-//! before. If one is dropped later, or the snapshot becomes too old, the file is of no use, and the
-//! caller begins anew.
+//! or a node lost or taken in, the reader waits and then goes on where it was, at the same
+//! snapshot. A table that is dropped before its first page was sent is left out, like one that was
+//! dropped before. If one is dropped later, or the snapshot becomes too old, the file is of no use,
+//! and the caller begins anew.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub(crate) async fn read_all(
     let (tables, numbers) = coordinator.shared.tables_and_numbers();
     let mut next_number = 0;
     for table in tables {
-        let mut copy = Copy { table: Arc::clone(&table), next_number, begun: false };
+        let mut copy = TableCopy { table: Arc::clone(&table), next_number, begun: false };
         match copy.send_all(&mut session, &held, &out).await {
             Ok(()) => next_number = u32::from(table.id().0) + 1,
             Err(CopyError::Dropped) if !copy.begun => {}
@@ -125,7 +125,7 @@ async fn learn_tables(session: &Session) -> Result<(), CopyError> {
 }
 
 /// Copy of one table.
-struct Copy {
+struct TableCopy {
     table: Arc<TableDef>,
     /// Number behind that of the table that was sent before.
     next_number: u32,
@@ -133,7 +133,7 @@ struct Copy {
     begun: bool,
 }
 
-impl Copy {
+impl TableCopy {
     /// Sends the table and its rows.
     ///
     /// # Errors

@@ -276,6 +276,7 @@ pub(crate) async fn marked_free(
         free += words.iter().filter(|word| **word == FREE_SLAB).count() as u64 * SLAB_BYTES;
         slab += words.len() as u64 * SLAB_BYTES;
     }
+    debug_assert!(free <= slab - layout.first_slab(), "I20: a free slab is one of the group's");
     Ok(free)
 }
 
@@ -482,6 +483,10 @@ impl Coordinator {
         };
         let now = self.executor.now();
         slots.has_searched(place, now, now.since(begun));
+        debug_assert!(
+            found.is_none_or(|slab| slab.is_multiple_of(SLAB_BYTES) && slab < layout.end()),
+            "I291: whole slabs are given back"
+        );
         if found.is_some() {
             slots.search_again_in(place);
         }

@@ -1,5 +1,6 @@
 //! Interactive transactions.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
@@ -182,6 +183,29 @@ fn a_transaction_that_is_dropped_leaves_no_lock() {
         deposit(&client, 1, 1).await.unwrap();
     });
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
+}
+
+/// A first step whose caller went away was carried out, and held its locks until the limit for
+/// idle clients: only the step's answer told the client of the transaction that it had to abandon.
+#[test]
+fn a_first_step_that_nobody_waits_for_leaves_no_lock() {
+    // A limit that is never reached.
+    let bank = Bank::open_with(1, |config| config.limits.hold = Duration::from_secs(3_600));
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        for _ in 0..5 {
+            // There is a connection: the step is sent when it is first polled.
+            deposit(&client, 1, 1).await.unwrap();
+            let mut txn = client.transaction(Kind::Serializable);
+            txn.add_rw(table, 1);
+            let mut step = std::pin::pin!(txn.execute());
+            let first = std::future::poll_fn(|task| Poll::Ready(step.as_mut().poll(task)));
+            assert!(first.await.is_pending(), "no answer comes before this thread waits");
+        }
+        deposit(&client, 1, 1).await.unwrap();
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 6);
 }
 
 #[test]

@@ -239,6 +239,30 @@ fn a_scan_has_a_limit_for_all_of_it() {
     });
 }
 
+/// Snapshots of scans whose first page nobody waited for were held until the limit for pauses.
+#[test]
+fn scans_whose_first_page_nobody_waits_for_leave_their_places() {
+    // Limits that are never reached, and three places.
+    let bank = open(1, |config| {
+        config.workers = Some(12);
+        (config.limits.scan, config.limits.scan_pause) =
+            (Duration::from_secs(3_600), Duration::from_secs(3_600));
+    });
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("wide").unwrap();
+        for _ in 0..8 {
+            // There is a connection: the request is sent when it is first polled.
+            let (mut scan, mut rows) = (client.scan(table), BTreeMap::new());
+            take_rest(&mut scan, &mut rows).await.unwrap();
+            assert_eq!(rows.len() as u64, COUNT);
+            let mut dropped = client.scan(table);
+            let answered = tokio::time::timeout(Duration::ZERO, dropped.next_page()).await;
+            assert!(answered.is_err(), "it takes some intervals of the horizon");
+        }
+    });
+}
+
 #[test]
 fn scans_that_are_dropped_or_whose_client_vanishes_leave_their_places() {
     // Limits that are never reached.

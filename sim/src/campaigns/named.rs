@@ -54,6 +54,7 @@ files! {
     "h13-rows-beside-their-cells"
     "h13-snapshot-files"
     "h13-snapshot-nodes-die"
+    "h13-snapshots-of-trees"
     "h13-slabs-without-an-answer"
     "h13-tables-come-and-go"
     "h13-tables-of-the-dead"

@@ -32,6 +32,8 @@ const DROPS_TABLES: f64 = 0.25;
 
 /// Share of seeds in which a cluster leads several lives.
 const LEADS_LIVES: f64 = 0.2;
+/// Share of seeds in which snapshots are taken and tables scanned, whatever is written and lost.
+const TAKES_SNAPSHOTS: f64 = 0.25;
 
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
@@ -170,8 +172,14 @@ fn draw_apart(
         scenario.cluster.group_slabs *= 2;
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
-    if rng.random_bool(FILLS_MEMORY) {
-        fill_memory(&mut rng, scenario);
+    let fills_memory = rng.random_bool(FILLS_MEMORY) && fill_memory(&mut rng, scenario);
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x5AA9_0741);
+    // Versions that are kept for a snapshot would fill the memory before the rows do.
+    if rng.random_bool(TAKES_SNAPSHOTS) && !fills_memory {
+        scenario.cluster.snapshots_us = (scenario.storm_us / rng.random_range(10..60)).max(50);
+        // A snapshot takes some 16 intervals before it begins.
+        scenario.cluster.horizon_us = pick(&mut rng, &[5, 10, scenario.cluster.horizon_us]);
+        scenario.cluster.group_slabs *= 2;
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x11FE_D4A7);
     if rng.random_bool(LEADS_LIVES) {
@@ -584,6 +592,36 @@ mod tests {
             full += u32::from(outcome.figures.aborted[AbortReason::MemoryFull.index()] > 0);
         }
         assert!(all >= 10 && 3 * full >= 2 * all, "{full} of {all}");
+    }
+
+    #[test]
+    fn snapshots_are_taken_beside_trees_drops_and_losses() {
+        let is_ordered = |one: &Scenario| {
+            let Workload::Tpcc { ordered, .. } = one.workload else {
+                return matches!(one.workload, Workload::Bins { .. });
+            };
+            ordered
+        };
+        let drops = |one: &Scenario| one.cluster.drops_us > 0;
+        let loses = |one: &Scenario| {
+            let crashes = |entry: &Scheduled| matches!(entry.fault, Fault::Crash { .. });
+            one.schedule.iter().any(crashes)
+        };
+        let kinds: [&dyn Fn(&Scenario) -> bool; 3] = [&is_ordered, &drops, &loses];
+        let takes = |seed: &u64| scenario(*seed).cluster.snapshots_us > 0;
+        let seeds: Vec<u64> = (0..500).filter(takes).collect();
+        for kind in kinds {
+            let of_kind = seeds.iter().filter(|seed| kind(&scenario(**seed)));
+            let (count, mut taken) = (of_kind.clone().count(), 0);
+            assert!(count >= 15, "{count} of {} seeds", seeds.len());
+            for seed in of_kind.take(3) {
+                let outcome = run(&scenario(*seed), *seed, Budget::default(), None);
+                let outcome = outcome.expect("it can be run");
+                assert_eq!(outcome.violations, [], "seed {seed}");
+                taken += outcome.figures.snapshots;
+            }
+            assert!(taken > 0, "none of the first three seeds has taken a snapshot");
+        }
     }
 
     #[test]

@@ -136,8 +136,8 @@ pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder
         Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
         _ => MAX_WRITES,
     };
-    // Clients have all coroutines but those that write snapshots and further tables.
-    let copiers = usize::from(scenario.cluster.snapshots_us > 0);
+    // Clients have all coroutines but those that write snapshots, scan, and write further tables.
+    let copiers = 2 * usize::from(scenario.cluster.snapshots_us > 0);
     let writers = usize::from(scenario.cluster.drops_us > 0);
     builder(&cluster, load)
         .coroutines(cluster.coroutines + load.helpers() + copiers + writers)

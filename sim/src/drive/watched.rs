@@ -244,8 +244,11 @@ impl Wrapper for Watched {
                 self.drops.look(self.cluster.cluster(), pause);
             }
             let wrong = self.copies.look(self.cluster.cluster(), pause);
-            let new = wrong.filter(|wrong| !self.has_found(&wrong.property));
-            self.found.extend(new);
+            for wrong in wrong {
+                if !self.has_found(&wrong.property) {
+                    self.found.push(wrong);
+                }
+            }
             self.mover.count();
             if !self.mover.every.is_zero() && passed < self.mover.until {
                 self.mover.order(self.cluster.cluster(), self.shards);

@@ -1,9 +1,13 @@
-//! Snapshots that are taken into files while clients run, and what must be true of each.
+//! Snapshots that are taken into files, and tables that are scanned, while clients run; and what
+//! must be true of each.
 //!
 //! # What it is
-//! Now and then a random compute node is asked to read all rows. Each file is judged by itself: a
-//! file of [`Pairs`](crate::scenario::pairs::Pairs) has at most one row of each pair, as every
-//! transaction sees them. If that node or a memory node dies meanwhile, there is no file.
+//! Now and then a random compute node is asked to read all rows into a file, and to scan a random
+//! table. Each file is judged by itself: the nodes of an ordered table are a tree, and rows of
+//! [`Pairs`](crate::scenario::pairs::Pairs) and [`Bins`](crate::scenario::bins::Bins) are as every
+//! transaction sees them. Of the errors only those are no violations for which there is a reason:
+//! versions that were overwritten, a table that was dropped, and, where the scenario has faults, a
+//! compute node that died, data that is out of reach, and nodes that do not answer.
 //!
 //! # What it is not
 //! Part of the history: rows in a file bear no version.
@@ -12,43 +16,55 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lotus::{
-    Cluster, Copying, Nanos, PrimaryKey, Seat, SnapshotError, SnapshotLabel, SnapshotVisitor,
-    read_snapshot,
+    Cluster, Copying, Nanos, ScanError, ScanRow, Seat, SnapshotError, SnapshotLabel, Submitted,
+    TableId, TxnError, read_snapshot, snapshot_tables,
 };
-use lotus_benchmarks::kvs::integer_key;
 use lotus_fabric::machines::Machines;
-use lotus_fabric::sim::SimMachines;
-use lotus_mvcc::TableSpec;
+use lotus_fabric::sim::{Rates, SimMachines};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::scenario::format::{Scenario, Workload};
+use crate::scenario::bins;
+use crate::scenario::format::Scenario;
 use crate::verdict::Violation;
 
 /// Property that all rows of a snapshot file existed at one time, whichever transactions ran.
 pub const OF_ONE_TIME: &str = "a snapshot file shows all rows as they were at one time";
+/// Property that snapshots and scans fail for the reasons above only.
+pub const FAIL_WITH_REASON: &str = "snapshots and scans fail for a reason";
 /// More pieces than the rows of these clusters come in.
 const PIECES: usize = 1 << 16;
 
-/// Takes snapshots at an interval, one at a time, and checks their files.
+/// Takes snapshots at an interval, one at a time, scans beside them, and checks both.
 pub(crate) struct Copies {
     /// Interval between snapshots; zero for never.
     every: Duration,
     since: Duration,
     rng: SmallRng,
-    pairs: bool,
+    /// Whether the scenario has faults.
+    is_disturbed: bool,
     under_way: Option<Copying>,
+    scanning: Option<Scanning>,
     /// Number of snapshots that were written.
     pub(crate) taken: u64,
+}
+
+/// Scan of a table that is under way.
+struct Scanning {
+    name: String,
+    is_ordered: bool,
+    rows: Submitted<Result<Vec<ScanRow>, ScanError>>,
 }
 
 impl Copies {
     pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
         let every = Duration::from_micros(scenario.cluster.snapshots_us);
-        let pairs = matches!(scenario.workload, Workload::Pairs { .. });
         // A stream of its own, so that the others of this seed stay as they are.
         let rng = SmallRng::seed_from_u64(seed ^ 0x5AFE_C091);
-        Self { every, since: Duration::ZERO, rng, pairs, under_way: None, taken: 0 }
+        let is_calm = scenario.schedule.is_empty() && scenario.strikes.is_empty();
+        let is_disturbed = !is_calm || scenario.rates != Rates::default();
+        let (since, taken) = (Duration::ZERO, 0);
+        Self { every, since, rng, is_disturbed, under_way: None, scanning: None, taken }
     }
 
     /// Time until the next look, at most `interval`.
@@ -56,68 +72,168 @@ impl Copies {
         if self.every.is_zero() { interval } else { self.every.min(interval) }
     }
 
-    /// Takes note that time has `passed`, judges a finished snapshot, or begins one. Returns what
-    /// is wrong with the finished one.
+    /// Takes note that time has `passed`, judges what has finished, or begins another. Returns what
+    /// is wrong with the finished ones.
     pub(crate) fn look(
         &mut self,
         cluster: &Cluster<SimMachines>,
         passed: Duration,
-    ) -> Option<Violation> {
+    ) -> Vec<Violation> {
         self.since += passed;
         if self.every.is_zero() || self.since < self.every {
-            return None;
+            return Vec::new();
         }
         self.since = Duration::ZERO;
-        if let Some(copying) = self.under_way.take_if(|copying| copying.is_finished()) {
-            return self.judge(cluster, copying);
-        }
-        if self.under_way.is_none() {
+        let scanned = self.scanning.take_if(|scanning| scanning.rows.is_finished());
+        let scanned = scanned.and_then(|scanning| self.judge_scan(cluster, scanning));
+        let copied = self.under_way.take_if(|copying| copying.is_finished());
+        let is_idle = copied.is_none() && self.under_way.is_none();
+        let copied = copied.and_then(|copying| self.judge(cluster, copying));
+        if is_idle {
             let compute_node = self.rng.random_range(0..cluster.config().compute_nodes);
             let seat = Seat { compute_node, thread: 0 };
             self.under_way = Some(cluster.start_snapshot(seat, PIECES));
         }
-        None
+        if self.scanning.is_none() {
+            self.scan(cluster);
+        }
+        scanned.into_iter().chain(copied).collect()
+    }
+
+    /// Begins to scan a random table at a random compute node.
+    fn scan(&mut self, cluster: &Cluster<SimMachines>) {
+        let tables = cluster.tables();
+        let compute_node = self.rng.random_range(0..cluster.config().compute_nodes);
+        let (table, spec) = &tables[self.rng.random_range(0..tables.len())];
+        let (table, seat) = (*table, Seat { compute_node, thread: 0 });
+        let rows = cluster
+            .submit(seat, move |mut session| async move { Ok(scan(&mut session, table).await) });
+        let (name, is_ordered) = (spec.name.clone().into_owned(), spec.ordered);
+        self.scanning = Some(Scanning { name, is_ordered, rows });
     }
 
     fn judge(&mut self, cluster: &Cluster<SimMachines>, copying: Copying) -> Option<Violation> {
-        let mut file = Vec::new();
-        // A snapshot may fail by a fault.
-        let label = SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER };
-        let info = copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new).ok()?;
-        let mut seen = FileRows { pairs: self.pairs, rows: BTreeSet::new(), both: None };
-        let read = read_snapshot(&mut &file[..], &mut seen);
-        self.taken += 1;
-        let sound = read.is_ok_and(|read| read == info);
         let at = cluster.machines().outside().now();
-        let violation = |detail| Violation { property: OF_ONE_TIME.to_owned(), detail };
-        match seen.both {
-            _ if !sound => Some(violation(format!("at {at:?}: the file is not whole"))),
-            Some(row) => Some(violation(format!("at {at:?}: row {row} and its partner exist"))),
-            None => None,
+        let violation = |property: &str, detail| {
+            let detail = format!("at {at:?}: {detail}");
+            Some(Violation { property: property.to_owned(), detail })
+        };
+        let mut file = Vec::new();
+        let label = SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER };
+        let info = match copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new) {
+            Ok(info) => info,
+            Err(error) if may_fail(&error, self.is_disturbed) => return None,
+            Err(error) => return violation(FAIL_WITH_REASON, format!("a snapshot: {error:?}")),
+        };
+        self.taken += 1;
+        if !read_snapshot(&mut &file[..], &mut ()).is_ok_and(|read| read == info) {
+            return violation(OF_ONE_TIME, "the file is not whole".to_owned());
         }
-    }
-}
-
-/// Rows of a file, and a pair of which both exist.
-struct FileRows {
-    pairs: bool,
-    rows: BTreeSet<u64>,
-    both: Option<u64>,
-}
-
-impl SnapshotVisitor for FileRows {
-    fn table(&mut self, _: TableSpec) -> Result<(), SnapshotError> {
-        Ok(())
+        let tables = match snapshot_tables(&mut &file[..]) {
+            Ok(tables) => tables,
+            Err(_) => return violation(OF_ONE_TIME, "a table is no tree".to_owned()),
+        };
+        let rows = tables.iter().map(|(_, rows)| rows.len() as u64).sum::<u64>();
+        if rows != info.rows {
+            return violation(OF_ONE_TIME, format!("{rows} rows, and {} are said", info.rows));
+        }
+        let wrong = tables.iter().find_map(|(spec, rows)| wrong_rows(&spec.name, rows));
+        wrong.and_then(|wrong| violation(OF_ONE_TIME, wrong))
     }
 
-    fn row(&mut self, key: PrimaryKey, _: &[u8]) -> Result<(), SnapshotError> {
-        let row = integer_key(&key).filter(|_| self.pairs);
-        if let Some(row) = row {
-            self.rows.insert(row);
-            if self.rows.contains(&(row ^ 1)) {
-                self.both = Some(row);
+    fn judge_scan(&self, cluster: &Cluster<SimMachines>, scanning: Scanning) -> Option<Violation> {
+        let at = cluster.machines().outside().now();
+        let Scanning { name, is_ordered, rows } = scanning;
+        let violation = |property: &str, detail| {
+            let detail = format!("at {at:?}: scan of {name}: {detail}");
+            Some(Violation { property: property.to_owned(), detail })
+        };
+        let scanned = cluster.wait(rows).unwrap_or_else(|error| Err(error.into()));
+        match scanned {
+            Ok(rows) if is_ordered && !rows.is_sorted_by(|(one, _), (next, _)| one < next) => {
+                violation(OF_ONE_TIME, "the keys do not ascend".to_owned())
             }
+            Ok(rows) => wrong_rows(&name, &rows).and_then(|wrong| violation(OF_ONE_TIME, wrong)),
+            Err(error) if scan_may_fail(&error, self.is_disturbed) => None,
+            Err(error) => violation(FAIL_WITH_REASON, format!("{error:?}")),
         }
-        Ok(())
+    }
+}
+
+/// Reads all rows of a table.
+async fn scan(session: &mut lotus::Session, table: TableId) -> Result<Vec<ScanRow>, ScanError> {
+    let (mut scan, mut rows) = (session.scan(table).await?, Vec::new());
+    while let Some(page) = scan.next_page().await? {
+        rows.extend(page.rows);
+    }
+    Ok(rows)
+}
+
+/// Whether a snapshot may fail so.
+fn may_fail(error: &SnapshotError, is_disturbed: bool) -> bool {
+    match error {
+        SnapshotError::TooOld | SnapshotError::Dropped => true,
+        SnapshotError::Still { .. } => is_disturbed,
+        SnapshotError::Read(TxnError::Fenced | TxnError::DataLost { .. }) => is_disturbed,
+        _ => false,
+    }
+}
+
+/// Whether a scan may fail so.
+fn scan_may_fail(error: &ScanError, is_disturbed: bool) -> bool {
+    match error {
+        ScanError::SnapshotTooOld | ScanError::UnknownTable(_) => true,
+        ScanError::Txn(TxnError::Fenced | TxnError::DataLost { .. }) => is_disturbed,
+        ScanError::Txn(error) => is_disturbed && error.is_retryable(),
+        _ => false,
+    }
+}
+
+/// Rows of a workload's table that no transaction may see together.
+fn wrong_rows(table: &str, rows: &[ScanRow]) -> Option<String> {
+    match table {
+        "pairs" => {
+            let number = |(key, _): &ScanRow| key[..].try_into().ok().map(u64::from_be_bytes);
+            let all: BTreeSet<u64> = rows.iter().filter_map(number).collect();
+            let both = all.iter().find(|row| all.contains(&(*row ^ 1)))?;
+            Some(format!("row {both} and its partner exist"))
+        }
+        "bins" => {
+            let keys: Vec<Vec<u8>> = rows.iter().map(|(key, _)| key.clone()).collect();
+            Some(format!("bin {} has more rows than its limit", bins::overfull(&keys)?))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_without_a_reason_are_violations() {
+        let misuse = || TxnError::Misuse("a sentence");
+        let fenced = || SnapshotError::Read(TxnError::Fenced);
+        let cases = [
+            (SnapshotError::TooOld, [true, true]),
+            (fenced(), [false, true]),
+            (SnapshotError::Read(TxnError::Timeout), [false, false]),
+            (SnapshotError::Read(misuse()), [false, false]),
+            (SnapshotError::Busy, [false, false]),
+        ];
+        for (error, allowed) in cases {
+            assert_eq!([false, true].map(|faults| may_fail(&error, faults)), allowed, "{error}");
+        }
+        let timeout = ScanError::Txn(TxnError::Timeout);
+        assert_eq!([false, true].map(|faults| scan_may_fail(&timeout, faults)), [false, true]);
+        assert!(!scan_may_fail(&ScanError::Txn(misuse()), true));
+    }
+
+    #[test]
+    fn rows_that_exclude_each_other_are_found() {
+        let row = |number: u64| (number.to_be_bytes().to_vec(), Vec::new());
+        assert_eq!(wrong_rows("pairs", &[row(2), row(4), row(7)]), None);
+        assert!(wrong_rows("pairs", &[row(2), row(6), row(7)]).is_some());
+        assert_eq!(wrong_rows("further 1", &[row(6), row(7)]), None, "a table of its own");
     }
 }

@@ -126,7 +126,7 @@ impl Seen {
 }
 
 /// First bin with more rows than its limit, among sorted keys.
-fn overfull(keys: &[Vec<u8>]) -> Option<u32> {
+pub(crate) fn overfull(keys: &[Vec<u8>]) -> Option<u32> {
     let mut bins = keys.chunk_by(|one, next| bin_of(one) == bin_of(next));
     bins.find(|bin| bin.len() > LIMIT).map(|bin| bin_of(&bin[0]))
 }
