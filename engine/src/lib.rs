@@ -97,7 +97,7 @@ pub use txn::body::{Item, Receipt};
 #[cfg(feature = "may")]
 pub use txn::may;
 pub use txn::ordered;
-pub use txn::retry::Refusal;
+pub use txn::retry::RefusedLocks;
 pub use txn::session::{Session, SessionView};
 pub use txn::submit::{Committed, Submitted};
 pub use txn::transaction::Transaction;

@@ -9,6 +9,9 @@ use lotus::{
 };
 use lotus_fabric::env::Env;
 
+/// Time for which a transaction's code holds up a thread before its node is not healthy.
+const HELD_UP: Duration = Duration::from_secs(1);
+
 /// A job for one coroutine slot.
 pub(crate) type SlotJob =
     Box<dyn FnOnce(Session) -> Pin<Box<dyn Future<Output = ()>>> + Send + 'static>;
@@ -33,6 +36,8 @@ pub(crate) trait Host: Send + Sync {
     fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts>;
     fn takes_part(&self, compute_node: usize) -> bool;
     fn live_nodes(&self, asked: usize) -> Vec<(usize, u16)>;
+    /// Whether a transaction's code holds up a coordinator of this node, and has for a while.
+    fn is_held_up(&self, compute_node: usize) -> bool;
     fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
     fn needed_memory(&self, compute_node: usize) -> Vec<usize>;
     fn memory_known(&self, compute_node: usize) -> MemoryStatus;
@@ -93,6 +98,11 @@ where
 
     fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts> {
         Self::recent_row_counts(self, compute_node, limit)
+    }
+
+    fn is_held_up(&self, compute_node: usize) -> bool {
+        let held_up = Self::held_up(self);
+        held_up.iter().any(|one| one.seat.compute_node == compute_node && one.since >= HELD_UP)
     }
 
     fn takes_part(&self, compute_node: usize) -> bool {

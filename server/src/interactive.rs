@@ -107,8 +107,8 @@ impl Drop for Inbox {
     }
 }
 
-/// Begins a transaction of this kind in `place`, which may be the retry of an earlier one; its first
-/// step is to follow.
+/// Begins a transaction of this kind in `place`, which may be the retry of an earlier one; its
+/// first step is to follow.
 pub(crate) fn begin(
     node: &Arc<NodeServer>,
     place: InteractivePlace,

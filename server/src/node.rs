@@ -330,6 +330,8 @@ impl Shown for NodeServer {
             Err("expelled")
         } else if !figures.serves {
             Err("suspended")
+        } else if self.host().is_held_up(self.index) {
+            Err("a transaction blocks a thread")
         } else if !self.host().silent_memory(self.index).is_empty() {
             Err("a memory node does not answer")
         } else {

@@ -46,6 +46,7 @@ pub(crate) trait Procedure: Send + Sync {
 
 /// A registered procedure.
 pub(crate) struct Stored {
+    pub(crate) name: Arc<str>,
     pub(crate) kind: Kind,
     /// Index in the order of registration.
     pub(crate) place: usize,
@@ -129,7 +130,8 @@ impl Registry {
         E: Serialize + 'static,
     {
         let procedure = Box::new(Typed { function, types: PhantomData });
-        let stored = Arc::new(Stored { kind, place: self.procedures.len(), procedure });
+        let stored =
+            Arc::new(Stored { name: name.into(), kind, place: self.procedures.len(), procedure });
         let before = self.procedures.insert(name.into(), stored);
         assert!(before.is_none(), "two stored transactions are named {name:?}");
     }

@@ -1,9 +1,10 @@
 //! Refused interactive transactions of one connection, for their retries.
 //!
 //! Each attempt of an interactive transaction is a job of its own, so what the engine remembers for
-//! a retry ([`Refusal`]) ends with it. It is kept here until the client begins again. Without that
-//! a transaction that reads a row first and then writes it would never commit where a lock that is
-//! held to read cannot be upgraded: only an attempt that knows its writes takes them at once.
+//! a retry ([`RefusedLocks`]) ends with it. It is kept here until the client begins again.
+//! Otherwise a transaction that reads a row first and then writes it would never commit where a
+//! lock that is held to read cannot be upgraded: only an attempt that knows its writes takes them
+//! at once.
 //!
 //! A transaction is the retry of one with the same number: `Client::run` keeps a transaction's
 //! number over its attempts. Failing that, it is the retry of one that began with the same step,
@@ -13,7 +14,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lotus::Refusal;
+use lotus::RefusedLocks;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Most refusals that a connection remembers.
@@ -41,7 +42,7 @@ impl First {
 
 /// Refusals by the transactions' first steps, the latest last.
 #[derive(Debug, Default)]
-pub(crate) struct Retries(Mutex<VecDeque<(First, Refusal)>>);
+pub(crate) struct Retries(Mutex<VecDeque<(First, RefusedLocks)>>);
 
 impl Retries {
     /// A transaction that begins, with what an earlier attempt of it was refused.
@@ -49,7 +50,7 @@ impl Retries {
         Retry { refusal: self.take(first), of: Arc::clone(self), first }
     }
 
-    fn take(&self, first: First) -> Option<Refusal> {
+    fn take(&self, first: First) -> Option<RefusedLocks> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |is_it: &dyn Fn(&First) -> bool| kept.iter().rposition(|(one, _)| is_it(one));
         let by_number = place(&|one| one.number == first.number);
@@ -57,11 +58,11 @@ impl Retries {
         kept.remove(place).map(|(_, refusal)| refusal)
     }
 
-    fn keep(&self, first: First, refusal: Refusal) {
+    fn keep(&self, first: First, refusal: RefusedLocks) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|(one, _)| one.number != first.number);
         kept.push_back((first, refusal));
-        let locks = |(_, refusal): &(First, Refusal)| refusal.lock_count();
+        let locks = |(_, refusal): &(First, RefusedLocks)| refusal.lock_count();
         let mut all: usize = kept.iter().map(locks).sum();
         while kept.len() > 1 && (kept.len() > MOST || all > MOST_LOCKS) {
             all -= kept.pop_front().as_ref().map_or(0, locks);
@@ -73,17 +74,17 @@ impl Retries {
 pub(crate) struct Retry {
     of: Arc<Retries>,
     first: First,
-    refusal: Option<Refusal>,
+    refusal: Option<RefusedLocks>,
 }
 
 impl Retry {
     /// What its earlier attempts were refused, once.
-    pub(crate) fn refusal(&mut self) -> Option<Refusal> {
+    pub(crate) fn refusal(&mut self) -> Option<RefusedLocks> {
         self.refusal.take()
     }
 
     /// Keeps what this attempt was refused for the next one.
-    pub(crate) fn keep(&self, refusal: Refusal) {
+    pub(crate) fn keep(&self, refusal: RefusedLocks) {
         self.of.keep(self.first, refusal);
     }
 }

@@ -177,6 +177,10 @@ impl Worker<'_> {
         deadline: Nanos,
     ) -> Result<Attempt, Miss> {
         self.session.new_transaction();
+        if let Work::Call { stored, .. } = work {
+            // It may hold up the thread, or never end.
+            self.session.name_work(&stored.name);
+        }
         let (mut attempts, mut has_looked) = (0, false);
         // Put into words only once there is no further attempt.
         let mut last = None;

@@ -130,10 +130,11 @@ pub struct Config {
     /// Time that a transaction waits for locks, with each execution: for answers of their owners,
     /// and with [`LockWait::Ordered`] for their holders. Default 1 s.
     pub lock_timeout: Duration,
-    /// Time in which a transaction of [`Cluster::run`](crate::Cluster::run) has to begin its commit,
-    /// all attempts together, from when a coordinator takes it up; `None` for ever. One that waits
-    /// for what never comes is ended then, so that its slot and locks are free again. Default 60 s;
-    /// [`TxnOptions::timeout`](crate::TxnOptions::timeout) is for a transaction of its own.
+    /// Time in which a transaction of [`Cluster::run`](crate::Cluster::run) has to begin its
+    /// commit, all attempts together, from when a coordinator takes it up; `None` for ever. A body
+    /// that waits for what never comes is dropped then, so that its slot and locks are free again.
+    /// Default 60 s; [`TxnOptions::timeout`](crate::TxnOptions::timeout) sets that of one
+    /// transaction.
     pub transaction_timeout: Option<Duration>,
     /// Time that transactions and jobs have to end by themselves when the cluster is stopped or
     /// dropped; default 10 s. See [`Cluster::stop`](crate::Cluster::stop).

@@ -11,7 +11,8 @@ pub struct Seat {
     pub thread: usize,
 }
 
-/// Code of an application that holds up a coordinator's thread: [`Cluster::held_up`](crate::Cluster::held_up).
+/// Code of an application that holds up a coordinator's thread:
+/// [`Cluster::held_up`](crate::Cluster::held_up).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeldUp {
     /// The coordinator.

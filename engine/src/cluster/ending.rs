@@ -2,7 +2,7 @@
 //!
 //! Coordinators end when their jobs have ended. Jobs that do not are dropped after a while, by
 //! their coordinators themselves ([`crate::cluster::threads`]), so that is the same on all
-//! machines. A thread that an application's code blocks cannot be ended by anybody: it is left
+//! machines. A thread that an application's code blocks cannot be ended: it is left
 //! behind, and ends when that code lets it.
 
 use std::future::poll_fn;

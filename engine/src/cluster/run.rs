@@ -41,7 +41,7 @@ impl<M: Machines> Cluster<M> {
     /// * `DeadlinePassed`, converted, if the commit had not begun when its time was up
     ///   ([`ClusterBuilder::transaction_timeout`](crate::ClusterBuilder::transaction_timeout));
     /// * `Misuse`, converted, if a transaction's own code has called this, or a process that was
-    ///   forked from the cluster's: nothing is begun, as nobody could wait for it;
+    ///   forked from the cluster's: nothing is begun, as it could not be waited for;
     /// * `Panicked`, converted, if the body panicked.
     ///
     /// ```

@@ -119,6 +119,7 @@ async fn until_idle(coordinator: &Coordinator, all_idle: &Receiver<()>, jobs: &R
         // Nothing is ever sent, here and below: the channels are closed.
         let _ = shared.stopping.1.recv().await;
         coordinator.executor.sleep(shared.config.stop_timeout).await;
+        debug_assert!(shared.stopping.1.is_closed(), "I331: jobs are dropped when all is stopped");
         let dropped = coordinator.cancel().into_iter().map(|job| format!("{job} was dropped"));
         shared.unended.lock().unwrap_or_else(PoisonError::into_inner).extend(dropped);
         while jobs.try_recv().is_ok() {}

@@ -1,9 +1,9 @@
 //! Watch on code of applications that holds up coordinators' threads.
 //!
 //! # What it is
-//! A thread of its own, in a process whose coordinators are threads. Every now and then it looks
+//! A thread of its own, where coordinators are threads. Every now and then it looks
 //! what they are doing ([`crate::node::pulse`]). If one has been in the same poll of a job's code
-//! for a second, the log says whose code that is.
+//! for a second, the log names that job.
 //!
 //! Coordinator 0 also beats for its node ([`crate::membership::watch`]). While a job's code holds
 //! it up this thread beats in its place: the node is alive, and what it has promised holds. So a
@@ -51,7 +51,7 @@ const MISSED: u32 = 4;
 /// Leases for which others may wait for a node that is held up.
 const AWAITED_LEASES: u32 = 4;
 
-/// What to do about a node whose coordinators are held up.
+/// What to do about a node that is held up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Duty {
     Nothing,
@@ -116,7 +116,7 @@ impl Drop for Warden {
 
 /// What is known of one coordinator.
 #[derive(Clone, Debug)]
-struct Seen {
+struct Sighting {
     life: Incarnation,
     seat: Seat,
     inside: Inside,
@@ -127,7 +127,7 @@ struct Seen {
 /// Looks at all coordinators, one round after the other.
 struct Round<'a> {
     shared: &'a Shared,
-    seen: Vec<Seen>,
+    seen: Vec<Sighting>,
 }
 
 impl<'a> Round<'a> {
@@ -167,13 +167,13 @@ impl<'a> Round<'a> {
     fn look_at(&mut self, node: &Arc<ComputeNode>, now: Nanos) -> Vec<HeldUp> {
         let (before, others) = mem::take(&mut self.seen)
             .into_iter()
-            .partition(|seen: &Seen| seen.seat.compute_node == node.index);
+            .partition(|seen: &Sighting| seen.seat.compute_node == node.index);
         self.seen = others;
         let mut held_up = Vec::new();
         for (thread, pulse) in node.pulses.iter().enumerate() {
             let seat = Seat { compute_node: node.index, thread };
-            let is_it = |seen: &&Seen| seen.seat == seat && seen.life == node.incarnation;
-            let before: Option<&Seen> = before.iter().find(is_it);
+            let is_it = |seen: &&Sighting| seen.seat == seat && seen.life == node.incarnation;
+            let before: Option<&Sighting> = before.iter().find(is_it);
             let inside = pulse.inside();
             let same = before.filter(|seen| Some(seen.inside) == inside);
             if let Some(over) = before.filter(|seen| seen.told && same.is_none()) {
@@ -181,7 +181,7 @@ impl<'a> Round<'a> {
                 tracing::warn!(compute_node = node.index, thread, ?held_for, "it goes on");
             }
             let Some(inside) = inside else { continue };
-            let first = Seen { life: node.incarnation, seat, inside, since: now, told: false };
+            let first = Sighting { life: node.incarnation, seat, inside, since: now, told: false };
             let mut seen = same.cloned().unwrap_or(first);
             let since = now.since(seen.since);
             let what = pulse.label(inside);
@@ -245,6 +245,7 @@ impl<'a> Round<'a> {
 
     /// Beats on all memory nodes in use, with the node's own access epoch: a fence ends this too.
     fn beat(&self, node: &Arc<ComputeNode>, now: &Membership) {
+        debug_assert!(!node.has_failed(), "I332: a node that has given itself up beats no more");
         let shared = self.shared;
         let (beat, in_use) = (node.next_beat(), now.kept(&shared.placement).nodes());
         let asked = shared.control.now();

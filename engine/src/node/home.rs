@@ -12,14 +12,14 @@ use crate::api::error::TxnError;
 use crate::api::seat::Seat;
 
 /// Error of waiting on a coordinator's thread.
-pub(crate) const INSIDE: &str = "a transaction's code cannot run or await another one of its cluster: do it in one \
-     transaction, or one after the other";
+pub(crate) const INSIDE: &str = "a transaction's code cannot run or await another one of its \
+     cluster: do it in one transaction, or one after the other";
 /// Error of a forked process.
-pub(crate) const FORKED: &str = "a process that was forked has none of the cluster's threads: start the cluster after the \
-     fork, or connect to a server";
+pub(crate) const FORKED: &str = "a process that was forked has none of the cluster's threads: \
+     start the cluster after the fork, or connect to a server";
 
 thread_local! {
-    /// Cluster and seat of the coordinator whose thread this is.
+    /// Cluster and seat of the coordinator that this thread runs.
     static HOME: Cell<Option<(Name, Seat)>> = const { Cell::new(None) };
 }
 
@@ -37,7 +37,7 @@ impl Name {
         Self { cluster: shared.addr(), process: process::id() }
     }
 
-    /// Seat of the coordinator of this cluster whose thread calls.
+    /// Seat of the coordinator of this cluster that the calling thread runs.
     pub(crate) fn seat_here(self) -> Option<Seat> {
         HOME.get().filter(|(name, _)| *name == self).map(|(_, seat)| seat)
     }

@@ -1,5 +1,4 @@
-//! Sight of a coordinator's thread from outside: whether an application's code holds it up, and
-//! whose.
+//! Sight of a coordinator's thread from outside: which application's code holds it up, if any.
 //!
 //! # What it is
 //! A coordinator serves many slots by turns, so code of one job that blocks the thread, or computes

@@ -278,13 +278,18 @@ impl ComputeNode {
         }
     }
 
-    /// The next beat of this life, whoever beats.
+    /// The next beat of this life, of coordinator 0 or in its place.
     pub(crate) fn next_beat(&self) -> Beat {
         let next = |word| Beat::from_word(word).next();
         let count = |word| Some(next(word).word());
         // Relaxed: the order of beats is that of this word alone.
         let counted = self.beat.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
-        next(counted.unwrap_or_else(|word| word))
+        let beat = next(counted.unwrap_or_else(|word| word));
+        debug_assert!(
+            beat.joined() == self.epoch,
+            "I332: whichever thread beats, it is for this life"
+        );
+        beat
     }
 
     /// Ends its coordinators at once.

@@ -9,8 +9,8 @@
 //! another transaction begins ([`Session::new_transaction`](crate::Session::new_transaction)). If
 //! that is missed, an attempt holds some locks that it does not need.
 //!
-//! A transaction whose attempts are jobs of their own, as a remote client's are, has them in any
-//! slot. Its [`Refusal`] goes from one to the next.
+//! If each attempt is a job of its own, as a remote client's is, the next one may be in another
+//! slot. Its [`RefusedLocks`] goes from one to the next.
 
 use std::cell::{Cell, RefCell};
 
@@ -33,12 +33,12 @@ pub(crate) struct Refused {
 /// Locks and age of a transaction that was refused a lock, for its next attempt, in whichever slot
 /// of the same compute node: [`Session::refusal`](crate::Session::refusal).
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct RefusedLocks {
     locks: Vec<LockRequest>,
     since: Nanos,
 }
 
-impl Refusal {
+impl RefusedLocks {
     /// Returns the number of locks that its attempts held or wanted.
     pub fn lock_count(&self) -> usize {
         self.locks.len()
@@ -47,14 +47,14 @@ impl Refusal {
 
 impl Refused {
     /// A copy for another slot; `None` unless the last attempt was refused a lock.
-    pub(crate) fn copy(&self) -> Option<Refusal> {
+    pub(crate) fn copy(&self) -> Option<RefusedLocks> {
         let locks = self.locks.borrow();
-        let refusal = || Refusal { locks: locks.clone(), since: self.since.get() };
+        let refusal = || RefusedLocks { locks: locks.clone(), since: self.since.get() };
         (!locks.is_empty()).then(refusal)
     }
 
     /// Takes over what an attempt in another slot has met.
-    pub(crate) fn take_over(&self, refusal: Refusal) {
+    pub(crate) fn take_over(&self, refusal: RefusedLocks) {
         debug_assert!(self.locks.borrow().is_empty(), "I328: a job retries one transaction");
         self.locks.replace(refusal.locks);
         self.since.set(refusal.since);

@@ -20,7 +20,7 @@ use crate::api::seat::Seat;
 use crate::node::coordinator::{self, Coordinator};
 use crate::node::label::Label;
 use crate::txn::body::Mode;
-use crate::txn::retry::Refusal;
+use crate::txn::retry::RefusedLocks;
 use crate::txn::slot::Slot;
 use crate::txn::transaction::Transaction;
 
@@ -55,14 +55,14 @@ impl Session {
 
     /// Returns what the last attempt was refused, for a retry in another job
     /// ([`Session::retries`]); `None` if it was not refused a lock, or locks are not waited for.
-    pub fn refusal(&self) -> Option<Refusal> {
+    pub fn refusal(&self) -> Option<RefusedLocks> {
         self.slot.refused.copy()
     }
 
     /// Says that the first transaction of this job is the retry of one that was refused a lock in
     /// another job on this compute node: it takes the locks that that one wanted, in order and in
     /// their strongest modes, before its first read.
-    pub fn retries(&self, refusal: Refusal) {
+    pub fn retries(&self, refusal: RefusedLocks) {
         self.slot.refused.take_over(refusal);
     }
 

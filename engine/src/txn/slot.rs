@@ -157,8 +157,12 @@ impl Slot {
                     let _ = catch_unwind(AssertUnwindSafe(|| body.set(None)));
                 }
                 let Some(body) = body.as_mut().as_pin_mut() else {
-                    let is_idle = self.errand.get() == Errand::Idle;
-                    return if is_idle { Poll::Ready(()) } else { Poll::Pending };
+                    debug_assert!(self.coordinator.cancelled.get(), "I331: only a stop drops jobs");
+                    match self.errand.get() {
+                        Errand::Idle | Errand::Executed => return Poll::Ready(()),
+                        Errand::Asked(_) => continue,
+                        Errand::Running(_) => return Poll::Pending,
+                    }
                 };
                 let polled = {
                     let _inside = self.coordinator.pulsing.enter(self.index);
@@ -199,15 +203,15 @@ impl Slot {
             return true;
         }
         let due = now.after(TICK).min(deadline);
+        debug_assert!(now < due, "I329: a deadline that has not passed is looked at again");
         self.alarm.set(due);
         executor.wake_at(due, executor.current());
         false
     }
 
-    /// Whether a commit has begun whose verdict is awaited.
-    #[inline]
+    /// Whether the commit of the slot's latest attempt has begun, and its verdict is awaited.
     pub(crate) fn awaits_verdict(&self) -> bool {
-        !self.awaited.borrow().is_empty()
+        self.awaited.borrow().iter().any(|txn| txn.attempt() == self.attempt.get())
     }
 
     /// Returns the id of the slot's next attempt.

@@ -59,6 +59,7 @@ impl<T, E> Submitted<T, E> {
 
     /// Outcome of what was not submitted.
     pub(crate) fn refused(cluster: Name, error: TxnError) -> Self {
+        debug_assert!(matches!(error, TxnError::Misuse(_)), "I330: what is refused has no effect");
         let (reply, refused) = Self::channel(cluster);
         reply.send(Err(error));
         refused
@@ -186,6 +187,7 @@ where
             Some(Err(Abort::Application(error))) => return Err(error),
             Some(Err(Abort::Engine(error))) => error,
             None => {
+                debug_assert!(limit.is_some(), "I329: without a limit no time is up");
                 let (what, limit) = (label.to_string().into(), limit.unwrap_or_default());
                 return Err(TxnError::DeadlinePassed { what, limit }.into());
             }

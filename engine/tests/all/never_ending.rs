@@ -1,6 +1,5 @@
 //! Code of applications that does not come to an end, or holds up its thread, and uses of a cluster
-//! from within a transaction. They ended up in a cluster that stood still, without a word of whose
-//! code it was.
+//! from within a transaction. They ended up in a cluster that stood still, and did not say why.
 
 use std::future::pending;
 use std::sync::Arc;

@@ -69,7 +69,7 @@ fn a_row_that_was_read_is_written() {
                 assert!(error.is_retryable() && attempts < MOST_ATTEMPTS, "{error}");
             }
             assert_eq!(balance(&client, 1).await.unwrap(), INITIAL - 6);
-            // A stored one, whose attempts follow one another in one slot.
+            // A stored one: its attempts follow one another in one slot.
             let after: u64 = client.call("read, then deposit", &(1_u64, 6_u64)).await.unwrap();
             assert_eq!(after, INITIAL);
             client.call::<_, u64>("deposit", &(2_u64, 0_u64)).await.unwrap();
@@ -90,7 +90,7 @@ fn many_that_read_the_same_rows_first_all_commit() {
             let client = bank.client().await;
             let one = async |client: &Client, number: u64| {
                 for round in 0..4 {
-                    let accounts = if (number + round) % 2 == 0 { [1, 2] } else { [2, 1] };
+                    let accounts = if (number + round).is_multiple_of(2) { [1, 2] } else { [2, 1] };
                     let body = async |txn: &mut Transaction| move_sum(txn, accounts, 1).await;
                     client.run(Kind::Serializable, body).await.unwrap();
                 }

@@ -166,3 +166,28 @@ fn everybody_is_told_in_his_own_words() {
         assert!(bounds.contains(&"0.01") && bounds.contains(&"+Inf"), "{bounds:?}");
     }
 }
+
+/// A stored transaction blocks the thread of the only coordinator, which also beats, for longer
+/// than the lease. Its name is known meanwhile, the node is not healthy, and it stays a member.
+#[test]
+fn a_stored_transaction_that_blocks_a_thread_is_named() {
+    let (bank, at) = watched();
+    std::thread::scope(|scope| {
+        let block = async {
+            let client = bank.client().await;
+            let call = client.call::<_, ()>("block", &5_000_u64);
+            call.timeout(Duration::from_secs(50)).await
+        };
+        let blocking = scope.spawn(|| run(block));
+        while !get(at, "/health").ends_with("a transaction blocks a thread\n") {
+            assert!(!blocking.is_finished(), "it was not seen");
+            std::thread::park_timeout(PAUSE);
+        }
+        assert_eq!(bank.cluster.held_up()[0].what, "\"block\"");
+        blocking.join().unwrap().unwrap();
+    });
+    while !get(at, "/health").ends_with("serving\n") {
+        std::thread::park_timeout(PAUSE);
+    }
+    assert!(bank.cluster.takes_part(0));
+}

@@ -178,6 +178,15 @@ pub fn procedures(table: TableId) -> Registry {
         std::future::pending::<()>().await;
         Ok::<(), Abort>(())
     });
+    registry.register("block", async move |_: &mut Transaction, millis: u64| {
+        // As no stored transaction should.
+        let env = lotus_fabric::env::Env::real(0);
+        let until = env.now().after(Duration::from_millis(millis));
+        while env.now() < until {
+            std::thread::park_timeout(until.since(env.now()));
+        }
+        Ok::<(), Abort>(())
+    });
     registry.register("panic", async move |txn: &mut Transaction, account: u64| {
         txn.add_rw(table, account)?;
         txn.execute().await?;
