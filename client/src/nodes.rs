@@ -1,8 +1,9 @@
 //! Connections to the compute nodes, one to each, and which nodes are doubted.
 //!
 //! # Connecting
-//! A connection is made when it is needed, by a task of its own. All requests that need it meanwhile wait for
-//! that one attempt, each for as long as its own request allows, and share its failure.
+//! A connection is made when it is needed, by a task of its own. All requests that need it
+//! meanwhile wait for that one attempt, each for as long as its own time allows, and share its
+//! failure.
 //!
 //! # Doubt
 //! A node that gave no answer in time, or could not be reached, is doubted: requests go elsewhere
