@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::connection::{Connection, Unanswered};
 use crate::error::{CallError, ConnectError, Rejection};
 use crate::map::{Choice, Map, Route};
-use crate::nodes::Nodes;
+use crate::nodes::NodeLinks;
 use crate::retry::{Next, Repetition, Tried, Tries};
 use crate::scan::Scan;
 use crate::transaction::{Lineage, Transaction};
@@ -55,7 +55,7 @@ pub(crate) struct ClientState {
     env: Env,
     rng: Mutex<SmallRng>,
     map: RwLock<Arc<Map>>,
-    nodes: Nodes,
+    nodes: NodeLinks,
     /// Number of the next interactive transaction.
     next_number: AtomicU32,
     /// For tasks, which keep no client alive.
@@ -97,7 +97,7 @@ impl Client {
     }
 
     fn over(config: Config, env: Env, connection: Arc<Connection>, directory: Directory) -> Self {
-        let nodes = Nodes::new(directory.nodes.len(), usize::from(directory.node), connection);
+        let nodes = NodeLinks::new(directory.nodes.len(), usize::from(directory.node), connection);
         let rng = Mutex::new(env.rng(0));
         let map = RwLock::new(Arc::new(Map::new(directory)));
         let next_number = AtomicU32::new(0);
@@ -498,7 +498,7 @@ impl ClientState {
     }
 
     /// Doubts a node that did not answer in time or could not be reached: requests avoid it, and a
-    /// task learns from the others who owns its shards, until it has answered again.
+    /// task learns the owners of its shards from the others, until it has answered again.
     fn doubt(&self, node: usize) {
         if self.nodes.doubt(node, self.env.now()) {
             tokio::spawn(look_after(Weak::clone(&self.this), node));

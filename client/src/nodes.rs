@@ -1,8 +1,9 @@
 //! Connections to the compute nodes, one to each, and which nodes are doubted.
 //!
 //! # Connecting
-//! A connection is made when it is needed, by a task of its own. All who need it meanwhile wait for
-//! that one attempt, each for as long as its own request allows, and share its failure.
+//! A connection is made when it is needed, by a task of its own. All requests that need it
+//! meanwhile wait for that one attempt, each for as long as its own time allows, and share its
+//! failure.
 //!
 //! # Doubt
 //! A node that gave no answer in time, or could not be reached, is doubted: requests go elsewhere
@@ -19,28 +20,28 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::connection::Connection;
 
-/// Time for which a node is doubted if nobody looks after it any more, as when a runtime has ended.
+/// Time for which a node is doubted without further looks at it, as when a runtime has ended.
 const DOUBT: Duration = Duration::from_secs(15);
 
-/// Result of an attempt to connect, for all who wait for it.
-type Outcome = Result<Arc<Connection>, Arc<str>>;
+/// Result of an attempt to connect, for all requests that wait for it.
+type Attempted = Result<Arc<Connection>, Arc<str>>;
 
 /// The compute nodes, in the directory's order.
-pub(crate) struct Nodes(Vec<Arc<Node>>);
+pub(crate) struct NodeLinks(Vec<Arc<NodeLink>>);
 
 #[derive(Default)]
-struct Node {
+struct NodeLink {
     connection: Mutex<Option<Arc<Connection>>>,
     /// The last attempt to connect.
-    attempt: Mutex<Option<watch::Receiver<Option<Outcome>>>>,
+    attempt: Mutex<Option<watch::Receiver<Option<Attempted>>>>,
     /// Time until which it is doubted.
     doubted: AtomicU64,
 }
 
-impl Nodes {
+impl NodeLinks {
     /// As many nodes, with a connection to one of them.
     pub(crate) fn new(count: usize, connected: usize, connection: Arc<Connection>) -> Self {
-        let nodes: Vec<Arc<Node>> = (0..count).map(|_| Arc::default()).collect();
+        let nodes: Vec<Arc<NodeLink>> = (0..count).map(|_| Arc::default()).collect();
         match nodes.get(connected) {
             Some(node) => *lock(&node.connection) = Some(connection),
             None => connection.close(),
@@ -83,13 +84,13 @@ impl Nodes {
                 Some(Err(why)) => Err(why.to_string()),
                 None => Err(format!("{address} cannot be reached")),
             },
-            // The runtime of the one who began it has ended.
+            // The runtime that it was begun on has ended.
             Ok(Err(_)) => Err(format!("{address}: the attempt to connect was cut short")),
             Err(_) => Err(format!("{address} cannot be reached within {patience:?}")),
         }
     }
 
-    /// Doubts a node from `now` on, until it is trusted or nobody has renewed the doubt for
+    /// Doubts a node from `now` on, until it is trusted or the doubt was not renewed for
     /// [`DOUBT`]; returns whether it was trusted before.
     pub(crate) fn doubt(&self, node: usize, now: Nanos) -> bool {
         // Relaxed: a request that still goes there does no harm.
@@ -106,7 +107,7 @@ impl Nodes {
     }
 }
 
-impl Node {
+impl NodeLink {
     fn working(&self) -> Option<Arc<Connection>> {
         lock(&self.connection).as_ref().filter(|known| !known.is_lost()).map(Arc::clone)
     }
@@ -117,13 +118,13 @@ impl Node {
         address: &str,
         config: &Config,
         env: &Env,
-    ) -> watch::Receiver<Option<Outcome>> {
+    ) -> watch::Receiver<Option<Attempted>> {
         let mut attempt = lock(&self.attempt);
         if let Some(connection) = self.working() {
             return watch::channel(Some(Ok(connection))).1;
         }
-        // One whose task has ended without a result, with its runtime, is none.
-        let goes_on = |attempt: &&watch::Receiver<Option<Outcome>>| {
+        // An attempt that has ended without a result, with its runtime, is none.
+        let goes_on = |attempt: &&watch::Receiver<Option<Attempted>>| {
             attempt.borrow().is_none() && attempt.has_changed().is_ok()
         };
         if let Some(attempt) = attempt.as_ref().filter(goes_on) {
@@ -143,14 +144,14 @@ impl Node {
                     None => connection.close(),
                 }
             }
-            // Nobody may wait any more.
+            // No request may wait any more.
             let _ = ended.send(Some(outcome.map_err(|error| error.to_string().into())));
         });
         begun
     }
 }
 
-impl Drop for Node {
+impl Drop for NodeLink {
     fn drop(&mut self) {
         if let Some(connection) = lock(&self.connection).take() {
             connection.close();

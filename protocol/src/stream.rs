@@ -158,8 +158,8 @@ impl Stream {
     }
 }
 
-/// Lets the kernel end a connection whose other side has vanished without closing it, as with its
-/// power: it answers no probe, or acknowledges nothing of what was sent.
+/// Lets the kernel end a connection after its other side has vanished without closing it, as with
+/// its power: it answers no probe, or acknowledges nothing of what was sent.
 fn give_up_the_vanished(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;

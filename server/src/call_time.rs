@@ -106,7 +106,7 @@ pub(crate) struct Stamp {
 
 /// A server's part in the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
+pub(crate) enum TimeTurn {
     /// It takes its first turn, and begins the time if there is none: a record is to be written.
     Begin,
     /// It takes a turn, if the time has begun.
@@ -179,7 +179,7 @@ pub(crate) async fn ask_now_and_then(node: Arc<NodeServer>, mut stopped: watch::
     let CallTime { is_due, .. } = &node.call_time;
     loop {
         if !is_due.swap(true, Ordering::Relaxed) {
-            node.queues[0].push_all(&mut vec![Errand::KeepTime(Part::GoOn)]);
+            node.queues[0].push_all(&mut vec![Errand::KeepTime(TimeTurn::GoOn)]);
         }
         tokio::select! {
             () = tokio::time::sleep(node.call_time.interval()) => {}
@@ -196,19 +196,19 @@ pub(crate) async fn ask_now_and_then(node: Arc<NodeServer>, mut stopped: watch::
 pub(crate) async fn keep(
     node: &NodeServer,
     session: &mut Session,
-    part: Part,
+    part: TimeTurn,
 ) -> Result<(), TxnError> {
     node.call_time.is_due.store(false, Ordering::Relaxed);
     let _under_way = UnderWay::begin(&node.call_time.under_way);
     // Others may be gone before it ends, or the memory node that it needs.
-    if part == Part::GoOn && (node.is_draining() || node.check_memory().is_err()) {
+    if part == TimeTurn::GoOn && (node.is_draining() || node.check_memory().is_err()) {
         return Ok(());
     }
     session.new_transaction();
     let mut attempts = 0;
     loop {
         // Another worker was faster.
-        if part == Part::Begin && node.call_time.stamp().is_some() {
+        if part == TimeTurn::Begin && node.call_time.stamp().is_some() {
             return Ok(());
         }
         match attempt(node, session, part).await {
@@ -237,7 +237,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-async fn attempt(node: &NodeServer, session: &mut Session, part: Part) -> Result<(), TxnError> {
+async fn attempt(node: &NodeServer, session: &mut Session, part: TimeTurn) -> Result<(), TxnError> {
     let (now, live) = (session.now(), node.live_nodes());
     let own_life = live.iter().find(|(index, _)| *index == node.index);
     // An expelled node counts no more, and commits no call.
@@ -250,7 +250,7 @@ async fn attempt(node: &NodeServer, session: &mut Session, part: Part) -> Result
         others.push((life, txn.add_ro(node.calls, key(Some(index)))?));
     }
     txn.execute().await?;
-    if part != Part::Begin && txn.value(time).is_none() {
+    if part != TimeTurn::Begin && txn.value(time).is_none() {
         return Ok(());
     }
     let reached_in = |item, life| txn.value(item).and_then(|row| reached_in(row, life));

@@ -6,7 +6,7 @@
 //! nodes, the second finds the record of the first.
 //!
 //! A row holds several records. Those that are older than the retention make room for others when
-//! the row is next written. So nothing has to be swept, and memory use does not grow. Their ages are
+//! the row is next written. So nothing has to be swept, and memory use does not grow. Ages are
 //! those of a time on which all servers agree ([`crate::call_time`]).
 //!
 //! Results leave a part of each row to calls that are given up: a client that asks for the outcome

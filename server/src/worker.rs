@@ -8,7 +8,7 @@ use lotus::{
 };
 use lotus_protocol::messages::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
 
-use crate::call_time::{self, Part, Stamp};
+use crate::call_time::{self, Stamp, TimeTurn};
 use crate::calls::{self, Entry, Full, Memory};
 use crate::connection::{Newcomer, Origin, attend};
 use crate::counters::{Counters, Ending};
@@ -35,7 +35,7 @@ pub(crate) enum Errand {
         client: Origin,
     },
     /// The server's part in the time of call records is due.
-    KeepTime(Part),
+    KeepTime(TimeTurn),
 }
 
 /// A request on its way to a worker.
@@ -233,7 +233,7 @@ impl Worker<'_> {
         let run = async {
             let has_record = !matches!(work, Work::Call { identity: None, .. });
             if has_record && node.call_time.stamp().is_none() {
-                call_time::keep(node, session, Part::Begin).await?;
+                call_time::keep(node, session, TimeTurn::Begin).await?;
                 session.new_transaction();
             }
             let kind = match work {

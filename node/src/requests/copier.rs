@@ -250,14 +250,14 @@ impl<M: Machines> Drop for Copier<M> {
 
 /// Reason for a missing answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Unanswered {
+enum AskError {
     /// The node takes part no more, and commits nothing.
     Out(String),
     /// Any other.
     Failed(String),
 }
 
-impl Unanswered {
+impl AskError {
     fn in_words(self) -> String {
         match self {
             Self::Out(why) | Self::Failed(why) => why,
@@ -288,18 +288,16 @@ impl<'a> Asked<'a> {
     }
 
     /// Waits for the answer, for as long as the node may take part.
-    fn wait(self, patience: Duration) -> Result<Answer, Unanswered> {
+    fn wait(self, patience: Duration) -> Result<Answer, AskError> {
         let Self { file, authority, node, pending } = self;
         let may_answer = || may_take_part(file, authority, node);
-        let failed = |error: AuthorityError| Unanswered::Failed(error.to_string());
+        let failed = |error: AuthorityError| AskError::Failed(error.to_string());
         let answer = pending.map_err(failed)?.wait_while(authority, patience, may_answer);
         match answer {
-            Ok(Answer::Failed(why)) => {
-                Err(Unanswered::Failed(format!("{}: {why}", node.in_words())))
-            }
+            Ok(Answer::Failed(why)) => Err(AskError::Failed(format!("{}: {why}", node.in_words()))),
             Ok(answer) => Ok(answer),
-            Err(why) if !may_answer() => Err(Unanswered::Out(why)),
-            Err(why) => Err(Unanswered::Failed(why)),
+            Err(why) if !may_answer() => Err(AskError::Out(why)),
+            Err(why) => Err(AskError::Failed(why)),
         }
     }
 }
@@ -357,8 +355,8 @@ pub fn take(
         match asked.wait(deadline.since(env.now())) {
             Ok(Answer::Taken(snapshot)) => return Ok((node, snapshot)),
             Ok(answer) => return Err(format!("{} answers {answer:?}", node.in_words())),
-            Err(Unanswered::Out(why)) => out = why,
-            Err(Unanswered::Failed(why)) => return Err(why),
+            Err(AskError::Out(why)) => out = why,
+            Err(AskError::Failed(why)) => return Err(why),
         }
     }
     Err(out)
@@ -419,7 +417,7 @@ fn bring_to_rest(
     let ask = |node: &NodeName| Asked::of(file, authority, *node, question, RESTING_PATIENCE);
     let asked: Vec<Asked<'_>> = nodes.iter().map(ask).collect();
     asked.into_iter().try_for_each(|asked| match asked.wait(RESTING_PATIENCE) {
-        Ok(_) | Err(Unanswered::Out(_)) => Ok(()),
+        Ok(_) | Err(AskError::Out(_)) => Ok(()),
         Err(why) => Err(why.in_words()),
     })
 }

@@ -1,4 +1,4 @@
-//! Turns of nodes whose clocks are stepped, restarted and set back.
+//! Turns of nodes with clocks that are stepped, restarted and set back.
 
 use super::*;
 use rand::rngs::SmallRng;
@@ -187,8 +187,8 @@ impl World {
     }
 }
 
-/// A compute node whose clock was ten minutes ahead forgot the calls of all others, and one whose
-/// clock was set back kept rows full for as long as it had been ahead.
+/// A compute node with a clock that was ten minutes ahead forgot the calls of all others, and a
+/// clock that was set back kept rows full for as long as it had been ahead.
 #[test]
 fn whatever_a_clock_does_calls_are_remembered_for_the_retention_and_not_much_longer() {
     let mut forgotten = 0;

@@ -103,8 +103,8 @@ fn deposit(server: &Server, id: u64) -> u64 {
     }
 }
 
-/// A compute node whose clock was ahead by more than the retention took the records of the others'
-/// calls for expired.
+/// A compute node with a clock that was ahead by more than the retention took the records of the
+/// others' calls for expired.
 #[test]
 fn a_node_with_a_clock_that_is_ahead_forgets_no_calls_of_others() {
     let authority: Arc<dyn Authority> = Arc::new(EmbeddedAuthority::new());

@@ -156,7 +156,7 @@ fn a_server_that_stands_still_is_called_once_and_again_when_it_answers() {
     bank.audit();
 }
 
-/// A listener that lets nobody in, and says nothing.
+/// A listener that accepts no connection, and says nothing.
 fn silent() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
 }
@@ -177,7 +177,7 @@ fn an_attempt_to_connect_is_made_once_for_all_and_no_call_waits_longer_than_it_m
         let attempts = std::iter::from_fn(|| listener.accept().ok()).count();
         // The one of the calls, and at most one of the task that looks for the node.
         assert!((1..=2).contains(&attempts), "{attempts} attempts to connect");
-        // Nobody else is there: the call ends when its time does, and not when the attempt does.
+        // An attempt that takes for ever holds no call up.
         let mut config = lotus_client::Config::new(bank.servers[0].address().to_string());
         config.connect_timeout = Duration::from_secs(3600);
         let patient = Client::connect(config).await.unwrap();

@@ -242,7 +242,7 @@ fn a_drop_that_comes_twice_drops_no_table_that_was_created_in_between() {
             assert!(matches!(refused, Err(Failure::NotFound(_))), "{name} {table:?}: {refused:?}");
         }
         assert_eq!(read(&client, second, 1).await, Some(1_u64.to_le_bytes().to_vec()));
-        // A client whose directory is old drops the table that has the name now.
+        // A client with an old directory drops the table that has the name now.
         let other = bank.client().await;
         client.drop_table("orders").await.unwrap();
         let third = client.create_table(&ORDERS).await.unwrap();
