@@ -28,10 +28,9 @@ fn a_reader_that_has_gone_is_no_error() {
     let history = scratch.path("lost.jsonl");
     fs::write(&history, lost_update("x")).expect("there is room");
     let short = ["--secs", "0.1", "--warmup", "0"];
-    let cases: [(&[&str], i32); 7] = [
+    let cases: [(&[&str], i32); 6] = [
         (&["sim", "list"], 0),
         (&["sim", "locks", "--scenario", "list"], 0),
-        (&["figures", "list"], 0),
         (&["--help"], 0),
         // The verdict is that of the history, also without a reader.
         (&["check", &history], 1),

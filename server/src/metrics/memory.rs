@@ -140,7 +140,7 @@ fn gauges(
 ) -> fmt::Result {
     let mut encoder = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
     for (named, value) in values {
-        let labels = [(label, LabelValue(&named))];
+        let labels = [(label, LabelValue(named))];
         let one = encoder.encode_family(&labels)?;
         ConstGauge::new(*value as i64).encode(one)?;
     }
