@@ -52,4 +52,4 @@ pub use lotus_protocol::messages::Kind;
 pub use lotus_security::{Key, Security};
 pub use registry::Registry;
 pub use server::Server;
-pub use shown::Metrics;
+pub use shown::{Health, Metrics};

@@ -38,6 +38,7 @@ files! {
     "h9-late-lock-requests"
     "h10-lost-ends"
     "h10-owners-out-of-reach"
+    "h10-a-path-is-cut"
     "h10-owners-pause"
     "h10-waits-of-callers-that-go-away"
     "h11-caches-beside-writers"
