@@ -4,9 +4,10 @@
 //! Small state machines over times and counts that are passed in. Every compute node counts up a
 //! word of its own in each memory node, its *beat*, and reads those of all others in the same
 //! batch. [`Detector`] reports nodes whose beat has not moved for a lease. [`Answers`] reports
-//! memory nodes that have not answered for a lease, while another one has. [`Lease`] tells whether
-//! this node's own beat is known to have landed somewhere within the last lease; if not, the others
-//! may have given it up, and it begins nothing more until it knows better.
+//! memory nodes that have not answered for a lease, while another one has. [`Standoff`] reports
+//! cuts between compute nodes that have lasted for a lease. [`Lease`] tells whether this node's own
+//! beat is known to have landed somewhere within the last lease; if not, the others may have given
+//! it up, and it begins nothing more until it knows better.
 //!
 //! # When silence counts
 //! Only while this node listens. A node that has paused, or that was cut off from the memory node,
@@ -22,6 +23,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 
 use crate::beat::Beat;
+use crate::membership::cuts::Cut;
 
 /// Watches the beats of all compute nodes.
 #[derive(Clone, Debug)]
@@ -108,6 +110,40 @@ impl Answers {
         }
         let silent = places.iter().filter(|place| waited(place) >= self.lease);
         silent.map(|place| (*place, waited(place))).collect()
+    }
+}
+
+/// Watches whether cuts between compute nodes last ([`crate::membership::cuts`]).
+#[derive(Clone, Debug)]
+pub struct Standoff {
+    lease: Duration,
+    /// Time of the last call of [`Self::lasting`].
+    looked: Option<Nanos>,
+    /// Cuts that are reported, each with the time since when.
+    cuts: Vec<(Cut, Nanos)>,
+}
+
+impl Standoff {
+    /// Watch for which a cut lasts when it has been reported for `lease`.
+    pub fn new(lease: Duration) -> Self {
+        Self { lease, looked: None, cuts: Vec::new() }
+    }
+
+    /// Takes the `reported` cuts and returns those that last. All begin anew if the last call was a
+    /// lease ago or more: the caller does not know what was reported meanwhile.
+    pub fn lasting(&mut self, now: Nanos, reported: &[Cut]) -> Vec<Cut> {
+        if self.looked.is_none_or(|looked| now.since(looked) >= self.lease) {
+            self.cuts.clear();
+        }
+        self.looked = Some(now);
+        self.cuts.retain(|(cut, _)| reported.contains(cut));
+        for cut in reported {
+            if self.cuts.iter().all(|(known, _)| known != cut) {
+                self.cuts.push((*cut, now));
+            }
+        }
+        let lasts = |since: &Nanos| now.since(*since) >= self.lease;
+        self.cuts.iter().filter(|(_, since)| lasts(since)).map(|(cut, _)| *cut).collect()
     }
 }
 
@@ -267,6 +303,24 @@ mod tests {
         for (what, asked, places, expected) in cases {
             assert_eq!(silent(asked, places), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn a_cut_lasts_when_it_was_reported_for_a_lease_to_a_node_that_listens() {
+        use lotus_fabric::ids::NodeId;
+        let cut = |by, to| Cut { by: NodeId(by), to: NodeId(to) };
+        let (one, two) = (cut(1, 2), cut(3, 2));
+        let mut standoff = Standoff::new(LEASE);
+        let mut lasting = |at, reported: &[Cut]| standoff.lasting(ms(at), reported);
+        assert_eq!(lasting(0, &[one]), []);
+        assert_eq!(lasting(6, &[one, two]), []);
+        assert_eq!(lasting(10, &[one, two]), [one]);
+        assert_eq!(lasting(16, &[one, two]), [one, two]);
+        assert_eq!(lasting(18, &[two]), [two], "the other path was mended");
+        assert_eq!(lasting(20, &[one, two]), [two], "and was cut again");
+        assert_eq!(lasting(40, &[one, two]), [], "it has not listened");
+        assert_eq!(lasting(45, &[one, two]), []);
+        assert_eq!(lasting(50, &[one, two]), [one, two]);
     }
 
     #[test]

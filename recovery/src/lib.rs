@@ -22,7 +22,7 @@ pub mod membership;
 pub mod resolve;
 
 pub use beat::Beat;
-pub use detector::{Answers, Detector, Lease};
+pub use detector::{Answers, Detector, Lease, Standoff};
 pub use log::{
     DecisionWord, GeometryError, LogEntry, LogError, LogGeometry, LoggedWrite, WriteKind,
 };

@@ -37,7 +37,7 @@
 //!
 //! Another loss in between restarts both at step 2. The return of a lost memory node is described
 //! in [`returns`]. Memory of a dropped table is given back after the same steps, by
-//! [`clearing`].
+//! [`clearing`]. Compute nodes that do not reach each other are the matter of [`cuts`].
 //!
 //! # What it is not
 //! It detects no failures ([`crate::detector`] does), fences no node and moves no shard; the engine
@@ -50,12 +50,13 @@ use lotus_sabotage::{Rule, broken};
 use serde::{Deserialize, Serialize};
 
 use self::clearing::Clearing;
+use self::cuts::Cut;
 use self::returns::Return;
 
 /// Key of the authority that holds the membership.
 pub const KEY: &str = "membership";
 /// Version of the byte format that this module reads and writes.
-const FORMAT: u8 = 5;
+const FORMAT: u8 = 6;
 
 /// Epoch of a cluster that has not lost a node yet.
 pub const FIRST_EPOCH: Epoch = Epoch(1);
@@ -73,6 +74,8 @@ pub struct Membership {
     /// Epoch that began with the last change of the memory nodes in use.
     changed: Epoch,
     complaints: Vec<Complaint>,
+    /// Cuts between members, as reported, in order.
+    cuts: Vec<Cut>,
     /// Dropped table whose memory is being given back.
     clearing: Option<Clearing>,
     /// Number of tables whose memory has been given back.
@@ -187,6 +190,7 @@ impl Membership {
             returns: Vec::new(),
             changed: FIRST_EPOCH,
             complaints: Vec::new(),
+            cuts: Vec::new(),
             clearing: None,
             cleared: 0,
         }
@@ -234,6 +238,7 @@ impl Membership {
         let parts = vec![Part::Free; self.live().count() - 1];
         let since = next.epoch;
         next.member_mut(suspect)?.standing = Standing::Expelled { since, parts };
+        next.forget_cuts(suspect);
         Some(next)
     }
 
@@ -583,6 +588,7 @@ pub fn step(
 }
 
 pub mod clearing;
+pub mod cuts;
 mod lives;
 pub mod returns;
 #[cfg(test)]

@@ -128,6 +128,10 @@ rules! {
     TheAbsentAreExpelled "the-absent-are-expelled" "H4"
     "a node whose process has joined and never beats is waited for"
 
+    "Of two nodes that do not reach each other one gives way"
+    TheCutOffGiveWay "the-cut-off-give-way" "H10"
+    "nodes that do not reach each other go on waiting for each other"
+
     "A commit begins only if its locks' shards have kept their owners"
     LostLocksEndAttempts "lost-locks-end-attempts" "H4"
     "a transaction commits although the owner of its locks was lost"

@@ -58,4 +58,4 @@ pub use lotus_protocol::messages::Kind;
 pub use lotus_security::{Key, Rules, Security};
 pub use registry::Registry;
 pub use server::Server;
-pub use shown::Metrics;
+pub use shown::{Health, Metrics};

@@ -154,13 +154,16 @@ impl Scrape {
     fn membership(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut gauge =
             |name: &str, help: &str, value: usize| gauge(encoder, name, help, value as i64);
-        let NodeFigures { shards_owned, locks_held, lock_slots, epoch, expelled, .. } =
-            self.figures;
+        let NodeFigures {
+            shards_owned, locks_held, lock_slots, epoch, expelled, unreached, ..
+        } = self.figures;
         gauge("locks_held", "Locks in the node's table, by holder", locks_held)?;
         gauge("lock_slots", "Slots of the node's lock table", lock_slots)?;
         gauge("shards_owned", "Shards whose locks the node grants", shards_owned)?;
         gauge("configuration_epoch", "The epoch that the node has seen", epoch as usize)?;
         gauge("nodes_expelled", "Nodes that were expelled and fenced", expelled)?;
+        let help = "Compute nodes that the node's messages have not reached for a lease";
+        gauge("nodes_unreached", help, unreached)?;
         let takes_part = usize::from(self.figures.takes_part);
         gauge("takes_part", "1 while the node takes part in the cluster", takes_part)?;
         let silent = self.node.host().silent_memory(self.node.index);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use lotus::{Seat, ShardId, TableId};
+use lotus::{MemoryStanding, MemoryStatus, Seat, ShardId, TableId};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_protocol::frame;
 use lotus_protocol::link::Budget;
@@ -279,6 +279,12 @@ impl NodeServer {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Whether some rows have no copy left that answers.
+    fn has_lost_copies(&self) -> bool {
+        let MemoryStatus { nodes, .. } = self.host().memory_known(self.index);
+        nodes.contains(&MemoryStanding::OutOfReach)
+    }
+
     /// Refuses new requests, waits until everything is answered or patience ends, and closes all
     /// connections.
     pub(crate) async fn drain(&self, patience: Duration) {
@@ -332,8 +338,12 @@ impl Shown for NodeServer {
             Err("suspended")
         } else if self.host().is_held_up(self.index) {
             Err("a transaction blocks a thread")
+        } else if self.has_lost_copies() {
+            Err("the last copies of some rows do not answer")
         } else if !self.host().silent_memory(self.index).is_empty() {
             Err("a memory node does not answer")
+        } else if !figures.is_open {
+            Err("waiting for the other nodes")
         } else {
             Ok("serving")
         }

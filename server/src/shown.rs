@@ -24,8 +24,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Shows these gauges, and the cost of the process, as those of the node of this name. It is
-    /// healthy as long as it answers.
+    /// Shows these gauges, and the cost of the process, as those of the node of this name, with the
+    /// health that `health` returns: the error says why the node does not take part.
     ///
     /// # Errors
     /// The system gives no thread, or the listener cannot be used.
@@ -33,6 +33,7 @@ impl Metrics {
         listener: TcpListener,
         node: impl Into<String>,
         gauges: Vec<Gauge>,
+        health: Health,
         env: &Env,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
@@ -40,7 +41,7 @@ impl Metrics {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
         let process = Process::new(env.clone());
-        let shown = Arc::new(Figures { node: node.into(), process, gauges });
+        let shown = Arc::new(Figures { node: node.into(), process, gauges, health });
         let served = env.clone();
         let body = move || runtime.block_on(http::serve(shown, listener, served, stopped));
         let thread = Some(env.spawn("lotus-metrics", body)?);
@@ -64,10 +65,14 @@ impl Drop for Metrics {
     }
 }
 
+/// A word for a node's health at this moment; the error says why it does not take part.
+pub type Health = Box<dyn Fn() -> Result<&'static str, &'static str> + Send + Sync>;
+
 struct Figures {
     node: String,
     process: Process,
     gauges: Vec<Gauge>,
+    health: Health,
 }
 
 impl Shown for Figures {
@@ -83,7 +88,7 @@ impl Shown for Figures {
     }
 
     fn health(&self) -> Result<&'static str, &'static str> {
-        Ok("serving")
+        (self.health)()
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Status {
     data: Option<&'static str>,
     /// Reason why the data never will be complete.
     cut_short: Option<String>,
+    /// Compute nodes that report that they do not reach another one, and that one.
+    cuts: Vec<[NodeName; 2]>,
     /// Share in use of the memory for rows and indexes, of the fullest group.
     memory_used: Option<f64>,
     /// Memory of each replica group.
@@ -326,9 +328,10 @@ impl<'a> Survey<'a> {
         };
         let Outline { authority, reason, epoch, copies, data, .. } = self.outline();
         Status {
-            healthy: self.all_serve(),
+            healthy: self.all_serve() && self.members.as_ref().is_none_or(|m| m.cuts().is_empty()),
             data,
             cut_short,
+            cuts: self.members.as_ref().map_or_else(Vec::new, |now| cuts(self.file, now)),
             authority,
             reason,
             epoch,
@@ -339,6 +342,12 @@ impl<'a> Survey<'a> {
             tables: Vec::new(),
         }
     }
+}
+
+/// Paths between compute nodes that are cut, as reported.
+fn cuts(file: &ClusterFile, now: &Membership) -> Vec<[NodeName; 2]> {
+    let named = |id| NodeName::all(file).find(|node| node.id(file) == id);
+    now.cuts().iter().filter_map(|cut| Some([named(cut.by)?, named(cut.to)?])).collect()
 }
 
 /// Whether `lotus cluster down` has brought all compute nodes to rest, and not ended them yet.
@@ -482,6 +491,10 @@ fn table(status: &Status) -> String {
              lotus cluster down --no-snapshot ends it, and lotus cluster up begins anew"
         );
     }
+    for [by, to] in &status.cuts {
+        let (by, to) = (by.in_words(), to.in_words());
+        let _ = writeln!(text, "{by} does not reach {to}: one of the two is about to give way");
+    }
     if status.nodes.iter().any(|node| node.state == RESTING) {
         let _ = writeln!(
             text,
@@ -517,6 +530,7 @@ mod tests {
                 epoch,
                 copies,
                 data,
+                cuts: Vec::new(),
                 cut_short,
                 memory_used,
                 groups,

@@ -337,6 +337,14 @@ pub enum ClusterError {
     /// The operating system could not start a thread.
     #[error("could not start a thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// This node and a member do not reach each other; mend the network between them.
+    #[error("compute nodes {node} and {member} do not reach each other, so {node} is not taken in")]
+    CutOff {
+        /// The compute node that was to take part.
+        node: usize,
+        /// The compute node that takes part.
+        member: usize,
+    },
     /// The memory nodes could not be reached.
     #[error("the memory nodes could not be reached: {0}")]
     Unreachable(String),

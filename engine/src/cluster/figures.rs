@@ -49,6 +49,9 @@ pub struct NodeFigures {
     pub takes_part: bool,
     /// Whether it may begin transactions; false while its lease has run out.
     pub serves: bool,
+    /// Whether its transactions may begin as far as the other nodes are concerned; false while
+    /// nodes wait for each other, as when a memory node is lost or a dropped table is cleared.
+    pub is_open: bool,
     /// Rest of its lease since its last beat that landed, zero once the lease has run out; `None`
     /// without a lease or a beat.
     pub lease_left: Option<Duration>,
@@ -62,6 +65,8 @@ pub struct NodeFigures {
     pub epoch: u32,
     /// Number of expelled nodes that it knows of.
     pub expelled: usize,
+    /// Number of compute nodes that its messages have not reached for a lease.
+    pub unreached: usize,
     /// Hand-overs of its shards to other nodes.
     pub moves: MoveCounters,
     /// Shard that takes most of its time and would take as much on any other node; `None` without
@@ -130,6 +135,7 @@ impl<M: Machines> Cluster<M> {
         NodeFigures {
             takes_part: !node.has_failed(),
             serves: node.check_standing().is_ok(),
+            is_open: node.configuration.is_open(),
             lease_left: self
                 .shared
                 .config
@@ -141,6 +147,7 @@ impl<M: Machines> Cluster<M> {
             lock_slots: self.shared.config.lock_table_bytes / LOCK_SLOT_BYTES,
             epoch: epoch.0,
             expelled,
+            unreached: self.unreached(compute_node).len(),
             moves: *node.moves.lock().unwrap_or_else(PoisonError::into_inner),
             too_hot: node.counts.as_ref().and_then(NodeCounts::stuck),
             balancing: match &node.counts {
@@ -149,6 +156,18 @@ impl<M: Machines> Cluster<M> {
                 Some(_) => Balancing::On,
             },
         }
+    }
+
+    /// Places of the compute nodes that messages of a compute node have not reached for a lease;
+    /// empty without a lease.
+    ///
+    /// # Panics
+    /// If there is no such compute node in this process.
+    pub fn unreached(&self, compute_node: usize) -> Vec<usize> {
+        let node = self.hosted(compute_node);
+        let Some(lease) = self.shared.config.lease else { return Vec::new() };
+        let unreached = self.shared.fabric.unreached(node.id, lease);
+        unreached.into_iter().filter_map(|peer| self.shared.index_of(peer)).collect()
     }
 
     fn hosted(&self, compute_node: usize) -> Arc<ComputeNode> {

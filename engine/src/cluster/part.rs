@@ -45,7 +45,7 @@ use crate::api::config::{Config, TimestampKind};
 use crate::api::error::ClusterError;
 use crate::cluster::loaded::{Data, LoadWatch, cut_short};
 use crate::cluster::once::{Unanswered, name_process, until_answered, write_once};
-use crate::cluster::rejoin::{self, Life};
+use crate::cluster::rejoin::{self, Gate, Life};
 use crate::membership::absent::joined_key;
 use crate::node::control::Control;
 use crate::node::shared::Peer;
@@ -70,6 +70,11 @@ pub enum Wait {
     Recovery,
     /// The authority does not answer.
     Authority,
+    /// This node and a member do not reach each other.
+    Path {
+        /// Place of the member among the compute nodes.
+        to: usize,
+    },
 }
 
 /// Callback for every check of a wait; `Break` ends the wait with [`ClusterError::Interrupted`].
@@ -229,8 +234,10 @@ impl Part {
         control: &Control,
         authority: &dyn Authority,
     ) -> Result<Arrival, ClusterError> {
-        let taken = ClusterError::JoinedBefore { node: hosted[0].index };
-        let Self::Share { patience, waiting, .. } = self else { return Err(taken) };
+        let node = hosted[0].index;
+        let Self::Share { patience, waiting, .. } = self else {
+            return Err(ClusterError::JoinedBefore { node });
+        };
         let founds = self.founds(config);
         // A founder that has died before it wrote the charter has left nothing to take part in.
         let founding = if founds { FOUNDING.min(*patience) } else { *patience };
@@ -249,6 +256,7 @@ impl Part {
         let mut now = control.now();
         let deadline = now.after(*patience);
         let mut load = LoadWatch::new(*patience);
+        let mut gate = Gate::new(config.lease.unwrap_or_default());
         loop {
             // A cluster that was cut short admits no node. Where no other process is left, the
             // founder's next one is the one that notices.
@@ -260,15 +268,27 @@ impl Part {
                 return Err(ClusterError::CutShort { why });
             }
             if config.lease.is_none() {
-                return Err(taken);
+                return Err(ClusterError::JoinedBefore { node });
             }
-            match rejoin::attempt(&places, placement, control, authority) {
-                Ok(Some(life)) => return Ok(Arrival::Returned(life)),
-                Ok(None) if now >= deadline => return Err(taken),
+            let blocked = gate.blocked_by(&places, placement, control, authority);
+            let attempted = match &blocked {
+                Ok(None) => rejoin::attempt(&places, placement, control, authority),
+                _ => Ok(None),
+            };
+            let (wait, late) = match (blocked, attempted) {
+                (_, Ok(Some(life))) => return Ok(Arrival::Returned(life)),
+                (Ok(Some(member)), _) => {
+                    let member = member_index(config, member);
+                    (Wait::Path { to: member }, ClusterError::CutOff { node, member })
+                }
                 // The authority may answer later.
-                Err(error) if now >= deadline => return Err(error),
-                _ => pause(Wait::Recovery, waiting, control)?,
+                (Err(error), _) | (_, Err(error)) => (Wait::Recovery, error),
+                (_, Ok(None)) => (Wait::Recovery, ClusterError::JoinedBefore { node }),
+            };
+            if now >= deadline {
+                return Err(late);
             }
+            pause(wait, waiting, control)?;
             now = control.now();
         }
     }
@@ -294,6 +314,11 @@ impl Part {
             }
         }
     }
+}
+
+/// Place of a member among the compute nodes, which are numbered after the memory nodes.
+fn member_index(config: &Config, member: NodeId) -> usize {
+    usize::from(member.0) - config.memory_nodes
 }
 
 /// Pauses between two checks of a wait, unless its callback ends it.

@@ -16,6 +16,12 @@
 //!    step 4. A member that has acknowledged refuses all lives but the present ones, and asks the
 //!    node again.
 //!
+//! # Paths to the others
+//! A process does not begin with step 1 while one of its nodes and a member that beats do not reach
+//! each other: the two would wait for each other, and one of them would be expelled again
+//! ([`lotus_recovery::membership::cuts`]). A member that does not beat is as good as dead, and is
+//! not waited for ([`Gate`]).
+//!
 //! # If it stops anywhere
 //! Up to 2 nothing has changed for other nodes. After 3 its floor holds the horizon back until a
 //! member reads it, and removes it again ([`crate::memory_nodes::changes`]). After 4 it is a member
@@ -25,10 +31,15 @@
 //! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end the
 //! previous life: the other nodes do, when that is silent for a lease.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use lotus_authority::Authority;
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
+use lotus_mvcc::layout::WORD_BYTES;
 use lotus_points::point_here;
 use lotus_recovery::membership::{self, ChangeOutcome};
 use lotus_recovery::{Beat, Membership};
@@ -50,6 +61,80 @@ pub(crate) struct Life {
     pub(crate) members: Membership,
     /// Owners of all shards.
     pub(crate) owners: Vec<Owner>,
+}
+
+/// Watches the paths between nodes that want to take part again and the members.
+pub(crate) struct Gate {
+    lease: Duration,
+    /// Members that are not reached: last beat of each, and the time since when it has not moved.
+    unreached: BTreeMap<NodeId, (Beat, Nanos)>,
+}
+
+impl Gate {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self { lease, unreached: BTreeMap::new() }
+    }
+
+    /// A member that takes part, and that one of these nodes, given by id and place, does not
+    /// reach; `None` if there is none, or if the nodes may not return yet anyhow. `placement` is
+    /// the initial one.
+    pub(crate) fn blocked_by(
+        &mut self,
+        nodes: &[(NodeId, usize)],
+        placement: &Placement,
+        control: &Control,
+        authority: &dyn Authority,
+    ) -> Result<Option<NodeId>, ClusterError> {
+        let now = membership::read(authority)?;
+        if !nodes.iter().all(|(id, _)| now.may_rejoin(*id)) {
+            return Ok(None);
+        }
+        let first = now.members().iter().map(|member| member.node).min();
+        let mut blocked = None;
+        for member in now.live().map(|member| member.node) {
+            if nodes.iter().all(|(id, _)| control.reaches(*id, member)) {
+                self.unreached.remove(&member);
+                continue;
+            }
+            let index = usize::from(member.0 - first.unwrap_or(member).0);
+            let beat = latest_beat(index, placement, control, &now)?;
+            if self.takes_part(member, beat, control.now()) {
+                blocked = blocked.or(Some(member));
+            }
+        }
+        Ok(blocked)
+    }
+
+    /// Whether a member that is not reached, with this latest beat, may still live: the beat has
+    /// moved within two leases, as far as this process has looked.
+    fn takes_part(&mut self, member: NodeId, beat: Beat, now: Nanos) -> bool {
+        let (known, since) = self.unreached.entry(member).or_insert((beat, now));
+        if *known != beat {
+            (*known, *since) = (beat, now);
+        }
+        now.since(*since) < self.lease * 2
+    }
+}
+
+/// Latest beat of the compute node at a place, on the memory nodes that are left.
+fn latest_beat(
+    index: usize,
+    first: &Placement,
+    control: &Control,
+    now: &Membership,
+) -> Result<Beat, ClusterError> {
+    let kept = now.surviving(first).nodes();
+    let places = || first.primaries().enumerate().filter(|(_, node)| kept.contains(*node));
+    let read = control.under(now.epoch()).with_lane(|lane| async move {
+        let mut batch = lane.batch();
+        let word = |memory| members::beat_word(first, memory, index);
+        let words: Vec<_> =
+            places().map(|(memory, _)| batch.read(word(memory), WORD_BYTES)).collect();
+        let done = batch.post().await?;
+        let beats = words.into_iter().map(|word| Beat::from_word(done.words(word)[0]));
+        Ok::<_, BatchError>(beats.fold(Beat::NONE, Beat::or_later))
+    })?;
+    read.map_err(unreachable_nodes)
 }
 
 /// Admits these compute nodes again, all or none, by id and place; `None` while that is not
@@ -172,5 +257,25 @@ impl<M: Machines> Cluster<M> {
         // Without coordinators it gets no work. The other nodes expel it like any that is silent.
         self.start_coordinators(&node).inspect_err(|_| node.expel())?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_recovery::membership::FIRST_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn a_member_that_is_not_reached_holds_nobody_up_once_it_does_not_beat() {
+        let lease = Duration::from_secs(1);
+        let at = |leases: u32| Nanos(1).after(lease * leases);
+        let (mut gate, member) = (Gate::new(lease), NodeId(4));
+        let first = Beat::first(FIRST_EPOCH);
+        assert!(gate.takes_part(member, first, at(0)));
+        assert!(gate.takes_part(member, first.next(), at(1)));
+        assert!(gate.takes_part(member, first.next(), at(2)));
+        assert!(!gate.takes_part(member, first.next(), at(3)), "for two leases");
+        assert!(gate.takes_part(member, first.next().next(), at(4)), "it was only slow");
     }
 }

@@ -8,8 +8,9 @@
 //! 1. It counts up its node's beat on every memory node, and reads all beats in the same batch.
 //!    Past its own lease the node begins no transactions until a beat has landed somewhere and it
 //!    still takes part.
-//! 2. It expels suspected nodes, complains of memory nodes that do not answer, and learns which
-//!    nodes others have expelled, and which memory nodes are lost.
+//! 2. It expels suspected nodes, complains of memory nodes that do not answer, reports members that
+//!    it does not reach, and learns which nodes others have expelled, and which memory nodes are
+//!    lost.
 //! 3. Its node treats the shards of expelled nodes as unowned from now on: an attempt that holds a
 //!    lock of theirs and has not begun to commit will not (H4), and no coordinator asks them for
 //!    more locks. Their words in the memory pool do not count any more.
@@ -61,8 +62,8 @@ use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_points::point;
-use lotus_recovery::Membership;
-use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_recovery::membership::{self, ChangeOutcome, FIRST_EPOCH};
+use lotus_recovery::{Membership, Standoff};
 use lotus_router::{GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
@@ -129,6 +130,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     };
     let deliberating = async {
         let (mut released, mut absent) = (Vec::new(), Absent::default());
+        let mut standoff = Standoff::new(lease);
         if coordinator.thread == 0
             && let Ok(now) = coordinator.membership().await
             && coordinator.node.takes_part_in(&now)
@@ -174,7 +176,9 @@ pub(crate) struct Heard {
     pub(crate) suspects: Vec<Suspect>,
     /// Places of compute nodes that have never beaten.
     pub(crate) unseen: Vec<usize>,
-    /// Time since the life that beat last was first heard, by place.
+    /// Life that beat last, by place.
+    pub(crate) lives: Vec<Suspect>,
+    /// Time since that life was first heard, by place.
     pub(crate) known_for: Vec<Duration>,
     /// Memory nodes that do not answer, and for how long.
     pub(crate) silent: Vec<(NodeId, Duration)>,
@@ -183,8 +187,9 @@ pub(crate) struct Heard {
 /// Runs steps 2 to 9. `released` lists the lives that have had their locks dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
-    Heard { asked, suspects, known_for, silent, .. }: Heard,
+    Heard { asked, suspects, lives, known_for, silent, .. }: Heard,
     lease: Duration,
+    standoff: &mut Standoff,
     released: &mut Vec<Incarnation>,
 ) {
     let node = &coordinator.node;
@@ -196,13 +201,21 @@ async fn turn(
         // If the authority does not answer, the next turn tries again.
         let _ = coordinator.change(|now| now.expel_life(me, node, joined)).await;
     }
-    let complain = move |now: &Membership| now.complain(me, &about, &shared.placement);
+    let cut_off = cut_off(coordinator, &lives, &known_for, lease);
+    let complain = move |now: &Membership| {
+        let complained = now.complain(me, &about, &shared.placement);
+        let cut = complained.as_ref().unwrap_or(now).cut_off(me, &cut_off);
+        cut.or(complained)
+    };
     let Ok(outcome) = coordinator.change(complain).await else { return };
     point!(me.0, Expel, if suspected);
     point!(me.0, Complain, if !silent.is_empty());
     let mut now = outcome.membership();
     if !node.takes_part_in(&now) || is_alone(coordinator, &now, &known_for, &silent, lease) {
         return node.expel();
+    }
+    if let Some(decided) = give_way(coordinator, &now, standoff).await {
+        now = decided;
     }
     // The answer may have come too late for the lease.
     let is_held = asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease);
@@ -213,6 +226,42 @@ async fn turn(
         now = begun;
     }
     follow(coordinator, now, released).await;
+}
+
+/// Members that messages of this node have not reached for a lease, though they beat. One that has
+/// not been started yet, or has just returned, listens nowhere.
+fn cut_off(
+    coordinator: &Coordinator,
+    lives: &[Suspect],
+    known_for: &[Duration],
+    lease: Duration,
+) -> Vec<NodeId> {
+    let (shared, members) = (&coordinator.shared, &coordinator.node.members);
+    let is_settled = |at: usize| known_for[at] >= lease && members.knows(lives[at]);
+    let beats = |node: &NodeId| shared.index_of(*node).is_some_and(is_settled);
+    let mut unreached = shared.fabric.unreached(coordinator.node.id, lease);
+    unreached.retain(beats);
+    unreached
+}
+
+/// Expels the member that is to give way once cuts between members last; `None` if none do.
+async fn give_way(
+    coordinator: &Coordinator,
+    now: &Membership,
+    standoff: &mut Standoff,
+) -> Option<Membership> {
+    let lasting = standoff.lasting(coordinator.executor.now(), now.cuts());
+    if lasting.is_empty() || broken(Rule::TheCutOffGiveWay) {
+        return None;
+    }
+    let me = coordinator.node.id;
+    let decided = coordinator.change(move |now| now.give_way(me, &lasting)).await;
+    let decided = decided.ok().map(ChangeOutcome::membership)?;
+    debug_assert!(
+        decided.live().next().is_some(),
+        "I345: of nodes that do not reach each other one stays"
+    );
+    Some(decided)
 }
 
 /// Turn of coordinator 0 in a cluster without a lease, where nothing is done about failures: only

@@ -126,10 +126,11 @@ impl Watch {
         let peers = &coordinator.shared.peers;
         let suspect = |index: usize| Suspect::at(peers[index].id, inbox.beats[index]);
         let suspects = suspects.into_iter().map(suspect).collect();
+        let lives = (0..peers.len()).map(suspect).collect();
         let is_unseen = |index: &usize| inbox.beats[*index] == Beat::NONE;
         let unseen = (0..peers.len()).filter(is_unseen).collect();
         let known_for = self.lives.hear(now, &inbox.beats);
-        Some(Heard { at: now, asked: latest, suspects, unseen, known_for, silent })
+        Some(Heard { at: now, asked: latest, suspects, unseen, lives, known_for, silent })
     }
 }
 

@@ -103,6 +103,11 @@ impl Control {
         self.env.in_parallel(workers, work)
     }
 
+    /// Whether `from`, a node of this process, and `to` reach each other now.
+    pub(crate) fn reaches(&self, from: NodeId, to: NodeId) -> bool {
+        from == to || self.fabric.reaches(from, to)
+    }
+
     /// Runs `work` on this thread, with a lane of its own.
     pub(crate) fn with_lane<T, Fut: Future<Output = T>>(
         &self,

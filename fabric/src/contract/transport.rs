@@ -14,6 +14,8 @@
 //! | rdma | linked work requests, doorbell | poll CQ | new queue pair | destroy queue pairs |
 //! | sim | schedule arrivals | take what is due | new connection number | epoch on arrival |
 
+use std::time::Duration;
+
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::contract::region::Rights;
 use crate::contract::verbs::{Capabilities, VerbError, Work};
@@ -181,6 +183,19 @@ pub trait Fabric: Send + Sync {
     /// once.
     fn refused_below(&self, _target: NodeId, _initiator: NodeId) -> Option<Epoch> {
         None
+    }
+
+    /// Nodes that messages from node `at` have not reached for at least `patience`, although some
+    /// were sent again and again. A message that was delivered, read or not, ends that. The
+    /// default, none, is for back ends without paths that can be cut.
+    fn unreached(&self, _at: NodeId, _patience: Duration) -> Vec<NodeId> {
+        Vec::new()
+    }
+
+    /// Whether node `from`, which this process serves, and node `to` reach each other now. May
+    /// block for seconds. The default is for back ends as above.
+    fn reaches(&self, _from: NodeId, _to: NodeId) -> bool {
+        true
     }
 
     /// A hint: the `bytes` from `at` on will soon be used for the first time. The default does

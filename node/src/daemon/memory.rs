@@ -10,6 +10,7 @@ use lotus_fabric::shm::Host;
 use lotus_fabric::tcp::{TargetCounters, TcpFabric};
 use lotus_server::{Gauge, Metrics};
 
+use super::standing::Shown;
 use crate::config::address::HostPort;
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::NodeName;
@@ -45,6 +46,15 @@ impl Memory {
         Ok(Arc::new(memory))
     }
 
+    /// Whether some compute node has put memory to use here.
+    pub fn is_in_use(&self) -> bool {
+        let registered = match self {
+            Self::Shm(host) => host.lent().registered_bytes,
+            Self::Tcp(fabric, id) => fabric.lent(*id).map_or(0, |lent| lent.registered_bytes),
+        };
+        registered > 0
+    }
+
     fn lent(&self) -> Lent {
         match self {
             Self::Shm(host) => host.lent(),
@@ -64,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Serves metrics at the file's address, if it names one.
+    /// Serves metrics and health at the file's address, if it names one.
     ///
     /// # Errors
     /// A sentence: the address is taken.
@@ -72,6 +82,7 @@ impl Memory {
         self: &Arc<Self>,
         file: &ClusterFile,
         node: NodeName,
+        standing: &Shown,
         env: &Env,
     ) -> Result<Option<Metrics>, String> {
         let Some(address) = &file.memory_nodes[usize::from(node.index)].metrics else {
@@ -105,7 +116,10 @@ impl Memory {
                 lent(|lent| Some(lent.connections as f64)),
             ),
         ];
-        let shown = Metrics::start(bind(address, "metrics")?, node.to_string(), gauges, env);
+        let standing = standing.clone();
+        let health = Box::new(move || standing.health());
+        let listener = bind(address, "metrics")?;
+        let shown = Metrics::start(listener, node.to_string(), gauges, health, env);
         shown.map(Some).map_err(|error| format!("metrics cannot be served: {error}"))
     }
 }

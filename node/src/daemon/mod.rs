@@ -1,7 +1,7 @@
 //! The process of a node, from its start to its end. Imports all other rooms.
 //!
 //! * `process`: its start, its services and its end; `log`: its log lines; `memory`: memory that it
-//!   lends; `turned_away`: connections that it refuses;
+//!   lends, and `standing`: whether that is used; `turned_away`: connections that it refuses;
 //! * `service`: its work for applications.
 //!
 //! Not here: the protocol, which the engine carries out. A node that is started by hand, or by an
@@ -11,6 +11,7 @@ mod log;
 mod memory;
 mod process;
 mod service;
+mod standing;
 mod turned_away;
 
 pub(crate) use process::run;

@@ -11,17 +11,20 @@ use lotus::{
     Threads, Wait,
 };
 use lotus_authority::AuthorityError;
-use lotus_fabric::env::Env;
+use lotus_fabric::env::{Env, Nanos};
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
 use lotus_points::point_here;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::cuts::Cut;
 use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
 use tracing::{error, info, warn};
 
 use super::log;
 use super::memory::Memory;
 use super::service::Service;
+use super::standing::{Duty, Follower, Shown};
 use super::turned_away::{Counts, TurnedAway};
 use crate::agree::records::{self, Record, Stage};
 use crate::agree::rest::Rest;
@@ -38,12 +41,15 @@ use crate::host::{descriptors, memory};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a compute node polls its surroundings.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
+/// Time without new transactions that is worth a line in the log.
+const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Turns of that poll between two looks for tables that other nodes have created. Transactions and
 /// clients that need one make the node look at once; metrics and operators can wait.
 const TURNS_PER_LOOK_FOR_TABLES: u32 = 25;
 
-/// Interval at which a memory node looks for refused connections, its only periodic work.
+/// Interval at which a memory node looks for refused connections, and whether it is still in use:
+/// its only periodic work.
 const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
 
 /// Runs a node until SIGTERM or SIGINT.
@@ -127,28 +133,29 @@ impl<A: Application> Daemon<'_, A> {
             warn!("{warning}");
         }
         let memory = Memory::start(file, node, &self.env)?;
-        let _metrics = memory.show(file, node, &self.env)?;
+        let shown = Shown::default();
+        let _metrics = memory.show(file, node, &shown, &self.env)?;
         self.is_here();
         // Memory node 0 hosts the authority, or begins its life in etcd.
         if node.index == 0 {
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
-            self.lend_until_told(hosted.store(), || Counts {
-                at_the_authority: hosted.refused(),
-                ..memory.counters().map(Counts::from).unwrap_or_default()
-            })?;
+            self.lend_until_told(hosted.store(), &memory, &shown, || hosted.refused())?;
             hosted.end(file, &self.env);
         } else {
             let authority = self.connect()?;
-            let counts = || memory.counters().map(Counts::from).unwrap_or_default();
-            self.lend_until_told(&authority, counts)?;
+            self.lend_until_told(&authority, &memory, &shown, || 0)?;
         }
         Ok(())
     }
 
+    /// Lends memory until it is told to end, or was given up. `refused` counts the connections that
+    /// the authority in this process has refused.
     fn lend_until_told(
         &mut self,
         authority: &dyn Authority,
-        counts: impl Fn() -> Counts,
+        memory: &Memory,
+        shown: &Shown,
+        refused: impl Fn() -> u64,
     ) -> Result<(), Early> {
         // Memory that is new to an existing cluster is not used before it was made ready.
         self.record.found = self.ask(|| match membership::read(authority) {
@@ -160,10 +167,50 @@ impl<A: Application> Daemon<'_, A> {
         point_here!(self.node.index, MemoryServing);
         info!(node = %self.node, "serving");
         let mut turned_away = TurnedAway::default();
-        while !self.stop.is_told_within(LOOK_AT_PORTS) {
-            turned_away.look(counts(), self.env.now());
+        let mut follower = Follower::new(self.node.id(self.file), self.env.now(), shown);
+        let mut ended = Ok(());
+        let mut told = false;
+        while ended.is_ok() && !told {
+            let counts = memory.counters().map(Counts::from).unwrap_or_default();
+            turned_away.look(Counts { at_the_authority: refused(), ..counts }, self.env.now());
+            // Noted before the membership is read.
+            let lends = memory.is_in_use();
+            let members = membership::read(authority);
+            if let Some(duty) = follower.look(self.env.now(), lends, members) {
+                ended = self.now_stands(duty);
+            }
+            told = ended.is_ok() && self.stop.is_told_within(LOOK_AT_PORTS);
         }
         self.has_ended(authority);
+        ended
+    }
+
+    /// Reports another part of this memory node.
+    ///
+    /// # Errors
+    /// It was given up, and its process is to end.
+    fn now_stands(&self, duty: Duty) -> Result<(), Early> {
+        let in_words = self.node.in_words();
+        let has_authority = self.node.index == 0 && !self.file.authority.outlives_the_cluster();
+        match duty {
+            Duty::Starting | Duty::Serving => info!("{in_words} takes part"),
+            Duty::Unknown => warn!("the authority does not answer"),
+            Duty::Waiting => warn!(
+                "{in_words} was given up before this process began: it waits to be taken in again"
+            ),
+            // Its end would end the whole cluster.
+            Duty::GivenUp if has_authority => error!(
+                "{in_words} was given up, its memory is not used any more, and it goes on as the \
+                 authority only: a restart of the whole cluster gives it a part again"
+            ),
+            Duty::GivenUp => {
+                error!(node = %self.node, "given up");
+                return Err(Early::Failed(format!(
+                    "{in_words} was given up: the compute nodes took it for dead, and its memory \
+                     is out of date. Start it again"
+                )));
+            }
+        }
         Ok(())
     }
 
@@ -299,6 +346,10 @@ impl<A: Application> Daemon<'_, A> {
             let what = match wait {
                 Wait::Recovery => "the others to settle what this node has left".to_owned(),
                 Wait::Authority => "the authority to answer".to_owned(),
+                Wait::Path { to } => format!(
+                    "{} to be reached from here, and this node from there",
+                    NodeName::compute(to as u16).in_words()
+                ),
                 _ => format!("{} to make the cluster", NodeName::compute(0).in_words()),
             };
             vigil.lock().unwrap_or_else(PoisonError::into_inner).look(&what)
@@ -387,7 +438,11 @@ impl<A: Application> Daemon<'_, A> {
             cleared: 0,
             answered: true,
             silent: Vec::new(),
+            file,
+            cuts: Vec::new(),
             lost: Vec::new(),
+            last: Vec::new(),
+            waits: None,
         };
         let mut turned_away = TurnedAway::default();
         let mut turn = 0_u32;
@@ -397,11 +452,13 @@ impl<A: Application> Daemon<'_, A> {
                 error!(%node, "expelled");
                 let in_words = node.in_words();
                 return Err(Early::Failed(format!(
-                    "{in_words} was expelled: the others took it for dead. Start it again"
+                    "{in_words} was expelled: the others took it for dead, or did not reach it. \
+                     Start it again"
                 )));
             }
             watch.look();
             watch.look_at_memory(&cluster, index);
+            watch.look_at_waits(&cluster, index, self.env.now());
             if watch.answered && turn.is_multiple_of(TURNS_PER_LOOK_FOR_TABLES) {
                 look_for_tables(&cluster);
             }
@@ -453,8 +510,15 @@ struct Watch<'a> {
     answered: bool,
     /// Memory nodes that do not answer.
     silent: Vec<usize>,
+    file: &'a ClusterFile,
+    /// Paths between compute nodes that are cut, as reported.
+    cuts: Vec<Cut>,
     /// Memory nodes that are lost.
     lost: Vec<usize>,
+    /// Memory nodes that have last copies, and do not answer.
+    last: Vec<usize>,
+    /// Since when no transaction begins, and whether that was logged.
+    waits: Option<(Nanos, bool)>,
 }
 
 impl Watch<'_> {
@@ -463,11 +527,23 @@ impl Watch<'_> {
         if !self.silent.is_empty() {
             cluster.look_for_memory();
         }
-        let MemoryStatus { nodes, .. } = cluster.memory_known(compute_node);
-        let lost: Vec<usize> =
-            (0..nodes.len()).filter(|node| nodes[*node] == MemoryStanding::Lost).collect();
+        let MemoryStatus { nodes, copies } = cluster.memory_known(compute_node);
+        let all = |what: MemoryStanding| -> Vec<usize> {
+            (0..nodes.len()).filter(|node| nodes[*node] == what).collect()
+        };
+        let (lost, last) = (all(MemoryStanding::Lost), all(MemoryStanding::OutOfReach));
+        let left = copies.into_iter().min().unwrap_or(0);
         for node in lost.iter().filter(|node| !self.lost.contains(node)) {
-            error!("memory node {node} is lost: all goes on without it, with fewer copies");
+            error!("memory node {node} is lost: copies of each row left: {left} at least");
+        }
+        for node in last.iter().filter(|node| !self.last.contains(node)) {
+            error!(
+                "memory node {node} does not answer and has the last copies of some rows: they are \
+                 lost, and cannot be read or written, unless it comes back with its memory"
+            );
+        }
+        for node in self.last.iter().filter(|node| !last.contains(node)) {
+            info!("memory node {node}, with the last copies of some rows, answers again");
         }
         for node in self.lost.iter().filter(|node| !lost.contains(node)) {
             info!("memory node {node} is back, and is given what it missed");
@@ -480,7 +556,45 @@ impl Watch<'_> {
         for node in kept.filter(|node| !silent.contains(node)) {
             info!("memory node {node} answers again");
         }
-        (self.silent, self.lost) = (silent, lost);
+        (self.silent, self.lost, self.last) = (silent, lost, last);
+    }
+
+    /// Logs that nodes wait for each other for long, so that no transaction begins.
+    fn look_at_waits<M: Machines>(
+        &mut self,
+        cluster: &Cluster<M>,
+        compute_node: usize,
+        now: Nanos,
+    ) {
+        match (cluster.is_open(compute_node), self.waits) {
+            (true, Some((_, told))) => {
+                if told {
+                    info!("transactions begin again");
+                }
+                self.waits = None;
+            }
+            (true, None) => {}
+            (false, None) => self.waits = Some((now, false)),
+            (false, Some((since, false))) if now.since(since) >= LONG_WAIT => {
+                error!(
+                    "no transaction begins: not all nodes have let go of a memory node that was \
+                     lost or came back, or of a dropped table"
+                );
+                self.waits = Some((since, true));
+            }
+            (false, Some(_)) => {}
+        }
+    }
+
+    /// Logs which compute nodes do not reach each other.
+    fn look_at_paths(&mut self, now: &Membership) {
+        let named = |id| NodeName::all(self.file).find(|node| node.id(self.file) == id);
+        for cut in now.cuts().iter().filter(|cut| !self.cuts.contains(cut)) {
+            let (Some(by), Some(to)) = (named(cut.by), named(cut.to)) else { continue };
+            let (by, to) = (by.in_words(), to.in_words());
+            error!("{by} does not reach {to}, though both take part: one of them is to give way");
+        }
+        self.cuts = now.cuts().to_vec();
     }
 
     fn look(&mut self) {
@@ -493,6 +607,7 @@ impl Watch<'_> {
             }
         }
         let Ok(now) = members else { return };
+        self.look_at_paths(&now);
         if now.epoch() > self.epoch {
             self.epoch = now.epoch();
             let expelled: Vec<u16> = now.expelled().map(|(member, _)| member.node.0).collect();

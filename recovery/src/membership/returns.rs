@@ -95,6 +95,17 @@ pub enum Stage {
     Whole,
 }
 
+/// Part that a memory node's process takes, by what it has lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryPart {
+    /// Its memory is in use, or new.
+    InUse,
+    /// An earlier process was given up: this one waits to be taken in, with new memory.
+    Awaited,
+    /// Its memory was given up, and is never used again: the process is to end.
+    GivenUp,
+}
+
 /// Set of shards that have been copied to a memory node since it joined.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Box<[u64]>", into = "Box<[u64]>")]
@@ -169,6 +180,17 @@ impl Membership {
     pub fn life_of(&self, node: NodeId) -> Option<Life> {
         let used = |one: &&Return| one.node == node && !matches!(one.stage, Stage::Found(_));
         self.returns.iter().find(used).map(|one| one.life)
+    }
+
+    /// Part of a memory node's process. `lent` is the latest epoch of a membership that the process
+    /// had read *after* it had lent memory: a loss that began later is its own, an earlier one its
+    /// predecessor's.
+    pub fn part_of(&self, node: NodeId, lent: Option<Epoch>) -> MemoryPart {
+        match self.lost.iter().find(|lost| lost.node == node) {
+            None => MemoryPart::InUse,
+            Some(lost) if lent.is_some_and(|lent| lent < lost.since) => MemoryPart::GivenUp,
+            Some(_) => MemoryPart::Awaited,
+        }
     }
 
     /// Epoch of a memory node's loss, if its memory may be made ready for use again: no live node

@@ -6,7 +6,7 @@ use lotus_authority::EmbeddedAuthority;
 use lotus_router::GroupId;
 use proptest::prelude::*;
 
-use super::returns::{Life, Stage, shards_on};
+use super::returns::{Life, MemoryPart, Stage, shards_on};
 use super::*;
 
 const NODES: u16 = 4;
@@ -276,6 +276,25 @@ fn who_is_found_by_all_joins_and_is_a_copy_when_it_has_every_shard() {
     assert_eq!(again.found(NodeId(0), node, life), None, "a life of before");
 }
 
+/// Times at which a process reads the membership are epochs here.
+#[test]
+fn a_process_tells_its_own_loss_from_its_predecessors() {
+    let (now, node) = (lost_one(), NodeId(10));
+    let since = now.lost_memory()[0].since;
+    let before = Epoch(since.0 - 1);
+    // (what, node, what it had lent, its part)
+    let cases = [
+        ("another one", NodeId(11), Some(before), MemoryPart::InUse),
+        ("it was in use before", node, Some(before), MemoryPart::GivenUp),
+        ("it lends nothing yet", node, None, MemoryPart::Awaited),
+        ("it was made ready after the loss", node, Some(since), MemoryPart::Awaited),
+    ];
+    for (what, node, lent, part) in cases {
+        assert_eq!(now.part_of(node, lent), part, "{what}");
+    }
+    assert_eq!(membership().part_of(node, Some(before)), MemoryPart::InUse);
+}
+
 #[test]
 fn only_a_life_since_the_loss_is_found_and_only_when_nobody_uses_what_was_before() {
     let node = NodeId(10);
@@ -335,7 +354,7 @@ proptest! {
     /// lets the survivors resolve everything.
     #[test]
     fn survivors_always_resolve_everybody(
-        steps in prop::collection::vec((0..11_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
+        steps in prop::collection::vec((0..13_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
     ) {
         let mut now = membership();
         for (what, by, of, index) in steps {
@@ -349,6 +368,8 @@ proptest! {
                 4 => now.complain(by, &[], &placement(3)),
                 5 => now.stop(by, now.epoch()),
                 9 => now.rejoin(&[of]),
+                10 => now.cut_off(by, &[of, NodeId((of.0 + 1) % NODES)][..index.min(2)]),
+                11 => now.give_way(by, now.cuts()),
                 6 => Some(settled(now.clone())),
                 7 => now.found(by, NodeId(10 + of.0 % 3), Life::new(now.epoch(), 0)),
                 8 => now.returns().first().and_then(|one| {
@@ -362,6 +383,8 @@ proptest! {
             now = next.unwrap_or(now);
             prop_assert_eq!(Membership::decode(&now.encode()), Ok(now.clone()));
             prop_assert!(now.live().count() >= 1);
+            let live = |node| now.is_live(node);
+            prop_assert!(now.cuts().iter().all(|cut| live(cut.by) && live(cut.to)));
         }
         for node in 0..NODES {
             while let Some(open) = now.claimable(NodeId(node)) {

@@ -40,6 +40,7 @@ files! {
     "h9-trees-of-former-lives"
     "h10-lost-ends"
     "h10-owners-out-of-reach"
+    "h10-a-path-is-cut"
     "h10-owners-pause"
     "h10-waits-of-callers-that-go-away"
     "h11-caches-beside-writers"

@@ -34,6 +34,8 @@ const DROPS_TABLES: f64 = 0.25;
 const LEADS_LIVES: f64 = 0.2;
 /// Share of seeds in which snapshots are taken and tables scanned, whatever is written and lost.
 const TAKES_SNAPSHOTS: f64 = 0.25;
+/// Share of seeds in which two compute nodes do not reach each other for a while.
+const CUTS_PATHS: f64 = 0.5;
 
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
@@ -170,6 +172,10 @@ fn draw_apart(
         scenario.cluster.drops_us = (scenario.storm_us / rng.random_range(4..40)).max(50);
         // Enough for the workload and for the slabs that each coordinator takes for two tables.
         scenario.cluster.group_slabs *= 2;
+    }
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0xC077_9A75);
+    if rng.random_bool(CUTS_PATHS) {
+        cut_a_path(&mut rng, scenario);
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
     let fills_memory = rng.random_bool(FILLS_MEMORY) && fill_memory(&mut rng, scenario);
@@ -367,6 +373,33 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
             let fault = Fault::Restart { node };
             scenario.schedule.push(Scheduled { when: When::At(at), fault });
         }
+    }
+}
+
+/// Cuts a path between two compute nodes for a while, one way or both, as far as a node is left
+/// that nothing happens to.
+fn cut_a_path(rng: &mut SmallRng, scenario: &mut Scenario) {
+    let Topology { memory_nodes, compute_nodes, .. } = scenario.cluster;
+    if compute_nodes < 2 {
+        return;
+    }
+    let place = |number: usize| NodeId((memory_nodes + number) as u16);
+    let one = rng.random_range(0..compute_nodes);
+    let other = (one + rng.random_range(1..compute_nodes)) % compute_nodes;
+    let at = Duration::from_micros(rng.random_range(0..scenario.storm_us));
+    let mended = at + (scenario.storm() - at).mul_f64(rng.random());
+    let mut ways = vec![(place(one), place(other))];
+    if rng.random() {
+        ways.push((place(other), place(one)));
+    }
+    let before = scenario.schedule.len();
+    for (from, to) in ways {
+        let mut add = |at, fault| scenario.schedule.push(Scheduled { when: When::At(at), fault });
+        add(at, Fault::Cut { from, to });
+        add(mended, Fault::Mend { from, to });
+    }
+    if scenario.check().is_err() {
+        scenario.schedule.truncate(before);
     }
 }
 

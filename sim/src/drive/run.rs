@@ -28,7 +28,7 @@ use crate::drive::authority::Post;
 use crate::drive::turns::Turns;
 use crate::drive::watched::Watched;
 use crate::drive::{lives, starts};
-use crate::properties::{balance, deletions, durability, isolation, losses, progress};
+use crate::properties::{balance, cuts, deletions, durability, isolation, losses, progress};
 use crate::scenario::bins::Bins;
 use crate::scenario::format::{Scenario, ScenarioError, Workload};
 use crate::scenario::pairs::Pairs;
@@ -225,6 +225,7 @@ fn drive(
         let shared = scenario.hotspot().is_some_and(|hot| hot.hot_shards >= 2 * hot.nodes);
         violations.extend(shared.then(|| balance::crowds(history, settled.0)).flatten());
     }
+    violations.extend(cuts::violations(scenario, |node| watched.takes_part(node)));
     violations.extend(watched.missing());
     violations.extend(watched.unfilled(scenario));
     let memory = watched.memory().map_err(|error| scenario.impossible(error))?;

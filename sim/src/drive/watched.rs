@@ -139,6 +139,11 @@ impl Watched {
         Ok(self.cluster.cluster().memory_status().map_err(failed)?.nodes)
     }
 
+    /// Whether the compute node at a place takes part.
+    pub(crate) fn takes_part(&self, node: usize) -> bool {
+        self.cluster.cluster().takes_part(node)
+    }
+
     /// Number of returns of compute nodes.
     pub(crate) fn returned(&self) -> u64 {
         self.returns.done

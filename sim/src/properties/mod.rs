@@ -5,6 +5,7 @@
 
 pub mod balance;
 pub(crate) mod copies;
+pub mod cuts;
 pub mod deletions;
 pub(crate) mod drops;
 pub mod durability;

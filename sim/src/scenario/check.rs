@@ -178,7 +178,8 @@ impl Scenario {
         let first = self.first_compute_node().0;
         let nodes = first..first + self.cluster.compute_nodes as u16;
         let planned = self.planned();
-        let unknown: usize = self.strikes.iter().map(Strike::unknown_victims).sum();
+        let struck: usize = self.strikes.iter().map(Strike::unknown_victims).sum();
+        let unknown = struck + self.cut_pairs().len();
         let harmed = |node: &u16| {
             planned.iter().any(|entry| {
                 let hard = match entry.fault {
@@ -188,6 +189,10 @@ impl Scenario {
                     }
                     Fault::ClockJump { nanos, .. } => {
                         nanos.unsigned_abs() / 1000 >= self.cluster.lease_us / 2
+                    }
+                    // One of the two gives way.
+                    Fault::Cut { from, to } | Fault::Mend { from, to } => {
+                        from.min(to).0 < first || from == to
                     }
                     // A node that alone complains of a memory node expels itself.
                     Fault::Stall { to, .. } => to < self.first_compute_node(),
@@ -222,6 +227,17 @@ impl Scenario {
         let when = When::At(self.storm());
         let struck = struck.map(|fault| Scheduled { when, fault });
         self.schedule.iter().cloned().chain(struck).collect()
+    }
+
+    /// Pairs of compute nodes with a path between them that is cut for a while.
+    fn cut_pairs(&self) -> BTreeSet<(NodeId, NodeId)> {
+        let pair = |entry: &Scheduled| match entry.fault {
+            Fault::Cut { from, to } => Some((from.min(to), from.max(to))),
+            _ => None,
+        };
+        let pairs = self.schedule.iter().filter_map(pair);
+        let first = self.first_compute_node();
+        pairs.filter(|(one, other)| *one >= first && one != other).collect()
     }
 
     /// Compute nodes that a cut or stalled path separates from a memory node for a while.

@@ -401,7 +401,7 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
     for name in ["mn-0", "mn-1", "cn-0", "cn-1"] {
         assert_eq!(node(&status, name).1, "serving", "{name}");
     }
-    assert!(described.logs().contains("memory node 2 is lost: all goes on without it"));
+    assert!(described.logs().contains("memory node 2 is lost: copies of each row left"));
     for node in 0..2 {
         let health = get((host, METRICS + node), "/health");
         assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("serving\n"), "{health}");

@@ -2,12 +2,14 @@
 //! hand, or returned.
 
 use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use super::described::Described;
-use super::{kill, node, refusal_of, text, wait_until};
+use super::described::{Described, MEMORY_METRICS};
+use super::{get, kill, node, refusal_of, text, wait_until};
 use crate::common::lotus;
 
 /// A node that was started by hand.
@@ -38,10 +40,20 @@ impl ByHand {
         wait_until(line, || self.said().contains(line));
     }
 
-    fn tell_to_end(&mut self) {
+    fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &id]).status();
+        let told = Command::new("kill").args([signal, &id]).status();
         assert!(told.expect("there is such a command").success());
+    }
+
+    fn tell_to_end(&mut self) {
+        self.signal("-TERM");
+    }
+
+    /// Exit code, once it has ended by itself, and its log.
+    fn ends_by_itself(mut self) -> (Option<i32>, String) {
+        wait_until("it ends", || matches!(self.child.try_wait(), Ok(Some(_))));
+        (self.child.wait().expect("it has ended").code(), self.said())
     }
 
     /// Tells it to end; it does so without an error, before it gives up by itself.
@@ -212,4 +224,58 @@ fn status_knows_nodes_that_ended_and_nodes_that_were_started_by_hand() {
     let ended = |node: &Value| node["state"] == "ended" && node["process"].is_null();
     assert!(nodes.iter().all(ended), "{status}");
     assert!(described.left().is_empty(), "{:?}", described.left());
+}
+
+/// Gives the nodes of a file their key, as `up` would.
+fn make_key(described: &Described) {
+    let path = described.directory.join("key");
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(&[0x5a; 32])).expect("it is ours");
+}
+
+/// A memory node stood still for so long that the others gave it up. Its process went on afterwards
+/// as if nothing had happened, healthy by its own word, so nothing started it again.
+#[test]
+fn a_memory_node_that_was_given_up_says_so_and_ends_with_a_code() {
+    let (described, host) = Described::tcp("given-up");
+    let described = described.with_memory_metrics(host);
+    make_key(&described);
+    let start = |kind: &str, index: &str| ByHand::start(&described, kind, index, "info");
+    let (_mn_0, mn_1) = (start("mn", "0"), start("mn", "1"));
+    let _compute = [start("cn", "0"), start("cn", "1")];
+    wait_until("all serve", || described.status()["healthy"] == true);
+    let health = || get((host, MEMORY_METRICS + 1), "/health");
+    assert!(health().ends_with("serving\n"), "{}", health());
+    mn_1.signal("-STOP");
+    wait_until("it is given up", || node(&described.status(), "mn-1").1 == "lost");
+    mn_1.signal("-CONT");
+    let (code, said) = mn_1.ends_by_itself();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("error: memory node 1 was given up"), "{said}");
+    let again = start("mn", "1");
+    wait_until("it is filled", || described.status()["healthy"] == true);
+    assert!(health().ends_with("serving\n"), "{}", health());
+    assert!(again.said().contains("memory node 1 takes part"), "{}", again.said());
+}
+
+/// Compute node 1 was never started: it was a member all the same, and all waited for it.
+#[test]
+fn a_compute_node_that_is_not_started_holds_nobody_up_and_may_come_later() {
+    let (described, _) = Described::tcp("absent");
+    make_key(&described);
+    let start = |kind: &str, index: &str| ByHand::start(&described, kind, index, "info");
+    let memory = [start("mn", "0"), start("mn", "1")];
+    let first = start("cn", "0");
+    first.await_line("serving");
+    wait_until("the other one is given up", || {
+        described.status()["nodes"][3]["state"] == "expelled"
+    });
+    kill(memory[1].child.id());
+    wait_until("a memory node is given up", || {
+        first.said().contains("memory node 1 is lost: copies of each row left: 1")
+    });
+    let late = start("cn", "1");
+    late.await_line("taking part again");
+    late.await_line("serving");
+    assert_eq!(node(&described.status(), "cn-1").1, "serving");
 }

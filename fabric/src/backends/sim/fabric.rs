@@ -10,7 +10,7 @@ use super::memory::Region;
 use super::messages::recycle;
 use super::profile::Atomics;
 use super::queue::{TraceHash, picos};
-use super::state::{Inbox, Lane, NONE, State};
+use super::state::{Inbox, Lane, NONE, Path, State};
 use super::world::{Config, schedule_now, waits_for_the_world};
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::contract::region::{Memory, Rights};
@@ -184,6 +184,21 @@ impl Fabric for SimFabric {
         }
         state.fence(target, expelled, epoch);
         Ok(())
+    }
+
+    fn unreached(&self, at: NodeId, patience: Duration) -> Vec<NodeId> {
+        let state = self.state();
+        let Some(node) = state.nodes.get(usize::from(at.0)) else { return Vec::new() };
+        let is_broken =
+            |path: &Path| path.broken.is_some_and(|(since, last)| last - since >= picos(patience));
+        let broken = node.paths.iter().enumerate().filter(|(_, path)| is_broken(path));
+        broken.map(|(node, _)| NodeId(node as u16)).collect()
+    }
+
+    fn reaches(&self, from: NodeId, to: NodeId) -> bool {
+        let state = self.state();
+        let is_known = state.has_node(from) && state.has_node(to);
+        is_known && !state.is_cut(from, to) && !state.is_cut(to, from)
     }
 
     fn refused_below(&self, target: NodeId, initiator: NodeId) -> Option<Epoch> {

@@ -4,6 +4,8 @@
 //! no server of one is busy with them, and its core takes no time. What it sends leaves when the
 //! pipeline is through with what it sends it for.
 
+use std::time::Duration;
+
 use rand::Rng;
 
 use super::queue::{Event, Picos, picos};
@@ -14,6 +16,8 @@ use crate::contract::transport::MAX_MESSAGE_BYTES;
 
 /// Messages that may wait at one lane. Further ones are dropped, as by a full receive queue.
 const MAX_WAITING: usize = 4096;
+/// Longest time between two messages that do not arrive for the same reason.
+const GAP: Duration = Duration::from_millis(10);
 /// Message buffers kept for reuse.
 const MAX_SPARE: usize = 4096;
 
@@ -40,6 +44,7 @@ impl State {
             true => self.forward(),
             false => node.nic.issue(self.now, service, transmission).max(self.cpu_time()),
         };
+        self.note_path(from, to);
         let is_down = !self.nodes[usize::from(from.node.0)].up;
         if is_down || self.is_cut(from.node, to.node) {
             self.counts.messages_cut_off += 1;
@@ -60,6 +65,19 @@ impl State {
             let delay = self.message_delay();
             self.launch(from, to, bytes, sent.saturating_add(delay));
         }
+    }
+
+    /// Notes whether a message can be acknowledged: only if both directions are open.
+    #[inline]
+    fn note_path(&mut self, from: Endpoint, to: Endpoint) {
+        let is_open = !self.is_cut(from.node, to.node) && !self.is_cut(to.node, from.node);
+        let now = self.now;
+        let path = &mut self.nodes[usize::from(from.node.0)].paths[usize::from(to.node.0)];
+        path.broken = match path.broken {
+            _ if is_open => None,
+            Some((since, last)) if now - last < picos(GAP) => Some((since, now)),
+            _ => Some((now, now)),
+        };
     }
 
     /// When a message leaves a switch that sends it now.

@@ -120,6 +120,9 @@ impl NodeClock {
 pub(super) struct Path {
     pub(super) cut: bool,
     pub(super) stalled_until: Picos,
+    /// Times of the first and of the last message since one could be acknowledged; `None` while
+    /// messages can be.
+    pub(super) broken: Option<(Picos, Picos)>,
 }
 
 pub(super) struct SimNode {

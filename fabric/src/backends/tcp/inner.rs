@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::config::Waiting;
 use super::handshake::{Hello, Purpose};
 use super::limits::Limits;
+use super::paths::Paths;
 use crate::backends::tcp::server::control::{self, CallError, ControlRequest};
 use crate::backends::tcp::server::target::TargetNode;
 use crate::backends::tcp::server::targets::Targets;
@@ -26,6 +28,8 @@ pub(super) struct Inner {
     pub(super) limits: Limits,
     pub(super) waiting: Waiting,
     pub(super) env: Env,
+    /// What became of message connections to each node.
+    pub(super) paths: Paths,
     /// Nodes that a test has made unreachable.
     pub(super) cut: Box<[AtomicBool]>,
 }
@@ -56,6 +60,16 @@ impl Inner {
         node: NodeId,
         request: ControlRequest,
     ) -> Result<control::Done, FabricError> {
+        self.call_within(self.limits.control, node, request)
+    }
+
+    /// As [`Self::call`], but no step takes longer than `patience`.
+    pub(super) fn call_within(
+        &self,
+        patience: Duration,
+        node: NodeId,
+        request: ControlRequest,
+    ) -> Result<control::Done, FabricError> {
         self.check(node)?;
         let unreachable = |source| FabricError::Unreachable { node, source };
         let cut_off = || unreachable(io::ErrorKind::HostUnreachable.into());
@@ -73,7 +87,7 @@ impl Inner {
             session: 0,
             number: 0,
         };
-        let done = control::call(address, hello, &self.security, &self.limits, request);
+        let done = control::call(address, hello, &self.security, patience, request);
         done.map_err(|error| match error {
             CallError::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
                 unreachable(source)

@@ -52,6 +52,10 @@ pub struct Limits {
     pub verb: Duration,
     /// Time for a control request (10 s).
     pub control: Duration,
+    /// Time for which a peer may leave sent bytes unacknowledged, or its socket full, before the
+    /// connection is given up (2 s). Without it a connection over a cut path would last for a
+    /// quarter of an hour, and be idle for a minute after the path was mended.
+    pub unacknowledged: Duration,
     /// Time for which messages to a peer that does not answer are dropped before the next attempt
     /// (10 ms).
     pub redial: Duration,
@@ -68,6 +72,7 @@ impl Default for Limits {
             silence: Duration::from_secs(10),
             verb: Duration::from_secs(2),
             control: Duration::from_secs(10),
+            unacknowledged: Duration::from_secs(2),
             redial: Duration::from_millis(10),
         }
     }

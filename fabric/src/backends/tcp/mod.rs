@@ -8,8 +8,8 @@
 //! * `initiator`: lanes and their connections; imports `server` and the files below;
 //! * `server`: a node's target and its threads;
 //! * both: `inner` (state of a fabric), `config`, `wire` (frames), `handshake` (authentication),
-//!   `socket` (non-blocking sockets), `limits`. Keys, TLS and streams are those of
-//!   `lotus_security`.
+//!   `socket` (non-blocking sockets), `paths` (nodes that are not reached), `limits`. Keys, TLS and
+//!   streams are those of `lotus_security`.
 //!
 //! No async runtime: a thread owns its sockets, and carries frames out where they were received
 //! (docs/decisions/0018-own-event-loop-for-tcp.md). The threat model is in docs/security.md.
@@ -21,6 +21,7 @@ mod handshake;
 mod initiator;
 mod inner;
 mod limits;
+mod paths;
 mod server;
 mod socket;
 mod wire;
@@ -29,6 +30,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub use config::{Config, MAX_NODES, StartError, Waiting};
 pub use handshake::{Refusal, VERSION};
@@ -36,6 +38,7 @@ pub use limits::{Limits, TargetCounters};
 
 use initiator::lane::TcpLane;
 use inner::Inner;
+use paths::Paths;
 use server::control::{ControlRequest, Failure};
 use server::targets::Targets;
 
@@ -81,6 +84,7 @@ impl TcpFabric {
             limits: config.limits,
             waiting: config.waiting,
             env,
+            paths: Paths::new(config.nodes),
             cut: (0..config.nodes).map(|_| AtomicBool::new(false)).collect(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -157,6 +161,17 @@ impl Fabric for TcpFabric {
             Ok(()) => Ok(()),
             Err(_) => Err(FabricError::UnknownNode(expelled)),
         }
+    }
+
+    fn unreached(&self, _at: NodeId, patience: Duration) -> Vec<NodeId> {
+        self.inner.paths.unreached(patience)
+    }
+
+    /// Asks for a fence that changes nothing: its answer has come all the way.
+    fn reaches(&self, from: NodeId, to: NodeId) -> bool {
+        let nothing = ControlRequest::Fence { expelled: from, epoch: Epoch(0) };
+        let answer = self.inner.call_within(self.inner.limits.handshake, to, nothing);
+        !matches!(answer, Err(FabricError::Unreachable { .. }))
     }
 }
 

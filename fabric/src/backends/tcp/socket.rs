@@ -160,15 +160,17 @@ fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Starts to connect. The socket becomes writable when that ends; then check [`connected`].
+/// Starts to connect. The socket becomes writable when that ends; then check [`connected`]. The
+/// kernel breaks the connection once bytes stay `unacknowledged` for that long.
 ///
 /// # Errors
 /// The system refuses at once.
-pub(super) fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn connect(to: SocketAddr, unacknowledged: Duration) -> io::Result<TcpStream> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_tcp_user_timeout(&socket, unacknowledged.as_millis() as u32)?;
     match rustix::net::connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
         Err(error) => Err(error.into()),
@@ -329,5 +331,35 @@ impl Wake for SocketWatch {
     fn wake(&self) {
         // Fails only if the counter would overflow: then it is readable anyway.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A connection over a cut path held what was sent for a quarter of an hour, and for most of a
+    /// minute after the path was mended. The peer here never reads, which leaves the sender with
+    /// bytes that it cannot get rid of as well.
+    #[test]
+    fn a_connection_that_its_peer_takes_nothing_from_breaks_by_itself() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there are ports");
+        let address = listener.local_addr().expect("it is bound");
+        let mut stream = connect(address, Duration::from_millis(300)).expect("it listens");
+        let _never_reads = listener.accept().expect("it connects");
+        let block = vec![7_u64; 1 << 13];
+        let mut output = Output::default();
+        let error = loop {
+            if output.len() < block.len() {
+                output.words.extend(&block);
+            }
+            match output.flush(&mut stream) {
+                Ok(()) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 }

@@ -164,7 +164,8 @@ fn a_peer_that_does_not_read_its_answers_is_cut_off() {
     let security = &fabric.inner.security;
     let deadline = fabric.inner.env.now().after(Duration::from_secs(30));
     let mut dial =
-        initiator::dial::Dial::start(address, hello, security, deadline).expect("it listens");
+        initiator::dial::Dial::start(address, hello, security, Duration::from_secs(2), deadline)
+            .expect("it listens");
     while !dial.advance().expect("it has the key") {
         assert!(fabric.inner.env.now() < deadline, "not admitted");
     }

@@ -8,6 +8,7 @@ use crate::drive::lives::{GROWS, KEPT, TURNS};
 use crate::drive::starts::STARTED;
 use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::copies::OF_ONE_TIME;
+use crate::properties::cuts::GAVE_WAY;
 use crate::properties::drops::OWN_ROWS;
 use crate::properties::durability::DURABLE;
 use crate::properties::isolation::CHECKED;
@@ -148,6 +149,7 @@ const TABLE: &[Hunted] = &[
         &[Isolation, LOCKED, BACKED, REPLICATED, LOGGED, OWNED],
     ),
     hunted(Rule::TheAbsentAreExpelled, &["h4-nodes-start"], &[Property(STARTED)]),
+    hunted(Rule::TheCutOffGiveWay, &["h10-a-path-is-cut"], &[Property(GAVE_WAY)]),
     hunted(Rule::LostLocksEndAttempts, &["h4-locks-are-lost"], &[Isolation, LOCKED, CACHED]),
     hunted(Rule::OneSlotPerName, &["h5-one-name-one-slot"], &[Isolation]),
     hunted(

@@ -44,6 +44,7 @@ impl Common {
             return Err(io::ErrorKind::HostUnreachable.into());
         }
         let deadline = self.inner.env.now().after(self.limits().handshake);
-        Dial::start(address, hello, &self.inner.security, deadline)
+        let unacknowledged = self.limits().unacknowledged;
+        Dial::start(address, hello, &self.inner.security, unacknowledged, deadline)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::backends::tcp::handshake::{Hello, Initiator, Refusal};
 use crate::backends::tcp::limits::GUEST_WORDS;
@@ -46,11 +47,12 @@ impl Dial {
         address: SocketAddr,
         hello: Hello,
         security: &Security,
+        unacknowledged: Duration,
         deadline: Nanos,
     ) -> io::Result<Self> {
         let mut output = Output::default();
         let initiator = Initiator::start(hello, security.key(), &mut output.words)?;
-        let stream = Stream::outgoing(socket::connect(address)?, security)?;
+        let stream = Stream::outgoing(socket::connect(address, unacknowledged)?, security)?;
         let input = Input::new(GUEST_WORDS);
         Ok(Self { stream, connected: false, initiator, input, output, deadline })
     }

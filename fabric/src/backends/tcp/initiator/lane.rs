@@ -88,7 +88,7 @@ impl TcpLane {
         for link in &mut self.links {
             link.check(now, &mut self.common);
         }
-        self.mail.check(now);
+        self.mail.check(now, &self.common);
     }
 }
 

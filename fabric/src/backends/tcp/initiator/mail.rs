@@ -152,11 +152,12 @@ impl Mail {
     }
 
     /// Gives up connections that exceeded the handshake time-out.
-    pub(crate) fn check(&mut self, now: Nanos) {
+    pub(crate) fn check(&mut self, now: Nanos, common: &Common) {
         for peer in &mut self.peers {
             if let MailState::Dialing(dial) = &peer.state
                 && now > dial.deadline
             {
+                common.inner.paths.fails(peer.at.node, now);
                 peer.hang_up(now);
             }
         }
@@ -189,7 +190,9 @@ impl PeerLane {
     }
 
     fn fail(&mut self, common: &Common) {
-        self.hang_up(common.inner.env.now().after(common.limits().redial));
+        let now = common.inner.env.now();
+        common.inner.paths.fails(self.at.node, now);
+        self.hang_up(now.after(common.limits().redial));
     }
 
     fn hang_up(&mut self, until: Nanos) {
@@ -229,6 +232,7 @@ impl PeerLane {
         let down = MailState::Down { until: Nanos(0) };
         if let MailState::Dialing(dial) = std::mem::replace(&mut self.state, down) {
             self.state = MailState::Open(dial.into_stream());
+            common.inner.paths.holds(self.at.node);
             self.flush(index, common);
         }
     }

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::backends::tcp::handshake::{Hello, Initiator, Refusal, push_frame};
-use crate::backends::tcp::limits::{GUEST_WORDS, Limits};
+use crate::backends::tcp::limits::GUEST_WORDS;
 use crate::backends::tcp::server::serve::RegisterError;
 use crate::backends::tcp::server::target::TargetNode;
 use crate::backends::tcp::socket::{Fill, Input, Output};
@@ -144,7 +144,8 @@ pub(crate) enum CallError {
     Wire(#[from] WireError),
 }
 
-/// Sends a request to the target at `address`, and waits for the result.
+/// Sends a request to the target at `address`, and waits for the result; no step takes longer than
+/// `patience`.
 ///
 /// # Errors
 /// [`CallError`]; whether the request was carried out is then unknown.
@@ -152,10 +153,10 @@ pub(crate) fn call(
     address: SocketAddr,
     hello: Hello,
     security: &Security,
-    limits: &Limits,
+    patience: Duration,
     request: ControlRequest,
 ) -> Result<Done, CallError> {
-    let mut line = Line::open(address, security, limits.control)?;
+    let mut line = Line::open(address, security, patience)?;
     let mut initiator = Initiator::start(hello, security.key(), &mut line.output.words)?;
     line.exchange(|frame, out| Ok(initiator.step(frame, out)?.then_some(())))?;
     request.push(&mut line.output.words);

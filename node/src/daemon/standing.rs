@@ -1,0 +1,177 @@
+//! Part that a memory node takes in its cluster, as far as its own process can tell.
+//!
+//! # Why it must ask
+//! Compute nodes give up a memory node that does not answer, and go on without it. A process that
+//! stood still, or was cut off, comes back with memory that is out of date and that is not
+//! used again ([`lotus_recovery::membership::returns`]): it must end, so that its next process can
+//! return, empty. Nothing reaches it that would tell; so it reads the membership now and then.
+//!
+//! # Which loss is its own
+//! A process that was started again before its predecessor was given up reads of that loss too, and
+//! is to stay: its memory is new. [`Membership::part_of`] tells the two apart.
+//!
+//! # What it is not
+//! Needed for safety: memory that was given up is refused by every compute node, however late its
+//! process learns of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_recovery::Membership;
+use lotus_recovery::membership::MembershipError;
+use lotus_recovery::membership::returns::MemoryPart;
+
+/// Time for which the authority may be silent before the node's part counts as unknown.
+const UNHEARD: Duration = Duration::from_secs(10);
+
+/// Part of a memory node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Duty {
+    /// Its process has not begun to serve.
+    Starting,
+    /// In use, or about to be.
+    Serving,
+    /// Given up before this process lent any memory: it waits to be taken in again.
+    Waiting,
+    /// Given up: the memory that this process lends is never used again.
+    GivenUp,
+    /// The authority has been silent for long, or knows no cluster.
+    Unknown,
+}
+
+impl Duty {
+    const ALL: [Self; 5] =
+        [Self::Starting, Self::Serving, Self::Waiting, Self::GivenUp, Self::Unknown];
+
+    /// As a word for health checks; the error says why the node takes no part.
+    fn in_a_word(self) -> Result<&'static str, &'static str> {
+        match self {
+            Self::Starting => Err("starting"),
+            Self::Serving => Ok("serving"),
+            Self::Waiting => Err("lost, and not taken in again yet"),
+            Self::GivenUp => Err("given up by the compute nodes"),
+            Self::Unknown => Err("the authority does not answer"),
+        }
+    }
+}
+
+/// A duty that the thread of the metrics reads.
+#[derive(Clone, Debug)]
+pub struct Shown(Arc<AtomicU8>);
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU8::new(Duty::Starting as u8)))
+    }
+}
+
+impl Shown {
+    /// Health of the node now.
+    ///
+    /// # Errors
+    /// Why it takes no part.
+    pub fn health(&self) -> Result<&'static str, &'static str> {
+        let shown = self.0.load(Ordering::Relaxed);
+        let duty = Duty::ALL.into_iter().find(|one| *one as u8 == shown);
+        duty.unwrap_or(Duty::Unknown).in_a_word()
+    }
+
+    fn set(&self, duty: Duty) {
+        self.0.store(duty as u8, Ordering::Relaxed);
+    }
+}
+
+/// Follows the part of one memory node.
+pub struct Follower {
+    me: NodeId,
+    /// Latest epoch of a membership that was read after the node had lent memory.
+    lent: Option<Epoch>,
+    /// Last time at which the authority answered.
+    heard: Nanos,
+    duty: Duty,
+    shown: Shown,
+}
+
+impl Follower {
+    /// Follower of memory node `me`, which begins to serve.
+    pub fn new(me: NodeId, now: Nanos, shown: &Shown) -> Self {
+        shown.set(Duty::Serving);
+        Self { me, lent: None, heard: now, duty: Duty::Serving, shown: shown.clone() }
+    }
+
+    /// Takes a membership that was read, at time `now`, after it was noted whether the node lends
+    /// memory. Returns the node's part if it is another one than before.
+    pub fn look(
+        &mut self,
+        now: Nanos,
+        lends: bool,
+        read: Result<Membership, MembershipError>,
+    ) -> Option<Duty> {
+        let duty = match read {
+            Ok(members) => {
+                self.heard = now;
+                let duty = match members.part_of(self.me, self.lent) {
+                    MemoryPart::InUse => Duty::Serving,
+                    MemoryPart::Awaited => Duty::Waiting,
+                    MemoryPart::GivenUp => Duty::GivenUp,
+                };
+                if lends && duty != Duty::GivenUp {
+                    self.lent = Some(members.epoch());
+                }
+                duty
+            }
+            // No cluster yet: its founder waits for this node.
+            Err(MembershipError::Damaged(_)) if self.lent.is_none() => {
+                self.heard = now;
+                Duty::Serving
+            }
+            Err(_) if now.since(self.heard) < UNHEARD => self.duty,
+            Err(_) => Duty::Unknown,
+        };
+        self.shown.set(duty);
+        (std::mem::replace(&mut self.duty, duty) != duty).then_some(duty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_authority::{AuthorityError, EmbeddedAuthority};
+    use lotus_fabric::ids::Incarnation;
+    use lotus_recovery::membership;
+
+    use super::*;
+
+    const ME: NodeId = NodeId(1);
+
+    fn at(second: u64) -> Nanos {
+        Nanos(1).after(Duration::from_secs(second))
+    }
+
+    fn founded() -> Membership {
+        Membership::new([(NodeId(2), Incarnation::new(1).expect("not zero"))])
+    }
+
+    fn follower() -> (Follower, Shown) {
+        let shown = Shown::default();
+        assert_eq!(shown.health(), Err("starting"));
+        (Follower::new(ME, at(0), &shown), shown)
+    }
+
+    #[test]
+    fn a_node_that_hears_nothing_does_not_claim_to_serve() {
+        let silent = || Err(MembershipError::Authority(AuthorityError::Unavailable));
+        let none = || membership::read(&EmbeddedAuthority::new());
+        let (mut node, shown) = follower();
+        assert_eq!(node.look(at(100), false, none()), None, "the cluster is not founded yet");
+        assert_eq!(node.look(at(105), true, silent()), None);
+        assert_eq!(node.look(at(112), true, silent()), Some(Duty::Unknown));
+        assert_eq!(shown.health(), Err("the authority does not answer"));
+        assert_eq!(node.look(at(113), true, Ok(founded())), Some(Duty::Serving));
+        assert_eq!(node.look(at(114), true, none()), None);
+        assert_eq!(node.look(at(130), true, none()), Some(Duty::Unknown), "of another life");
+    }
+}
