@@ -88,8 +88,8 @@ pub use lotus_rows::path;
 pub use node::counted::{RowCounts, TableRows};
 pub use scan::{Scan, ScanCursor, ScanError, ScanPage, ScanRow, SessionScan};
 pub use snapshot::{
-    Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,
-    read_snapshot, read_snapshot_head,
+    Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotLife,
+    SnapshotVisitor, read_snapshot, read_snapshot_head,
 };
 pub use txn::body::{Item, Receipt};
 #[cfg(feature = "may")]

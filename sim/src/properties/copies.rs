@@ -82,7 +82,8 @@ impl Copies {
     fn judge(&mut self, cluster: &Cluster<SimMachines>, copying: Copying) -> Option<Violation> {
         let mut file = Vec::new();
         // A snapshot may fail by a fault.
-        let label = SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER };
+        let label =
+            SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER, ..SnapshotLabel::default() };
         let info = copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new).ok()?;
         let mut seen = FileRows { pairs: self.pairs, rows: BTreeSet::new(), both: None };
         let read = read_snapshot(&mut &file[..], &mut seen);
