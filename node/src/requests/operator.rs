@@ -80,7 +80,7 @@ pub enum Answer {
     /// Figures of the node.
     Figures(Figures),
     /// Figures of the node; memory in use, unless a memory node is silent.
-    State(Figures, Option<Memory>),
+    State(Box<WholeState>),
     /// Memory in use.
     Memory(Memory),
     /// Owner of every shard.
@@ -269,7 +269,7 @@ pub fn states(
     is_gone: impl FnMut(NodeName) -> bool,
 ) -> Vec<Option<WholeState>> {
     let state = |answer| match answer {
-        Answer::State(figures, memory) => Some((figures, memory)),
+        Answer::State(state) => Some(*state),
         _ => None,
     };
     ask_each(authority, nodes, |at| Question::State { rows: at == 0 }, state, is_gone)
@@ -296,7 +296,7 @@ fn ask_each<T>(
         waited_for.retain(|at| {
             let answers = asked[*at].as_ref();
             let is_answered = answers.is_some_and(|asked| asked.is_answered::<Answer>(authority));
-            !is_answered && !(looks_for_life && is_gone(nodes[*at]))
+            !(is_answered || looks_for_life && is_gone(nodes[*at]))
         });
         waited_for.is_empty()
     });
@@ -591,7 +591,7 @@ where
                 (Pending::State(figures, _), Err(_))
                     if figures.iter().all(Submitted::is_finished) =>
                 {
-                    Answer::State(self.figures_of(figures), None)
+                    Answer::State(Box::new((self.figures_of(figures), None)))
                 }
                 (pending, _) => return self.pending = Some((version, pending)),
             },
@@ -601,7 +601,8 @@ where
             }
             Pending::Figures(asked) => Answer::Figures(self.figures_of(asked)),
             Pending::State(figures, memory) => {
-                Answer::State(self.figures_of(figures), self.memory_of(memory).ok())
+                let figures = self.figures_of(figures);
+                Answer::State(Box::new((figures, self.memory_of(memory).ok())))
             }
         };
         self.mailbox.answer(authority, version, &answer);
