@@ -16,7 +16,8 @@ use crate::config::load::Load;
 use lotus_node::agree::records::Record;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::host::processes::Process;
-use lotus_node::snapshots::kept::rank_by_name;
+use lotus_node::snapshots::holding::{Holding, KnownSnapshot, Lived};
+use lotus_node::snapshots::kept::{Rank, rank_by_name};
 use lotus_node::snapshots::{Last, Snapshot};
 
 pub use lotus::fuzzing::{catalogue, catalogue_sample, snapshot, snapshot_sample};
@@ -40,12 +41,15 @@ pub fn state(bytes: &[u8]) {
     json::<Ledger>(bytes);
     json::<Snapshot>(bytes);
     json::<Last>(bytes);
+    json::<Holding>(bytes);
+    json::<Lived>(bytes);
+    json::<KnownSnapshot>(bytes);
     json::<Kept>(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Some(process) = Process::parse(text) {
         assert_eq!(Process::parse(&process.to_line()), Some(process));
     }
-    if let Some((sequence, _)) = rank_by_name(Path::new(text)) {
+    if let Some(Rank { sequence, .. }) = rank_by_name(Path::new(text)) {
         let next = Last::default().next(sequence, 1);
         assert!(next.is_some() || sequence == u64::MAX, "a name that ends the count");
     }

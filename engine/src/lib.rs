@@ -90,7 +90,7 @@ pub use lotus_rows::path;
 pub use node::counted::{RowCounts, TableRows};
 pub use scan::{Scan, ScanCursor, ScanError, ScanPage, ScanRow, SessionScan};
 pub use snapshot::{
-    Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotTable,
+    Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotLife, SnapshotTable,
     SnapshotVisitor, read_snapshot, read_snapshot_head, snapshot_tables,
 };
 pub use txn::body::{Item, Receipt};

@@ -16,7 +16,7 @@
 //! # Which one is the newest
 //! Timestamps order the snapshots of one life of a cluster, but not those of several: an oracle's
 //! run ahead of the clock, and a later life that begins without a snapshot may begin below them. So
-//! each has a [`SnapshotLabel`]: a sequence number, which is counted for a directory across lives,
+//! each has a [`SnapshotLabel`]: a life, a sequence number, which is counted across lives,
 //! and the clock's time when it was taken.
 //!
 //! # What it is not
@@ -42,7 +42,8 @@ use lotus_mvcc::Timestamp;
 
 pub use error::SnapshotError;
 pub use format::{
-    SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor, read_snapshot, read_snapshot_head,
+    SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotLife, SnapshotVisitor, read_snapshot,
+    read_snapshot_head,
 };
 pub use tables::{SnapshotTable, snapshot_tables};
 
@@ -75,7 +76,7 @@ impl<M: Machines> Cluster<M> {
     pub fn snapshot(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let label = |_| {
             let taken = self.machines().outside().now();
-            Ok(SnapshotLabel { sequence: 0, taken })
+            Ok(SnapshotLabel { taken, ..SnapshotLabel::default() })
         };
         let open = || Part::beside(&Disk, path, Readers::Owner);
         let (part, info) = self.snapshot_with(open, label, Vec::new)?;

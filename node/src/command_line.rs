@@ -64,10 +64,14 @@ pub struct ClusterPlace {
 /// Choice of the data that a cluster starts with.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct BeginningArgs {
-    /// If the newest snapshot is damaged, begins with the newest that is whole; what was committed
-    /// later is lost.
+    /// If the newest snapshot is damaged or out of reach, begins with the newest that is whole and
+    /// at hand; what was committed later is lost.
     #[arg(long)]
     pub older_snapshot: bool,
+    /// Begins with the data of the cluster's file, though there are snapshots, or may be, or have
+    /// been; what was committed before is lost.
+    #[arg(long, conflicts_with = "older_snapshot")]
+    pub fresh: bool,
 }
 
 impl ClusterPlace {
@@ -86,10 +90,14 @@ impl BeginningArgs {
     /// # Errors
     /// A sentence: the cluster takes no snapshots.
     pub fn choose(self, file: &mut ClusterFile) -> Result<(), String> {
-        match &mut file.snapshots {
-            _ if !self.older_snapshot => {}
-            Some(snapshots) => snapshots.if_damaged = IfDamaged::UseOlder,
-            None => return Err(format!("{} has no [snapshots] directory", file.path.display())),
+        match (&mut file.snapshots, self.older_snapshot, self.fresh) {
+            (Some(snapshots), _, true) => snapshots.if_damaged = IfDamaged::Afresh,
+            (Some(snapshots), true, _) => snapshots.if_damaged = IfDamaged::UseOlder,
+            (None, true, _) => {
+                return Err(format!("{} has no [snapshots] directory", file.path.display()));
+            }
+            // Without snapshots every beginning is a fresh one.
+            (None, ..) | (Some(_), false, false) => {}
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::wait_until;
 use lotus_node::host::processes::Process;
 use lotus_node::requests::copier::serving;
-use lotus_node::requests::operator::silent_memory;
+use lotus_node::requests::operator::{self, silent_memory};
 
 /// Time that a node may take to settle and count.
 const COUNTING: Duration = Duration::from_secs(30);
@@ -84,6 +84,28 @@ pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks that some compute node answers, and no memory node is silent, before anything is waited
+/// for.
+fn check_alive(authority: &dyn Authority, nodes: &[NodeName]) -> Result<(), String> {
+    // A process that is seen to have ended is not waited for.
+    let is_gone = |node: NodeName| {
+        let record = Record::read(node, authority).ok().flatten();
+        record.is_none_or(|record| record.runs() == Some(false))
+    };
+    let said = operator::figures_of_living(authority, nodes, is_gone);
+    if said.iter().all(Option::is_none) {
+        let names: Vec<String> = nodes.iter().map(|node| node.in_words()).collect();
+        return Err(match names.is_empty() {
+            true => "no compute node takes part in the cluster".to_owned(),
+            false => format!("{} does not answer: the cluster is dead", names.join(", ")),
+        });
+    }
+    match operator::silent_among(said.iter().flatten()) {
+        Some(node) => Err(format!("{} does not answer", node.in_words())),
+        None => Ok(()),
+    }
+}
+
 /// Drives a running cluster, and reports the outcome, even if nodes are lost meanwhile.
 ///
 /// # Errors
@@ -106,15 +128,14 @@ pub fn drive<W: Workload>(
     let serves = |node: &NodeName| node.kind == NodeKind::Compute && now.is_live(node.id(file));
     let nodes: Vec<NodeName> = NodeName::all(file).filter(serves).collect();
 
+    check_alive(&authority, &nodes).map_err(refuse)?;
+
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;
     let client = runtime.block_on(connect(file))?;
     attach(&client, &mut workload, file)?;
     let workload = Arc::new(workload);
 
-    if let Some(node) = silent_memory(&authority, &nodes) {
-        return Err(refuse(format!("{} does not answer", node.in_words())));
-    }
     let before = nodes.iter().map(|node| {
         let counted = Count::take(file, &authority, *node);
         counted.map_err(|why| refuse(format!("{} cannot be counted: {why}", node.in_words())))

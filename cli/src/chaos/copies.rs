@@ -181,12 +181,15 @@ fn content(snapshot: &Snapshot) -> [u64; 5] {
 
 #[cfg(test)]
 mod tests {
+    use lotus::SnapshotLife;
+
     use super::*;
 
     fn snapshot(sequence: u64, rows: u64) -> Snapshot {
         let (path, time) = (PathBuf::from(format!("{sequence}.snapshot")), String::new());
         let (timestamp, tables, bytes, left_out) = (sequence, 1, rows * 8, Vec::new());
-        Snapshot { path, sequence, timestamp, time, tables, rows, bytes, left_out }
+        let life = SnapshotLife::default();
+        Snapshot { path, sequence, life, timestamp, time, tables, rows, bytes, left_out }
     }
 
     fn whole(sequence: u64, rows: u64) -> (PathBuf, Result<Snapshot, SnapshotError>) {

@@ -60,6 +60,7 @@ use events::{Event, rounds};
 use keeper::Pace;
 use lotus_node::agree::seat::Silent;
 use lotus_node::config::file::ClusterFile;
+use lotus_node::config::snapshots::IfDamaged;
 use ordeal::Ordeal;
 use schedule::Bounds;
 use striker::Nodes;
@@ -117,7 +118,7 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let pace = if is_drawn(&args.schedule) { Pace::Careful } else { Pace::Exact };
 
     let steps = Steps::start("# ");
-    start(file, STARTING, &steps)?;
+    start(&afresh(file), STARTING, &steps)?;
     let nodes = Nodes::of(file);
     let ordeal = Ordeal {
         file,
@@ -151,6 +152,16 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
         remove_snapshots(file)?;
     }
     Ok(verdict)
+}
+
+/// The cluster as it is to begin: with none of the data of an earlier run, whose balances are
+/// unknown.
+fn afresh(file: &ClusterFile) -> ClusterFile {
+    let mut file = file.clone();
+    if let Some(snapshots) = &mut file.snapshots {
+        snapshots.if_damaged = IfDamaged::Afresh;
+    }
+    file
 }
 
 /// Refuses a cluster that would begin with a snapshot: the effects on its balances are not known.

@@ -25,7 +25,7 @@ use lotus_node::config::authority::Place;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::key;
 use lotus_node::config::name::{NodeKind, NodeName};
-use lotus_node::config::snapshots::{IfDamaged, Snapshots};
+use lotus_node::config::snapshots::IfDamaged;
 use lotus_node::host::memory;
 use lotus_node::host::polling::wait_until;
 use lotus_node::host::processes::{ProcessState, StateFolder};
@@ -43,6 +43,7 @@ const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// A sentence; then every node that was started has been ended again.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
+    let before = begun(file);
     let Started { count, status } = start(file, patience, &Steps::start(""))?;
     let (path, state) = (file.path.display(), file.state.display());
     let here = NodeName::all(file).filter(|node| is_here(file, *node)).count();
@@ -63,14 +64,36 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     };
     // Writing to a string cannot fail.
     let _ = writeln!(said, "; logs in {state}");
-    if let Some(snapshot) = Snapshot::restored(&authority(file)?)? {
-        let _ = writeln!(said, "{path}: begun with the snapshot {}", snapshot.in_words());
-        for left_out in &snapshot.left_out {
-            let _ = writeln!(said, "{path}: a newer snapshot was left out: {left_out}");
-        }
+    // A cluster that went on has begun with nothing now.
+    if before.is_none() || before != begun(file) {
+        said += &beginning(file)?;
     }
     say(&said)?;
     Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// The cluster that exists, by its life in etcd if it has one there; `None` if there is none, or
+/// the authority does not answer.
+fn begun(file: &ClusterFile) -> Option<Option<Version>> {
+    // Without a key there is no cluster yet.
+    let authority = authority(file).ok()?;
+    authority.connect().ok()?;
+    lotus_recovery::membership::read(&authority).ok()?;
+    Some(authority.life().ok().flatten())
+}
+
+/// Data with which a cluster has begun, in words.
+fn beginning(file: &ClusterFile) -> Result<String, String> {
+    let path = file.path.display();
+    let Some(snapshot) = Snapshot::restored(&authority(file)?)? else {
+        return Ok(format!("{path}: begun afresh, with no data of an earlier life\n"));
+    };
+    let mut said = format!("{path}: begun with the snapshot {}\n", snapshot.in_words());
+    for left_out in &snapshot.left_out {
+        // Writing to a string cannot fail.
+        let _ = writeln!(said, "{path}: a newer snapshot was left out: {left_out}");
+    }
+    Ok(said)
 }
 
 /// Result of starting nodes.
@@ -274,10 +297,13 @@ pub fn start_one(file: &ClusterFile, state: &StateFolder, node: NodeName) -> Res
         "--state".as_ref(),
         &file.state,
     ];
-    let uses_older = |snapshots: &Snapshots| snapshots.if_damaged == IfDamaged::UseOlder;
-    if node.kind == NodeKind::Compute && file.snapshots.as_ref().is_some_and(uses_older) {
-        arguments.push("--older-snapshot".as_ref());
-    }
+    let beginning = file.snapshots.as_ref().map(|snapshots| snapshots.if_damaged);
+    let flag = match (node.kind, beginning) {
+        (NodeKind::Compute, Some(IfDamaged::UseOlder)) => Some("--older-snapshot"),
+        (NodeKind::Compute, Some(IfDamaged::Afresh)) => Some("--fresh"),
+        _ => None,
+    };
+    arguments.extend(flag.map(Path::new));
     let this = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let program = match node.kind {
         NodeKind::Compute => file.program.as_ref().unwrap_or(&this),
@@ -378,9 +404,12 @@ fn await_health(
         true => started.iter().map(|(node, _)| *node).find(|node| !survey.has_come_up(*node)),
         false => NodeName::all(file).find(|node| survey.state(*node) != status::SERVING),
     };
-    match late {
-        Some(node) => Err(format!("{} does not serve after {patience:?}", node.in_words())),
-        None => Ok(survey.into_status()),
+    match (late, survey.absent().as_str()) {
+        (Some(node), "") => Err(format!("{} does not serve after {patience:?}", node.in_words())),
+        (Some(node), absent) => {
+            Err(format!("{} does not serve after {patience:?}; {absent}", node.in_words()))
+        }
+        (None, _) => Ok(survey.into_status()),
     }
 }
 

@@ -115,7 +115,8 @@ impl Used {
         Self::of(&said.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    fn of(said: &[Memory]) -> Self {
+    /// Puts the answers of compute nodes together; empty if there are none.
+    pub fn of(said: &[Memory]) -> Self {
         let groups = groups(said);
         let share = groups.iter().map(|group| {
             group.allocated.saturating_sub(group.free) as f64 / group.limit.max(1) as f64

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use comfy_table::Table;
 use lotus::{Data, MemoryStanding, MemoryStatus};
-use lotus_fabric::ids::Epoch;
+use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
 use lotus_router::Placement;
@@ -26,6 +26,7 @@ use crate::show::screen::{or_dash, percent, say};
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::rest::Rest;
 use lotus_node::agree::seat::{ClusterAuthority, Unreached, authority};
+use lotus_node::agree::terms::Terms;
 use lotus_node::config::address::HostPort;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::name::{NodeKind, NodeName};
@@ -39,6 +40,10 @@ const NEARLY_FULL: f64 = 0.9;
 pub const SERVING: &str = "serving";
 /// State of a memory node that the membership has given up.
 pub const LOST: &str = "lost";
+/// State of a node of which nothing has been heard.
+const UNKNOWN: &str = "unknown";
+/// State of a node that should do its work, and does not answer.
+const SILENT: &str = "silent";
 /// State of a compute node that takes no calls, so that the cluster can be ended.
 const RESTING: &str = "resting";
 
@@ -80,6 +85,8 @@ pub struct Status {
     cut_short: Option<String>,
     /// Compute nodes that report that they do not reach another one, and that one.
     cuts: Vec<[NodeName; 2]>,
+    /// Difference of this file from the one that the cluster was made with.
+    file_differs: Option<String>,
     /// Share in use of the memory for rows and indexes, of the fullest group.
     memory_used: Option<f64>,
     /// Memory of each replica group.
@@ -120,13 +127,7 @@ impl Status {
 /// The output cannot be written.
 pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     let authority = authority(file)?;
-    let survey = Survey::take(file, &StateFolder::look(file), &authority);
-    let asked = survey.serving(NodeKind::Compute);
-    let said = operator::figures(&authority, &asked);
-    // With a silent memory node no compute node could answer.
-    let silent = said.iter().flatten().any(|figures| figures.silent != 0);
-    let memory = if silent { Used::default() } else { Used::ask(&authority, &asked) };
-    let status = survey.with_figures(&asked, &said).into_status().with_memory(memory);
+    let status = ask(file, &StateFolder::look(file), &authority);
     if as_json {
         let json = serde_json::to_string_pretty(&status).expect("strings and numbers");
         say(&format!("{json}\n"))?;
@@ -136,12 +137,28 @@ pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
 }
 
+/// Asks all compute nodes that serve, and then looks at all nodes again: an answer, or none, takes
+/// a while, and nodes may be gone by then.
+fn ask(file: &ClusterFile, state: &StateFolder, authority: &ClusterAuthority) -> Status {
+    let look = || Survey::take(file, state, authority);
+    let asked = look().serving(NodeKind::Compute);
+    let said = operator::states(authority, &asked, |node| look().state(node) != SERVING);
+    let memory: Vec<_> = said.iter().flatten().filter_map(|(_, memory)| memory.clone()).collect();
+    // With a silent memory node no compute node could answer.
+    let silent = said.iter().flatten().any(|(figures, _)| figures.silent != 0);
+    let memory = if silent { Used::default() } else { Used::of(&memory) };
+    let figures: Vec<_> = said.iter().map(|said| said.as_ref().map(|said| said.0)).collect();
+    look().with_figures(&asked, &figures).into_status().with_memory(memory)
+}
+
 /// State of all nodes, as far as it can be learnt without asking them.
 pub struct Survey<'a> {
     file: &'a ClusterFile,
     /// Reason why the authority does not answer, if so: one word, and the error's text.
     refused: Option<(&'static str, String)>,
     members: Option<Membership>,
+    /// Difference of the file from the one that the cluster was made with.
+    differs: Option<String>,
     copies: Option<usize>,
     data: Option<Data>,
     nodes: Vec<Known>,
@@ -186,7 +203,14 @@ impl<'a> Survey<'a> {
         };
         let answers = refused.is_none();
         let members = if answers { membership::read(authority).ok() } else { None };
-        let memory = members.as_ref().and_then(|now| memory_left(file, now));
+        let made = if answers { Terms::read(authority).ok().flatten() } else { None };
+        let made = made.filter(|_| members.is_some()).unwrap_or_else(|| Terms::of(file));
+        let differs = made.difference(&Terms::of(file));
+        let memory = members.as_ref().and_then(|now| {
+            // Without the same memory nodes nothing is known of the copies.
+            let same = usize::from(made.memory_nodes) == file.settings.memory_nodes;
+            same.then(|| memory_left(file, now)).flatten()
+        });
         let rest_for_good = answers && file.snapshots.is_some() && rest_for_good(authority);
         let known = |node: NodeName| {
             let record = if answers { Record::read(node, authority).ok().flatten() } else { None };
@@ -196,7 +220,7 @@ impl<'a> Survey<'a> {
                 (Some(memory), NodeKind::Memory) => memory.nodes.get(usize::from(node.index)),
                 _ => None,
             };
-            let judged = match judge(file, node, seen, said, members.as_ref()) {
+            let judged = match judge(made.id(node), node, seen, said, members.as_ref()) {
                 SERVING if node.kind == NodeKind::Compute && rest_for_good => RESTING,
                 _ if standing == Some(&MemoryStanding::Lost) => LOST,
                 _ if standing == Some(&MemoryStanding::Joining) => "joining",
@@ -215,7 +239,7 @@ impl<'a> Survey<'a> {
         let nodes: Vec<Known> = NodeName::all(file).map(known).collect();
         let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
         let data = if answers { Data::read(authority).ok() } else { None };
-        Self { file, refused, members, copies, data, nodes }
+        Self { file, refused, members, differs, copies, data, nodes }
     }
 
     /// State of the data, if the authority has told it.
@@ -248,12 +272,37 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Number of nodes that serve, and the state of the first that does not, in words.
+    /// Number of nodes that serve, and those that have not been started, or else the state of the
+    /// first that does not serve, in words.
     pub fn in_words(&self) -> String {
         let serving = self.nodes.iter().filter(|one| one.state == SERVING).count();
+        let said = format!("{serving} of {} nodes serve", self.nodes.len());
+        let absent = self.absent();
         let first = self.nodes.iter().find(|one| one.state != SERVING);
-        let first = first.map(|one| format!(": {} is {}", one.node.in_words(), one.state));
-        format!("{serving} of {} nodes serve{}", self.nodes.len(), first.unwrap_or_default())
+        match first {
+            _ if !absent.is_empty() => format!("{said}; {absent}"),
+            Some(first) => format!("{said}: {} is {}", first.node.in_words(), first.state),
+            None => said,
+        }
+    }
+
+    /// Nodes of other hosts of which nothing has been heard, and what to do about them, in words;
+    /// empty if there are none, or the authority does not answer.
+    pub fn absent(&self) -> String {
+        let absent = self.nodes.iter().filter(|one| one.state == UNKNOWN);
+        let in_words = absent.map(|one| {
+            let address = Addresses::of(self.file, one.node).address;
+            let at = address.map_or(String::new(), |address| format!(" ({address})"));
+            format!("{}{at}", one.node.in_words())
+        });
+        let in_words: Vec<String> = in_words.collect();
+        match in_words.is_empty() || self.refused.is_some() {
+            true => String::new(),
+            false => format!(
+                "not started: {}; lotus cluster up on their hosts starts them",
+                in_words.join(", ")
+            ),
+        }
     }
 
     /// Whether the cluster exists and a compute node serves.
@@ -270,7 +319,7 @@ impl<'a> Survey<'a> {
 
     /// State of a node, in one word.
     pub fn state(&self, node: NodeName) -> &'static str {
-        self.nodes.iter().find(|one| one.node == node).map_or("unknown", |one| one.state)
+        self.nodes.iter().find(|one| one.node == node).map_or(UNKNOWN, |one| one.state)
     }
 
     /// The survey without its details.
@@ -289,15 +338,19 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Adds what compute nodes have reported of themselves, and of memory nodes.
+    /// Adds what compute nodes have reported of themselves, and of memory nodes. A node that was
+    /// asked and has not answered does not count as serving.
     fn with_figures(mut self, asked: &[NodeName], said: &[Option<Figures>]) -> Self {
         let silent = said.iter().flatten().fold(0, |all, one| all | one.silent);
         for one in &mut self.nodes {
             let at = asked.iter().position(|asked| *asked == one.node);
             one.figures = at.and_then(|at| said[at]);
+            if at.is_some() && one.figures.is_none() && one.state == SERVING {
+                one.state = SILENT;
+            }
             let is_silent = one.node.kind == NodeKind::Memory && silent & 1 << one.node.index != 0;
             if is_silent && one.state == SERVING {
-                one.state = "silent";
+                one.state = SILENT;
             }
         }
         self
@@ -332,6 +385,7 @@ impl<'a> Survey<'a> {
             data,
             cut_short,
             cuts: self.members.as_ref().map_or_else(Vec::new, |now| cuts(self.file, now)),
+            file_differs: self.differs.clone(),
             authority,
             reason,
             epoch,
@@ -394,26 +448,28 @@ pub fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus>
     Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
 }
 
-/// State of a node, in one word. `said` is `None` where the authority does not answer.
+/// State of a node, in one word. `member` is its id in the cluster, unless that was made without
+/// it; `said` is `None` where the authority does not answer.
 fn judge(
-    file: &ClusterFile,
+    member: Option<NodeId>,
     node: NodeName,
     seen: ProcessState,
     said: Option<Option<Stage>>,
     members: Option<&Membership>,
 ) -> &'static str {
-    let member = node.id(file);
-    let expelled =
-        node.kind == NodeKind::Compute && members.is_some_and(|now| !now.is_live(member));
+    let expelled = match (node.kind, member, members) {
+        (NodeKind::Compute, Some(member), Some(now)) if !now.is_live(member) => {
+            Some(now.is_resolved(member))
+        }
+        _ => None,
+    };
     match (seen, said) {
-        _ if expelled => match members.is_some_and(|now| now.is_resolved(member)) {
-            true => "expelled",
-            false => "in recovery",
-        },
+        _ if expelled == Some(true) => "expelled",
+        _ if expelled == Some(false) => "in recovery",
         (ProcessState::Ended(_) | ProcessState::Down, _)
         | (ProcessState::Never, Some(Some(Stage::Ended))) => "ended",
         (ProcessState::Running(_), None) => "running",
-        (ProcessState::Never, None | Some(None)) => "unknown",
+        (ProcessState::Never, None | Some(None)) => UNKNOWN,
         (_, Some(Some(Stage::Serving))) => SERVING,
         (_, Some(Some(Stage::Ending | Stage::Ended))) => "ending",
         (_, Some(Some(Stage::Starting | Stage::Opening) | None)) => "starting",
@@ -484,6 +540,9 @@ fn table(status: &Status) -> String {
     let reason = reason.map_or(String::new(), |why| format!(" ({})", printable(why)));
     let said = format!("the authority: {}{reason}{epoch}{copies}{data}{used}", status.authority);
     let _ = writeln!(text, "{health}; {said}");
+    if let Some(why) = &status.file_differs {
+        let _ = writeln!(text, "{}: nodes with this file do not take part", printable(why));
+    }
     if let Some(why) = status.cut_short.as_deref().map(printable) {
         let _ = writeln!(
             text,
@@ -532,6 +591,7 @@ mod tests {
                 data,
                 cuts: Vec::new(),
                 cut_short,
+                file_differs: None,
                 memory_used,
                 groups,
                 nodes,

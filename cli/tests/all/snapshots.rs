@@ -250,8 +250,13 @@ fn a_cluster_begins_with_its_newest_snapshot_or_not_at_all_unless_an_older_one_w
     );
     let refused = described.refusal(&["up", "--older-snapshot"]);
     assert!(refused.contains("no snapshot is whole"), "{refused}");
+    // Regression: an empty directory passed for that of a new cluster.
     fs::remove_dir_all(described.directory.join("kept")).expect("it is ours");
-    described.done(&["up"]);
+    let refused = described.refusal(&["up"]);
+    let newest = newer.file_name().and_then(|name| name.to_str()).expect("UTF-8");
+    assert!(refused.contains(newest) && refused.contains("--fresh"), "{refused}");
+    let up = described.done(&["up", "--fresh"]);
+    assert!(up.contains("begun afresh, with no data of an earlier life"), "{up}");
     described.drive();
 }
 
@@ -260,10 +265,15 @@ struct ByHand(Child);
 
 impl ByHand {
     fn start(described: &Described, kind: &str, node: &str) -> Self {
+        Self::start_at(described, &described.file(), kind, node)
+    }
+
+    /// Starts a node with a file of its own, as on another host.
+    fn start_at(described: &Described, file: &str, kind: &str, node: &str) -> Self {
         let log = described.directory.join(format!("{kind}-{node}.by-hand"));
         let log = File::options().create(true).append(true).open(log).expect("it is ours");
         let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
-        command.args([kind, "--file", &described.file(), "--node", node]);
+        command.args([kind, "--file", file, "--node", node]);
         command.stdout(Stdio::null()).stderr(log);
         Self(command.spawn().expect("the binary was built for this test"))
     }
@@ -335,6 +345,72 @@ fn a_half_restored_cluster_serves_nobody_and_loses_no_snapshot() {
     drop((nodes, again));
     let up = described.done(&["up"]);
     assert!(up.contains(": 200000 rows of "), "{up}");
+}
+
+/// Regression: compute node 1 had taken the newest snapshot on its own host, and the cluster began
+/// with an older one of compute node 0, healthy and in silence; the next snapshot had a number that
+/// another had already.
+#[test]
+fn the_newest_snapshot_of_all_hosts_counts_and_numbers_never_branch() {
+    let described = Described::over_tcp("hosts", SNAPSHOTS);
+    // Key files are made, and an empty life is over.
+    described.done(&["up"]);
+    described.done(&["down", "--no-snapshot"]);
+    fs::remove_dir_all(described.directory.join("c.state")).expect("it is ours");
+    let other = described.directory.join("other");
+    fs::create_dir(&other).expect("a fresh directory");
+    for name in ["c.toml", "key", "nodes.key"] {
+        fs::copy(described.directory.join(name), other.join(name)).expect("it is there");
+    }
+    let there = other.join("c.toml").into_os_string().into_string().expect("UTF-8");
+    let start = |names: &[(&str, &str)]| -> Vec<ByHand> {
+        let start = |(kind, node): &(&str, &str)| match (*kind, *node) {
+            ("cn", "1") => ByHand::start_at(&described, &there, kind, node),
+            (kind, node) => ByHand::start(&described, kind, node),
+        };
+        names.iter().map(start).collect()
+    };
+    let all = [("mn", "0"), ("mn", "1"), ("cn", "0"), ("cn", "1")];
+    let mut nodes = start(&all);
+    let healthy = || described.status()["healthy"] == true;
+    wait_until("the cluster is made", healthy);
+    let first = described.done(&["snapshot", "--json"]);
+    let first: Value = serde_json::from_str(&first).expect("JSON");
+    assert_eq!((first["sequence"].as_u64(), described.kept().len()), (Some(1), 1), "{first}");
+    nodes[2].kill();
+    let out = || described.status()["nodes"][2]["state"] == "expelled";
+    wait_until("it is expelled", out);
+    described.drive();
+    let second = described.done(&["snapshot", "--json"]);
+    let second: Value = serde_json::from_str(&second).expect("JSON");
+    let path = second["path"].as_str().expect("a path").to_owned();
+    assert_eq!(second["sequence"].as_u64(), Some(2), "{second}");
+    assert!(path.starts_with(other.to_str().expect("UTF-8")), "{path}");
+    drop(nodes);
+
+    // Where it cannot be read, nothing begins, and the operator is told where it is.
+    let away = described.directory.join("away");
+    fs::rename(other.join("kept"), &away).expect("it is ours");
+    let mut nodes = start(&all);
+    wait_until("compute node 0 refuses", || nodes[2].has_ended());
+    let log = || {
+        let log = fs::read_to_string(described.directory.join("cn-0.by-hand"));
+        log.expect("it has written")
+    };
+    let said = log();
+    let parts = ["number 2", &path, "no host that was asked has it", "--older-snapshot"];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    // Nothing was founded: it is started again once the file is back.
+    fs::rename(&away, other.join("kept")).expect("it is ours");
+    drop(nodes);
+    let nodes = start(&all);
+    wait_until("the cluster is back", healthy);
+    assert!(log().contains("restored the snapshot") && log().contains(&path), "{}", log());
+    let third = described.done(&["snapshot", "--json"]);
+    let third: Value = serde_json::from_str(&third).expect("JSON");
+    assert_eq!(third["sequence"].as_u64(), Some(3), "{third}");
+    assert_eq!(third["rows"], second["rows"], "{third}");
+    drop(nodes);
 }
 
 #[test]

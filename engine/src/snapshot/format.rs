@@ -8,11 +8,13 @@
 //! ```
 //! | kind | payload | how many |
 //! |---|---|---|
-//! | 1 begin | `timestamp:64 sequence:64 taken:64`; in format 1 only `timestamp:64` | one, first |
+//! | 1 begin | `timestamp:64 sequence:64 taken:64 life:64 cluster:64 id:64` | one, first |
 //! | 2 table | the specification, as in the catalogue | one for each table, before its rows |
 //! | 3 rows | rows of the table before: `key_bytes:8 key value_bytes:32 value` | any number |
 //! | 4 end | `tables:32 stored rows:64`, then notes of the taker | one, last; nothing follows |
 //! | 5 dropped | `count:32`: numbers of dropped tables that come next | any, from format 3 on |
+//!
+//! A beginning has the first three words in formats 2 and 3, and the first one in format 1.
 //!
 //! A checksum is xxh3 over kind, length and payload, seeded with the checksum of the block before
 //! (for the first, with the hash of the head). So a block that is missing, repeated, moved or from
@@ -33,11 +35,12 @@ use super::error::SnapshotError;
 use crate::node::catalogue::{decode_spec, encode_spec};
 
 const MAGIC: [u8; 8] = *b"LOTUSNAP";
-/// The format that this module writes. It reads format 1 as well, which has no labels, and 2, which
-/// knows no dropped tables.
-pub(crate) const FORMAT: u32 = 3;
+/// The format that this module writes. It reads format 1 as well, which has no labels, 2, which
+/// knows no dropped tables, and 3, whose labels have no life.
+pub(crate) const FORMAT: u32 = 4;
 const UNLABELLED: u32 = 1;
 const WITHOUT_DROPPED: u32 = 2;
+const WITHOUT_LIFE: u32 = 3;
 pub(super) const HEAD_BYTES: usize = 12;
 pub(super) const BLOCK_HEAD_BYTES: usize = 16;
 /// Largest payload, in bytes.
@@ -51,9 +54,35 @@ const ROWS: u32 = 3;
 const END: u32 = 4;
 const DROPPED: u32 = 5;
 
+/// A life of a cluster: from the moment at which it begins, with a snapshot or afresh, until its
+/// memory is gone.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+pub struct SnapshotLife {
+    /// Number among the lives of the cluster, from 1 on; 0 where lives were not counted.
+    pub number: u64,
+    /// Id of the cluster, the same in all of its lives.
+    pub cluster: u64,
+    /// Id of the life. Two lives that know nothing of each other have different ones, though they
+    /// may have the same number.
+    pub id: u64,
+}
+
 /// Place of a snapshot in the order of its directory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct SnapshotLabel {
+    /// Life of the cluster in which it was taken.
+    pub life: SnapshotLife,
     /// Sequence number, growing from one snapshot to the next, also across lives of a cluster; 0 if
     /// it was not counted.
     pub sequence: u64,
@@ -67,19 +96,22 @@ pub struct SnapshotHead {
     /// Snapshot timestamp: the file has all that was committed up to it, and nothing else.
     /// Nanoseconds since the Unix epoch, as far as the cluster's clocks were right.
     pub timestamp: Timestamp,
-    /// Sequence number, and time of the clock; for format 1, 0 and the timestamp.
+    /// Life, sequence number, and time of the clock; for format 1, no life, 0 and the timestamp.
     pub label: SnapshotLabel,
 }
 
 impl SnapshotHead {
     /// Creates a head of format 1.
     fn unlabelled(timestamp: Timestamp) -> Self {
-        Self { timestamp, label: SnapshotLabel { sequence: 0, taken: Nanos(timestamp.raw()) } }
+        let taken = Nanos(timestamp.raw());
+        Self { timestamp, label: SnapshotLabel { taken, ..SnapshotLabel::default() } }
     }
 
-    fn encode(&self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        let words = [self.timestamp.raw(), self.label.sequence, self.label.taken.0];
+    fn encode(&self) -> [u8; 48] {
+        let mut bytes = [0; 48];
+        let SnapshotLabel { life, sequence, taken } = self.label;
+        let label = [sequence, taken.0, life.number, life.cluster, life.id];
+        let words = [self.timestamp.raw()].into_iter().chain(label);
         for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
@@ -91,9 +123,21 @@ impl SnapshotHead {
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         match (format, &words[..]) {
             (UNLABELLED, [timestamp]) => Some(Self::unlabelled(Timestamp::new(*timestamp)?)),
-            (WITHOUT_DROPPED | FORMAT, [timestamp, sequence, taken]) => Some(Self {
+            (WITHOUT_DROPPED | WITHOUT_LIFE, [timestamp, sequence, taken]) => Some(Self {
                 timestamp: Timestamp::new(*timestamp)?,
-                label: SnapshotLabel { sequence: *sequence, taken: Nanos(*taken) },
+                label: SnapshotLabel {
+                    sequence: *sequence,
+                    taken: Nanos(*taken),
+                    life: SnapshotLife::default(),
+                },
+            }),
+            (FORMAT, [timestamp, sequence, taken, number, cluster, id]) => Some(Self {
+                timestamp: Timestamp::new(*timestamp)?,
+                label: SnapshotLabel {
+                    life: SnapshotLife { number: *number, cluster: *cluster, id: *id },
+                    sequence: *sequence,
+                    taken: Nanos(*taken),
+                },
             }),
             _ => None,
         }
@@ -312,7 +356,7 @@ pub fn read_snapshot(
                 let shown = show_rows(spec, &payload, visitor)?;
                 rows = Count { stored: rows.stored + shown.stored, rows: rows.rows + shown.rows };
             }
-            DROPPED if reader.format == FORMAT => {
+            DROPPED if reader.format > WITHOUT_DROPPED => {
                 let count = <[u8; 4]>::try_from(&payload[..]).map(u32::from_le_bytes);
                 let count = count.ok().filter(|count| (1..MAX_TABLE_IDS as u32).contains(count));
                 spec = None;
@@ -444,7 +488,8 @@ mod tests {
 
     fn at(time: u64) -> SnapshotHead {
         let timestamp = Timestamp::new(time).expect("63 bits");
-        SnapshotHead { timestamp, label: SnapshotLabel { sequence: 5, taken: Nanos(70) } }
+        let life = SnapshotLife { number: 2, cluster: 3, id: 4 };
+        SnapshotHead { timestamp, label: SnapshotLabel { life, sequence: 5, taken: Nanos(70) } }
     }
 
     /// Two tables, three rows.
@@ -518,7 +563,7 @@ mod tests {
         let bytes = unlabelled(77);
         let mut seen = Seen::default();
         let info = read_snapshot(&mut &bytes[..], &mut seen).expect("it is sound");
-        let label = SnapshotLabel { sequence: 0, taken: Nanos(77) };
+        let label = SnapshotLabel { taken: Nanos(77), ..SnapshotLabel::default() };
         assert_eq!(info.head, SnapshotHead { timestamp: at(77).timestamp, label });
         assert_eq!((info.rows, info.notes), (1, b"notes".to_vec()));
         assert_eq!(seen.1, [(1, 3.into(), vec![9; 4])]);
@@ -529,7 +574,7 @@ mod tests {
         assert!(matches!(read(&later), Err(SnapshotError::Damaged)));
         later[8] = FORMAT as u8 + 1;
         let refused = read(&later).expect_err("nobody knows that format");
-        let why = "it has format 4, and this program reads formats up to 3";
+        let why = "it has format 5, and this program reads formats up to 4";
         assert_eq!(refused.to_string(), why);
     }
 
@@ -599,7 +644,9 @@ mod tests {
             let as_it_should = match bit / 8 {
                 0..8 => matches!(refused, SnapshotError::Foreign),
                 // Of an earlier format, whose files have other checksums.
-                8 if flipped[8] < FORMAT as u8 => matches!(refused, SnapshotError::Damaged),
+                8 if (UNLABELLED..FORMAT).contains(&flipped[8].into()) => {
+                    matches!(refused, SnapshotError::Damaged)
+                }
                 8..12 => matches!(refused, SnapshotError::OtherFormat { .. }),
                 _ => matches!(refused, SnapshotError::Damaged | SnapshotError::Cut),
             };

@@ -5,7 +5,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{BLOCK_HEAD_BYTES, HEAD_BYTES, Writer, block_head, checksum, magic, push_row};
-use super::{SnapshotError, SnapshotHead, SnapshotLabel, SnapshotVisitor};
+use super::{SnapshotError, SnapshotHead, SnapshotLabel, SnapshotLife, SnapshotVisitor};
 use super::{read_snapshot, read_snapshot_head};
 
 /// Counts the tables and rows, and checks each row against its table.
@@ -89,7 +89,8 @@ fn seal(bytes: &mut [u8]) {
 /// If it is not whole.
 pub fn snapshot_sample() -> Vec<u8> {
     let timestamp = Timestamp::new(1_000_000).expect("63 bits");
-    let label = SnapshotLabel { sequence: 5, taken: Nanos(900_000) };
+    let life = SnapshotLife { number: 2, cluster: 3, id: 4 };
+    let label = SnapshotLabel { life, sequence: 5, taken: Nanos(900_000) };
     let mut bytes = Vec::new();
     let wrote = "memory takes all that is written";
     let mut writer = Writer::begin(&mut bytes, &SnapshotHead { timestamp, label }).expect(wrote);

@@ -56,7 +56,8 @@ impl Drop for Scratch {
     }
 }
 
-const LABEL: SnapshotLabel = SnapshotLabel { sequence: 3, taken: Nanos(1) };
+const LIFE: SnapshotLife = SnapshotLife { number: 1, cluster: 2, id: 3 };
+const LABEL: SnapshotLabel = SnapshotLabel { life: LIFE, sequence: 3, taken: Nanos(1) };
 
 fn write(copying: Copying, cluster: &Cluster) -> Result<SnapshotInfo, SnapshotError> {
     copying.write(cluster, &mut Vec::new(), &|_| Ok(LABEL), &Vec::new)

@@ -284,7 +284,7 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
 #[test]
 fn a_snapshot_has_the_label_and_the_notes_of_its_taker() {
     let (cluster, _) = made(small());
-    let label = SnapshotLabel { sequence: 7, taken: Nanos(9) };
+    let label = SnapshotLabel { sequence: 7, taken: Nanos(9), ..SnapshotLabel::default() };
     let taken = cluster.snapshot_with(
         || Ok(Vec::new()),
         |timestamp| {

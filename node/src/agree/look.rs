@@ -12,4 +12,11 @@ pub trait Look {
 
     /// Answers the next unanswered question, if there is one.
     fn look(&mut self, authority: &dyn Authority);
+
+    /// Called more often than [`Self::look`], for questions with an asker that waits. Does nothing
+    /// by default.
+    fn glance(&mut self, _authority: &dyn Authority) {}
+
+    /// Called once, when the node was told to end. Does nothing by default.
+    fn end(&mut self, _authority: &dyn Authority) {}
 }

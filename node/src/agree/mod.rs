@@ -2,7 +2,8 @@
 //!
 //! * `seat`, `in_etcd`: the authority, in the process of memory node 0 or in etcd; `alive`: whether
 //!   a cluster still lives whose values are in etcd;
-//! * `records`: reports of nodes about themselves; `rest`: the order to rest;
+//! * `records`: reports of nodes about themselves; `terms`: what their files have in common;
+//!   `rest`: the order to rest;
 //! * `mailbox`: questions to nodes; `look`: the nodes' side of it.
 //!
 //! Not here: the membership, which the engine agrees on by itself (`recovery`, `router`).
@@ -15,3 +16,4 @@ pub mod mailbox;
 pub mod records;
 pub mod rest;
 pub mod seat;
+pub mod terms;

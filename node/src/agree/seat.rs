@@ -2,7 +2,9 @@
 //! node 0, or in etcd.
 //!
 //! # Lives
-//! The authority in memory node 0 begins empty and ends with that node, as all data does. etcd
+//! The authority in memory node 0 begins empty and ends with that node, as all data does. Each has
+//! an id of its own, so that no node of a cluster takes a later one for that which it has lost: it
+//! [stays](ClusterAuthority::stay) with the first. etcd
 //! would remember a cluster whose memory is gone, and the next cluster would take that state for
 //! its own. So memory node 0 begins a *life* in etcd: it writes a key, and the version that etcd
 //! gives this write becomes part of the prefix of all other keys. When memory node 0 ends, or
@@ -134,6 +136,26 @@ impl ClusterAuthority {
             Self::Hosted(remote) => Ok(remote.connect()?),
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => etcd.connect(),
+        }
+    }
+
+    /// From now on, believes only the authority that answers now: one that comes back without its
+    /// state is another. etcd keeps its state.
+    pub fn stay(&self) {
+        match self {
+            Self::Hosted(remote) => remote.stay(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => {}
+        }
+    }
+
+    /// Whether another authority is in the place of the one that this process [stays](Self::stay)
+    /// with. Nothing that it says is believed.
+    pub fn is_replaced(&self) -> bool {
+        match self {
+            Self::Hosted(remote) => remote.is_replaced(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => false,
         }
     }
 
@@ -296,6 +318,15 @@ impl Host {
             Self::Server(server) => server.store(),
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => etcd,
+        }
+    }
+
+    /// Whether processes have called that belong to a cluster whose authority has ended here.
+    pub fn is_called_by_an_earlier_life(&self) -> bool {
+        match self {
+            Self::Server(server) => server.is_called_by_an_earlier_life(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => false,
         }
     }
 

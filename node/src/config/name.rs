@@ -48,6 +48,14 @@ impl NodeName {
         }
     }
 
+    /// Node with this id in the fabric.
+    pub fn of(id: NodeId, file: &ClusterFile) -> Self {
+        match id.0.checked_sub(file.settings.memory_nodes as u16) {
+            None => Self { kind: NodeKind::Memory, index: id.0 },
+            Some(index) => Self { kind: NodeKind::Compute, index },
+        }
+    }
+
     /// Name for messages, such as `memory node 0`.
     pub fn in_words(self) -> String {
         match self.kind {

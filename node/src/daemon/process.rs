@@ -12,6 +12,7 @@ use lotus::{
 };
 use lotus_authority::AuthorityError;
 use lotus_fabric::env::{Env, Nanos};
+use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
@@ -21,6 +22,7 @@ use lotus_recovery::membership::cuts::Cut;
 use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
 use tracing::{error, info, warn};
 
+use super::founding::is_founded;
 use super::log;
 use super::memory::Memory;
 use super::service::Service;
@@ -29,6 +31,7 @@ use super::turned_away::{Counts, TurnedAway};
 use crate::agree::records::{self, Record, Stage};
 use crate::agree::rest::Rest;
 use crate::agree::seat::{self, ClusterAuthority, Unreached, authority};
+use crate::agree::terms::Terms;
 use crate::application::{Application, create_missing};
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::{NodeKind, NodeName};
@@ -36,9 +39,13 @@ use crate::host::polling::wait_until;
 use crate::host::processes::{StateFolder, make_private};
 use crate::host::stop::{Early, Stop, Vigil, Waited};
 use crate::host::{descriptors, memory};
+use crate::snapshots::beginning::Beginning;
+use crate::snapshots::marker::Marker;
 
 /// Time for which a node waits for others.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Remedy for a node that others wait for.
+const STARTED_THERE: &str = "if it has not been started, start it on its host";
 /// Interval at which a compute node polls its surroundings.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
 /// Time without new transactions that is worth a line in the log.
@@ -47,6 +54,10 @@ const LONG_WAIT: Duration = Duration::from_secs(5);
 /// Turns of that poll between two looks for tables that other nodes have created. Transactions and
 /// clients that need one make the node look at once; metrics and operators can wait.
 const TURNS_PER_LOOK_FOR_TABLES: u32 = 25;
+
+/// Polls of a wait, of which there are fifty a second, between two looks for an operator's
+/// questions: `lotus cluster status` waits for the answer.
+const POLLS_PER_GLANCE: u32 = 2;
 
 /// Interval at which a memory node looks for refused connections, and whether it is still in use:
 /// its only periodic work.
@@ -106,12 +117,12 @@ fn refusal(error: &ClusterError) -> String {
 }
 
 /// The process of a node.
-struct Daemon<'a, A> {
-    file: &'a ClusterFile,
-    node: NodeName,
+pub(super) struct Daemon<'a, A> {
+    pub(super) file: &'a ClusterFile,
+    pub(super) node: NodeName,
     application: &'a A,
-    env: Env,
-    stop: Stop,
+    pub(super) env: Env,
+    pub(super) stop: Stop,
     /// Its first record for the authority.
     record: Record,
 }
@@ -139,11 +150,12 @@ impl<A: Application> Daemon<'_, A> {
         // Memory node 0 hosts the authority, or begins its life in etcd.
         if node.index == 0 {
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
-            self.lend_until_told(hosted.store(), &memory, &shown, || hosted.refused())?;
+            let earlier = || hosted.is_called_by_an_earlier_life();
+            self.lend_until_told(hosted.store(), &memory, &shown, || hosted.refused(), earlier)?;
             hosted.end(file, &self.env);
         } else {
             let authority = self.connect()?;
-            self.lend_until_told(&authority, &memory, &shown, || 0)?;
+            self.lend_until_told(&authority, &memory, &shown, || 0, || false)?;
         }
         Ok(())
     }
@@ -156,6 +168,7 @@ impl<A: Application> Daemon<'_, A> {
         memory: &Memory,
         shown: &Shown,
         refused: impl Fn() -> u64,
+        is_called_by_an_earlier_life: impl Fn() -> bool,
     ) -> Result<(), Early> {
         // Memory that is new to an existing cluster is not used before it was made ready.
         self.record.found = self.ask(|| match membership::read(authority) {
@@ -179,8 +192,18 @@ impl<A: Application> Daemon<'_, A> {
             if let Some(duty) = follower.look(self.env.now(), lends, members) {
                 ended = self.now_stands(duty);
             }
+            // Once another cluster is made here, a straggler of the earlier one changes nothing.
+            if is_called_by_an_earlier_life() && !self.ask(|| is_founded(authority))? {
+                return Err(Early::Failed(
+                    "the authority of a running cluster was here, and its state is gone: nodes of \
+                     that cluster still run. lotus cluster down --no-snapshot on all hosts ends \
+                     them, and lotus cluster up begins with the last snapshot, if there is one"
+                        .to_owned(),
+                ));
+            }
             told = ended.is_ok() && self.stop.is_told_within(LOOK_AT_PORTS);
         }
+        self.say_loss(authority);
         self.has_ended(authority);
         ended
     }
@@ -216,7 +239,10 @@ impl<A: Application> Daemon<'_, A> {
 
     /// Asks the authority until it answers: others may take this node for a member by now, and its
     /// end would cost them more than its wait.
-    fn ask<T>(&self, ask: impl FnMut() -> Result<T, AuthorityError>) -> Result<T, Early> {
+    pub(super) fn ask<T>(
+        &self,
+        ask: impl FnMut() -> Result<T, AuthorityError>,
+    ) -> Result<T, Early> {
         let mut vigil = Vigil::new(&self.stop, &self.env);
         let waits = || vigil.look("the authority to answer");
         match records::until_answered(&self.env, PATIENCE, waits, ask) {
@@ -296,23 +322,25 @@ impl<A: Application> Daemon<'_, A> {
         outcome
     }
 
-    /// Waits until all memory nodes serve.
+    /// Waits until all memory nodes serve. The log names all that are missing at once.
     fn await_memory(&self, authority: &dyn Authority) -> Result<(), Early> {
-        let mut missing = None;
+        let mut missing = String::new();
         let waited = self.stop.wait_until(&self.env, PATIENCE, || {
-            let mut memory = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Memory);
+            let memory = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Memory);
             let serves = |node: &NodeName| {
                 let record = Record::read(*node, authority).ok().flatten();
                 record.is_some_and(|record| record.stage == Stage::Serving)
             };
-            missing = memory.find(|node| !serves(node)).map(NodeName::in_words);
-            missing.as_ref().map(|node| format!("{node} to serve"))
+            let absent: Vec<String> =
+                memory.filter(|node| !serves(node)).map(NodeName::in_words).collect();
+            missing = absent.join(", ");
+            (!absent.is_empty()).then(|| format!("{missing} to serve: {STARTED_THERE}"))
         })?;
-        match (waited, missing) {
-            (Waited::Late, Some(node)) => {
-                Err(Early::Failed(format!("{node} does not serve after {PATIENCE:?}")))
+        match waited {
+            Waited::Late => {
+                Err(Early::Failed(format!("{missing} does not serve after {PATIENCE:?}")))
             }
-            _ => Ok(()),
+            Waited::Holds => Ok(()),
         }
     }
 
@@ -339,7 +367,14 @@ impl<A: Application> Daemon<'_, A> {
         machines: Threads<F>,
     ) -> Result<Arc<Cluster<Threads<F>>>, Early> {
         let (file, node) = (self.file, self.node);
+        self.tell_what_there_is(&**authority)?;
         self.await_memory(&**authority)?;
+        self.check_file(&**authority)?;
+        let beginning = self.beginning(&**authority)?;
+        if node.index == 0 && !self.ask(|| is_founded(&**authority))? {
+            self.ask(|| Terms::of(file).write(&**authority))?;
+        }
+        authority.stay();
         let index = usize::from(node.index);
         let vigil = Mutex::new(Vigil::new(&self.stop, &self.env));
         let look = move |wait| {
@@ -350,7 +385,10 @@ impl<A: Application> Daemon<'_, A> {
                     "{} to be reached from here, and this node from there",
                     NodeName::compute(to as u16).in_words()
                 ),
-                _ => format!("{} to make the cluster", NodeName::compute(0).in_words()),
+                _ => {
+                    let founder = NodeName::compute(0).in_words();
+                    format!("{founder} to make the cluster: {STARTED_THERE}")
+                }
             };
             vigil.lock().unwrap_or_else(PoisonError::into_inner).look(&what)
         };
@@ -364,10 +402,11 @@ impl<A: Application> Daemon<'_, A> {
             info!(%node, "taking part again, as a new incarnation");
         }
         if cluster.has_founded() {
-            let fill = || cluster.fill(|| self.fill(&cluster, &**authority));
+            let fill = || cluster.fill(|| self.fill(&cluster, &**authority, beginning.as_ref()));
             self.stop.or_end_at_once(fill)?.map_err(|error| refusal(&error))?;
         } else {
             self.await_data(&cluster)?;
+            self.check_file(&**authority)?;
         }
         Ok(cluster)
     }
@@ -378,15 +417,21 @@ impl<A: Application> Daemon<'_, A> {
         &self,
         cluster: &Cluster<M>,
         authority: &dyn Authority,
+        beginning: Option<&Beginning>,
     ) -> Result<(), String> {
         let notes = self.application.notes();
-        let restored = match &self.file.snapshots {
-            Some(snapshots) => snapshots.restore(cluster, authority, &*notes)?,
-            None => None,
+        let restored = match (&self.file.snapshots, beginning) {
+            (Some(snapshots), Some(beginning)) => {
+                snapshots.restore(cluster, authority, &*notes, beginning)?
+            }
+            _ => None,
         };
         match restored {
             Some(snapshot) => info!("restored the snapshot {}", snapshot.in_words()),
-            None => self.application.fill(self.file, cluster)?,
+            None => {
+                info!("begun afresh: with the data of the file, and none of an earlier life");
+                self.application.fill(self.file, cluster)?;
+            }
         }
         create_missing(self.file, cluster)
     }
@@ -427,11 +472,17 @@ impl<A: Application> Daemon<'_, A> {
         let index = usize::from(node.index);
         let mut service =
             Service::start(file, node, self.application, &cluster, &(Arc::clone(authority) as _))?;
+        if file.snapshots.is_some() {
+            let mut marker = Marker::new(node, &file.state);
+            self.ask(|| marker.write(&**authority))?;
+            service.add(Box::new(marker));
+        }
         self.open(&mut service, &**authority)?;
         self.say(Stage::Serving, &**authority)?;
         point_here!(node.index, Serving);
         info!(%node, "serving");
         let mut watch = Watch {
+            file,
             authority: &**authority,
             epoch: FIRST_EPOCH,
             out: Default::default(),
@@ -457,6 +508,9 @@ impl<A: Application> Daemon<'_, A> {
                 )));
             }
             watch.look();
+            if authority.is_replaced() {
+                return self.leave(service, cluster);
+            }
             watch.look_at_memory(&cluster, index);
             watch.look_at_waits(&cluster, index, self.env.now());
             if watch.answered && turn.is_multiple_of(TURNS_PER_LOOK_FOR_TABLES) {
@@ -464,8 +518,16 @@ impl<A: Application> Daemon<'_, A> {
             }
             service.look(&**authority);
             turned_away.look(counts(), self.env.now());
-            wait_until(&self.env, LOOK_AROUND, || self.stop.is_told());
+            let mut glances = 0_u32;
+            wait_until(&self.env, LOOK_AROUND, || {
+                glances += 1;
+                if watch.answered && glances.is_multiple_of(POLLS_PER_GLANCE) {
+                    service.glance(&**authority);
+                }
+                self.stop.is_told()
+            });
         }
+        service.end(&**authority);
         if self.record.at(Stage::Ending).write(node, &**authority).is_err() {
             warn!("the authority does not answer");
         }
@@ -499,12 +561,20 @@ fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
     stopped.map_err(|error| sentence(&error))
 }
 
+/// Names of nodes, as commands take them.
+fn names(file: &ClusterFile, nodes: &[NodeId]) -> String {
+    let names: Vec<String> =
+        nodes.iter().map(|node| NodeName::of(*node, file).to_string()).collect();
+    format!("[{}]", names.join(", "))
+}
+
 /// Logs changes of the other nodes.
 struct Watch<'a> {
+    file: &'a ClusterFile,
     authority: &'a dyn Authority,
     epoch: lotus_fabric::ids::Epoch,
     /// Expelled compute nodes and lost memory nodes.
-    out: (Vec<u16>, Vec<u16>),
+    out: (Vec<NodeId>, Vec<NodeId>),
     /// Number of dropped tables whose memory has been given back.
     cleared: u32,
     answered: bool,
@@ -610,14 +680,15 @@ impl Watch<'_> {
         self.look_at_paths(&now);
         if now.epoch() > self.epoch {
             self.epoch = now.epoch();
-            let expelled: Vec<u16> = now.expelled().map(|(member, _)| member.node.0).collect();
-            let lost: Vec<u16> = now.lost_memory().iter().map(|lost| lost.node.0).collect();
+            let expelled: Vec<NodeId> = now.expelled().map(|(member, _)| member.node).collect();
+            let lost: Vec<NodeId> = now.lost_memory().iter().map(|lost| lost.node).collect();
             let cleared = now.cleared() - std::mem::replace(&mut self.cleared, now.cleared());
             let clearing = now.clearing().map(|clearing| clearing.table().0);
             let out = (expelled, lost);
             let epoch = self.epoch.0;
             if out != self.out {
-                warn!(epoch, expelled = ?out.0, lost = ?out.1, "the membership has changed");
+                let [expelled, lost] = [&out.0, &out.1].map(|nodes| names(self.file, nodes));
+                warn!(epoch, %expelled, %lost, "the membership has changed");
             } else if let Some(table) = clearing {
                 info!(epoch, table, "all nodes let go of a dropped table");
             } else if cleared > 0 {

@@ -17,6 +17,7 @@ use crate::config::name::NodeName;
 use crate::host::sockets::local_door;
 use crate::requests::copier::{Copier, Door};
 use crate::requests::operator::Operator;
+use crate::snapshots::marker::Marker;
 
 /// Services that run beside a compute node. Dropping it stops them.
 pub struct Service {
@@ -63,6 +64,7 @@ impl Service {
                 snapshots,
                 application.notes(),
                 door.as_ref(),
+                Marker::new(node, &file.state),
             );
             others.push(Box::new(copier));
         }
@@ -85,6 +87,21 @@ impl Service {
     /// Answers requests of operators, snapshots and the application.
     pub fn look(&mut self, authority: &dyn Authority) {
         self.others.iter_mut().for_each(|other| other.look(authority));
+    }
+
+    /// Answers questions with an asker that waits.
+    pub fn glance(&mut self, authority: &dyn Authority) {
+        self.others.iter_mut().for_each(|other| other.glance(authority));
+    }
+
+    /// Adds a part that is polled.
+    pub fn add(&mut self, other: Box<dyn Look>) {
+        self.others.push(other);
+    }
+
+    /// Tells all parts that the node was told to end.
+    pub fn end(&mut self, authority: &dyn Authority) {
+        self.others.iter_mut().for_each(|other| other.end(authority));
     }
 
     /// Stops taking calls, and answers those in flight.

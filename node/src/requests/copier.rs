@@ -29,6 +29,7 @@ use crate::config::file::ClusterFile;
 use crate::config::name::{NodeKind, NodeName};
 use crate::config::snapshots::Snapshots;
 use crate::snapshots::Snapshot;
+use crate::snapshots::marker::{Marker, tell_taken};
 
 /// Time for which a node rests beyond the patience of the command that ordered it.
 const LONGER: Duration = Duration::from_secs(60);
@@ -105,6 +106,10 @@ pub struct Copier<M: Machines> {
     /// Order that the node rests for, and when it expires; `None` for good.
     resting: Option<(Rest, Option<Nanos>)>,
     under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
+    /// A snapshot that was taken, and is reported once all nodes can learn of it.
+    unreported: Option<(Version, Snapshot)>,
+    /// Mark of this host.
+    marker: Marker,
 }
 
 impl<M: Machines + 'static> Copier<M>
@@ -119,6 +124,7 @@ where
         snapshots: &Snapshots,
         notes: Arc<dyn Notes>,
         door: Option<&Rc<RefCell<Door>>>,
+        marker: Marker,
     ) -> Self {
         Self {
             mailbox: mailbox(node),
@@ -131,6 +137,8 @@ where
             env: cluster.machines().outside(),
             resting: None,
             under_way: None,
+            unreported: None,
+            marker,
         }
     }
 
@@ -142,6 +150,19 @@ where
             .env
             .spawn("lotus-snapshot", move || snapshots.take(&cluster, &*authority, &*notes));
         taking.map_err(|error| format!("could not start a thread: {error}"))
+    }
+
+    /// Reports the snapshot that was taken, once this host remembers it and all nodes can learn of
+    /// it: the cluster never begins with an older one unnoticed.
+    fn report(&mut self, authority: &dyn Authority) {
+        let node = NodeName::compute(self.index as u16);
+        let marker = &mut self.marker;
+        let told = |(_, snapshot): &mut (Version, Snapshot)| {
+            tell_taken(node, snapshot, authority).is_ok() && marker.write(authority).is_ok()
+        };
+        let Some((version, snapshot)) = self.unreported.take_if(told) else { return };
+        self.mailbox.answer(authority, version, &Answer::Taken(snapshot));
+        point_here!(self.index as u16, SnapshotReported);
     }
 
     fn until(&self, rest: Rest) -> (Rest, Option<Nanos>) {
@@ -207,20 +228,20 @@ where
         if let Some((version, taking)) = self.under_way.take_if(|(_, taking)| taking.is_finished())
         {
             let panicked = Err("it panicked while it took a snapshot".to_owned());
-            let taken = taking.join().unwrap_or(panicked);
-            match &taken {
-                Ok(snapshot) => info!("a snapshot {}", snapshot.in_words()),
-                Err(why) => error!("{why}"),
+            match taking.join().unwrap_or(panicked) {
+                Ok(snapshot) => {
+                    info!("a snapshot {}", snapshot.in_words());
+                    self.unreported = Some((version, snapshot));
+                }
+                Err(why) => {
+                    error!("{why}");
+                    self.mailbox.answer(authority, version, &Answer::Failed(why));
+                }
             }
-            self.mailbox.answer(
-                authority,
-                version,
-                &taken.map_or_else(Answer::Failed, Answer::Taken),
-            );
-            point_here!(self.index as u16, SnapshotReported);
         }
+        self.report(authority);
         self.look_for_the_end(authority);
-        if self.under_way.is_some() {
+        if self.under_way.is_some() || self.unreported.is_some() {
             return;
         }
         let Some((version, question)) = self.mailbox.next(authority) else { return };

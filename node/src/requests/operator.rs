@@ -15,18 +15,22 @@ use lotus::{
 };
 use lotus_authority::Authority;
 use lotus_authority::Version;
+use lotus_fabric::env::{Env, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::agree::look::Look;
 use crate::agree::mailbox::{self, Mailbox};
 use crate::config::name::{NodeKind, NodeName};
+use crate::host::polling::wait_until;
 
 /// Timeout of a node's answer.
 pub const ANSWERING: Duration = Duration::from_secs(5);
 /// Longest time for which a count of rows is used again.
 const ROWS_AGE: Duration = Duration::from_secs(2);
-/// Looks of the daemon, of which there are five a second, after which memory is told without rows.
-const ROWS_LOOKS: usize = 10;
+/// Time after which memory is told without rows.
+const ROWS_PATIENCE: Duration = Duration::from_secs(2);
+/// Polls of an asker between two looks whether a node that it waits for is gone.
+const LOOKS_FOR_LIFE: u32 = 10;
 /// Maximum number of shards in one order.
 const MOST_AT_ONCE: usize = 128;
 
@@ -35,6 +39,11 @@ const MOST_AT_ONCE: usize = 128;
 pub enum Question {
     /// Figures of the node.
     Figures,
+    /// Figures of the node, and memory in use, with numbers of rows if `rows`.
+    State {
+        /// Whether rows are to be counted, unless they were a moment ago.
+        rows: bool,
+    },
     /// Memory in use, and, if `rows`, the numbers of rows.
     Memory {
         /// Whether rows are to be counted, unless they were a moment ago.
@@ -70,6 +79,8 @@ pub enum Switch {
 pub enum Answer {
     /// Figures of the node.
     Figures(Figures),
+    /// Figures of the node; memory in use, unless a memory node is silent.
+    State(Box<WholeState>),
     /// Memory in use.
     Memory(Memory),
     /// Owner of every shard.
@@ -221,11 +232,20 @@ pub fn mailbox(node: NodeName) -> Mailbox {
 
 /// Figures of compute nodes; `None` for a node that does not answer.
 pub fn figures(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Figures>> {
+    figures_of_living(authority, nodes, |_| false)
+}
+
+/// Figures like [`figures`]; a node that `is_gone` is not waited for.
+pub fn figures_of_living(
+    authority: &dyn Authority,
+    nodes: &[NodeName],
+    is_gone: impl FnMut(NodeName) -> bool,
+) -> Vec<Option<Figures>> {
     let figures = |answer| match answer {
         Answer::Figures(figures) => Some(figures),
         _ => None,
     };
-    ask_each(authority, nodes, |_| Question::Figures, figures)
+    ask_each(authority, nodes, |_| Question::Figures, figures, is_gone)
 }
 
 /// Memory in use, as each of these compute nodes sees it. The first one counts rows.
@@ -235,29 +255,66 @@ pub fn memory(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Memor
         _ => None,
     };
     let question = |at| Question::Memory { rows: at == 0 };
-    ask_each(authority, nodes, question, memory)
+    ask_each(authority, nodes, question, memory, |_| false)
 }
 
-/// Asks all nodes, each by the question for its place, before it waits for the first.
+/// State of a compute node: its figures, and memory in use as it sees it.
+pub type WholeState = (Figures, Option<Memory>);
+
+/// States of compute nodes; `None` for a node that does not answer, or that `is_gone` while it is
+/// waited for. The first one counts rows.
+pub fn states(
+    authority: &dyn Authority,
+    nodes: &[NodeName],
+    is_gone: impl FnMut(NodeName) -> bool,
+) -> Vec<Option<WholeState>> {
+    let state = |answer| match answer {
+        Answer::State(state) => Some(*state),
+        _ => None,
+    };
+    ask_each(authority, nodes, |at| Question::State { rows: at == 0 }, state, is_gone)
+}
+
+/// Asks all nodes, each by the question for its place, and waits until all have answered or are
+/// gone.
 fn ask_each<T>(
     authority: &dyn Authority,
     nodes: &[NodeName],
     question: impl Fn(usize) -> Question,
     wanted: impl Fn(Answer) -> Option<T>,
+    mut is_gone: impl FnMut(NodeName) -> bool,
 ) -> Vec<Option<T>> {
     let ask = |(at, node): (usize, &NodeName)| {
         mailbox(*node).put(authority, &question(at), ANSWERING).ok()
     };
     let asked: Vec<_> = nodes.iter().enumerate().map(ask).collect();
-    let answer =
-        |asked: Option<mailbox::Pending>| wanted(asked?.wait::<Answer>(authority, ANSWERING).ok()?);
+    let mut looks = 0_u32;
+    let mut waited_for: Vec<usize> = (0..nodes.len()).filter(|at| asked[*at].is_some()).collect();
+    wait_until(&Env::real(0), ANSWERING, || {
+        looks += 1;
+        let looks_for_life = looks.is_multiple_of(LOOKS_FOR_LIFE);
+        waited_for.retain(|at| {
+            let answers = asked[*at].as_ref();
+            let is_answered = answers.is_some_and(|asked| asked.is_answered::<Answer>(authority));
+            !(is_answered || looks_for_life && is_gone(nodes[*at]))
+        });
+        waited_for.is_empty()
+    });
+    // All that have answered have done so by now.
+    let answer = |asked: Option<mailbox::Pending>| {
+        wanted(asked?.wait::<Answer>(authority, Duration::ZERO).ok()?)
+    };
     asked.into_iter().map(answer).collect()
 }
 
 /// First memory node that does not answer some of these compute nodes, as they report.
 pub fn silent_memory(authority: &dyn Authority, nodes: &[NodeName]) -> Option<NodeName> {
-    let silent = figures(authority, nodes).into_iter().flatten().map(|said| said.silent);
-    let silent = silent.fold(0, |all, one| all | one);
+    silent_among(figures(authority, nodes).iter().flatten())
+}
+
+/// First memory node that does not answer a compute node with such figures.
+pub fn silent_among<'a>(said: impl Iterator<Item = &'a Figures>) -> Option<NodeName> {
+    let silent = said.fold(0, |all, one| all | one.silent);
     let index = (silent != 0).then(|| silent.trailing_zeros() as u16)?;
     Some(NodeName { kind: NodeKind::Memory, index })
 }
@@ -273,9 +330,18 @@ pub struct Operator<M: Machines> {
 
 enum Pending {
     Figures(Vec<Submitted<CoordinatorFigures>>),
-    /// Memory, rows if they were asked for, and for how many looks they are waited for.
-    Memory(Submitted<MemoryFigures>, Option<Submitted<RowCounts>>, usize),
+    Memory(MemoryAsked),
+    State(Vec<Submitted<CoordinatorFigures>>, MemoryAsked),
     Move(Vec<(Vec<u16>, Progress)>),
+}
+
+/// Memory in use, as it is being asked for.
+struct MemoryAsked {
+    figures: Submitted<MemoryFigures>,
+    /// Rows, if they were asked for.
+    rows: Option<Submitted<RowCounts>>,
+    /// Time at which rows are not waited for any longer.
+    rows_until: Nanos,
 }
 
 /// State of an order to move shards.
@@ -294,15 +360,10 @@ impl<M: Machines> Operator<M> {
     /// Starts to answer a question; `Err` holds an answer that is ready at once.
     fn begin(&self, question: Question) -> Result<Pending, Answer> {
         match question {
-            Question::Figures => {
-                let mine = self.cluster.seats().filter(|seat| seat.compute_node == self.index);
-                let ask = |seat: Seat| self.cluster.coordinator_figures(seat);
-                Ok(Pending::Figures(mine.map(ask).collect()))
-            }
-            Question::Memory { rows } => {
-                let count = || self.cluster.recent_row_counts(self.index, ROWS_AGE);
-                let counted = rows.then(count);
-                Ok(Pending::Memory(self.cluster.memory_figures(self.index), counted, ROWS_LOOKS))
+            Question::Figures => Ok(Pending::Figures(self.ask_figures())),
+            Question::Memory { rows } => Ok(Pending::Memory(self.ask_memory(rows))),
+            Question::State { rows } => {
+                Ok(Pending::State(self.ask_figures(), self.ask_memory(rows)))
             }
             Question::Owners => Err(self.owners().map_or_else(Answer::Failed, Answer::Owners)),
             Question::Move { shards, to } => match self.order(&shards, usize::from(to)) {
@@ -318,6 +379,22 @@ impl<M: Machines> Operator<M> {
                 Err(Answer::Switched(now.into()))
             }
         }
+    }
+
+    fn ask_figures(&self) -> Vec<Submitted<CoordinatorFigures>> {
+        let mine = self.cluster.seats().filter(|seat| seat.compute_node == self.index);
+        mine.map(|seat: Seat| self.cluster.coordinator_figures(seat)).collect()
+    }
+
+    fn ask_memory(&self, rows: bool) -> MemoryAsked {
+        let count = || self.cluster.recent_row_counts(self.index, ROWS_AGE);
+        let rows = rows.then(count);
+        let figures = self.cluster.memory_figures(self.index);
+        MemoryAsked { figures, rows, rows_until: self.now().after(ROWS_PATIENCE) }
+    }
+
+    fn now(&self) -> Nanos {
+        self.cluster.machines().outside().now()
     }
 
     fn owners(&self) -> Result<Owners, String> {
@@ -357,6 +434,24 @@ impl<M: Machines> Operator<M> {
         let silent = self.cluster.silent_memory(self.index);
         let why = |node| Err(format!("memory node {node} does not answer"));
         silent.first().map_or(Ok(()), why)
+    }
+
+    /// Memory that was asked for, once it is there.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn memory_of(&self, asked: MemoryAsked) -> Result<Memory, String> {
+        // Numbers of rows that cannot be had, or not in time, are left out.
+        let rows = asked.rows.filter(Submitted::is_finished);
+        let rows = rows.and_then(|rows| self.cluster.wait(rows).ok());
+        let figures = self.cluster.wait(asked.figures).map_err(|error| error.to_string())?;
+        Ok(self.memory(&figures, rows.unwrap_or_default()))
+    }
+
+    fn figures_of(&self, asked: Vec<Submitted<CoordinatorFigures>>) -> Figures {
+        // The counts of a coordinator that has failed do not matter any more.
+        let counted = asked.into_iter().filter_map(|one| self.cluster.wait(one).ok());
+        self.figures(counted.collect())
     }
 
     fn memory(&self, figures: &MemoryFigures, counts: RowCounts) -> Memory {
@@ -411,13 +506,12 @@ impl<M: Machines> Operator<M> {
 
 impl Pending {
     /// Polls what is under way; returns whether all of it is over.
-    fn is_over(&mut self) -> bool {
+    fn is_over(&mut self, now: Nanos) -> bool {
         match self {
             Self::Figures(asked) => asked.iter().all(Submitted::is_finished),
-            Self::Memory(asked, rows, looks) => {
-                *looks = looks.saturating_sub(1);
-                let counted = rows.as_ref().is_none_or(Submitted::is_finished);
-                asked.is_finished() && (counted || *looks == 0)
+            Self::Memory(asked) => asked.is_over(now),
+            Self::State(figures, memory) => {
+                figures.iter().all(Submitted::is_finished) && memory.is_over(now)
             }
             Self::Move(orders) => {
                 for (_, progress) in orders.iter_mut() {
@@ -430,6 +524,13 @@ impl Pending {
                 orders.iter().all(|(_, progress)| matches!(progress, Progress::Over(_)))
             }
         }
+    }
+}
+
+impl MemoryAsked {
+    fn is_over(&self, now: Nanos) -> bool {
+        let counted = self.rows.as_ref().is_none_or(Submitted::is_finished);
+        self.figures.is_finished() && (counted || now >= self.rows_until)
     }
 }
 
@@ -482,28 +583,32 @@ where
             }
         }
         let Some((version, mut pending)) = self.pending.take() else { return };
-        let is_over = pending.is_over();
+        let is_over = pending.is_over(self.now());
         let answer = match pending {
-            pending if !is_over => match (&pending, self.check_memory()) {
-                (Pending::Move(_) | Pending::Memory(..), Err(why)) => Answer::Failed(why),
-                _ => return self.pending = Some((version, pending)),
+            pending if !is_over => match (pending, self.check_memory()) {
+                (Pending::Move(_) | Pending::Memory(_), Err(why)) => Answer::Failed(why),
+                // Memory would wait for the silent node.
+                (Pending::State(figures, _), Err(_))
+                    if figures.iter().all(Submitted::is_finished) =>
+                {
+                    Answer::State(Box::new((self.figures_of(figures), None)))
+                }
+                (pending, _) => return self.pending = Some((version, pending)),
             },
             Pending::Move(orders) => Answer::Moved(sum_up(orders)),
-            Pending::Memory(asked, rows, _) => {
-                // Numbers of rows that cannot be had, or not in time, are left out.
-                let rows = rows.filter(Submitted::is_finished);
-                let rows = rows.and_then(|rows| self.cluster.wait(rows).ok());
-                match self.cluster.wait(asked) {
-                    Ok(memory) => Answer::Memory(self.memory(&memory, rows.unwrap_or_default())),
-                    Err(error) => Answer::Failed(error.to_string()),
-                }
+            Pending::Memory(asked) => {
+                self.memory_of(asked).map_or_else(Answer::Failed, Answer::Memory)
             }
-            Pending::Figures(asked) => {
-                // The counts of a coordinator that has failed do not matter any more.
-                let counted = asked.into_iter().filter_map(|one| self.cluster.wait(one).ok());
-                Answer::Figures(self.figures(counted.collect()))
+            Pending::Figures(asked) => Answer::Figures(self.figures_of(asked)),
+            Pending::State(figures, memory) => {
+                let figures = self.figures_of(figures);
+                Answer::State(Box::new((figures, self.memory_of(memory).ok())))
             }
         };
         self.mailbox.answer(authority, version, &answer);
+    }
+
+    fn glance(&mut self, authority: &dyn Authority) {
+        self.look(authority);
     }
 }

@@ -1,9 +1,9 @@
 //! The files of a directory of snapshots: their names, their order, and which of them stay.
 //!
 //! # What it is
-//! The number in a file's head decides, not its name; if the head cannot be read, the name has to
-//! do. A file with neither counts as the newest, since it may be: the cluster then begins with an
-//! older one only if the operator says so.
+//! The life and the number in a file's head decide, not its name; if the head cannot be read, the
+//! name has to do. A file with neither counts as the newest, since it may be: the cluster then
+//! begins with an older one only if the operator says so.
 //!
 //! # What is removed
 //! Files that are older than the newest `keep` *whole* ones, each of which was read to its end
@@ -15,38 +15,93 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use lotus::{SnapshotError, SnapshotInfo, SnapshotLabel, read_snapshot, read_snapshot_head};
+use lotus::{
+    SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotLife, read_snapshot,
+    read_snapshot_head,
+};
 use lotus_fabric::env::Nanos;
 use lotus_files::Files;
+use serde::{Deserialize, Serialize};
 use tracing::warn;
 
+use super::holding::HeldFile;
 use super::{Snapshot, date};
 
 /// Extension of the names of snapshots.
 const EXTENSION: &str = "snapshot";
 
-/// Order of a file among the others: its number, then its timestamp.
-pub type Rank = (u64, u64);
+/// Order of a file among the others: its life, its number, then its timestamp.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct Rank {
+    /// Life in which it was taken; that of the file's format where lives were not counted.
+    pub life: SnapshotLife,
+    /// Number of the snapshot.
+    pub sequence: u64,
+    /// Its timestamp; 0 if only its name is known.
+    pub timestamp: u64,
+}
 
-/// Name of a snapshot: its number, and the date at which it was begun.
+impl Rank {
+    pub(super) fn of(head: &SnapshotHead) -> Self {
+        let SnapshotLabel { life, sequence, .. } = head.label;
+        Self { life, sequence, timestamp: head.timestamp.raw() }
+    }
+}
+
+/// Name of a snapshot: its number, the date at which it was begun, and its life: number, id of the
+/// cluster, id of the life. So files of two lives never have one name.
 pub(super) fn name(label: SnapshotLabel) -> String {
-    format!("{:010}-{}.{EXTENSION}", label.sequence, date(label.taken.0).replace(':', ""))
+    let SnapshotLabel { life, sequence, taken } = label;
+    let SnapshotLife { number, cluster, id } = life;
+    let date = date(taken.0).replace(':', "");
+    match life == SnapshotLife::default() {
+        true => format!("{sequence:010}-{date}.{EXTENSION}"),
+        false => format!("{sequence:010}-{date}-{number}-{cluster:012x}-{id:012x}.{EXTENSION}"),
+    }
 }
 
 /// Rank by file name: one of `name`, or a timestamp alone, the old name of snapshots without a
 /// label. `None` for any other.
 pub fn rank_by_name(path: &Path) -> Option<Rank> {
     let stem = path.file_stem()?.to_str()?;
-    match stem.split_once('-') {
-        Some((sequence, _)) => Some((sequence.parse().ok()?, 0)),
-        None => Some((0, stem.parse().ok()?)),
-    }
+    let Some((sequence, rest)) = stem.split_once('-') else {
+        return Some(Rank { timestamp: stem.parse().ok()?, ..Rank::default() });
+    };
+    let life = life_by_name(rest).unwrap_or_default();
+    Some(Rank { life, sequence: sequence.parse().ok()?, timestamp: 0 })
+}
+
+/// The life in a name, behind its number.
+fn life_by_name(rest: &str) -> Option<SnapshotLife> {
+    let mut parts = rest.rsplit('-');
+    let id = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let cluster = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let number = parts.next()?.parse().ok()?;
+    // The date's three parts are left.
+    (parts.count() == 3).then_some(SnapshotLife { number, cluster, id })
+}
+
+fn head(path: &Path) -> Option<SnapshotHead> {
+    File::open(path).ok().and_then(|mut file| read_snapshot_head(&mut file).ok())
 }
 
 fn rank(path: &Path) -> Option<Rank> {
-    let head = File::open(path).ok().and_then(|mut file| read_snapshot_head(&mut file).ok());
-    let by_head = head.map(|head| (head.label.sequence, head.timestamp.raw()));
-    by_head.or_else(|| rank_by_name(path))
+    head(path).map(|head| Rank::of(&head)).or_else(|| rank_by_name(path))
+}
+
+/// A file as its head, or else its name, describes it.
+pub fn held(path: PathBuf) -> HeldFile {
+    let head = head(&path);
+    let time = head.map_or(String::new(), |head| date(head.label.taken.0));
+    HeldFile { rank: head.map(|head| Rank::of(&head)).or_else(|| rank_by_name(&path)), time, path }
+}
+
+/// All snapshots of a directory as their heads describe them, the newest first.
+///
+/// # Errors
+/// The directory cannot be read.
+pub(super) fn all_held(directory: &Path) -> io::Result<Vec<HeldFile>> {
+    Ok(all(directory)?.into_iter().map(held).collect())
 }
 
 fn ranked(directory: &Path) -> io::Result<Vec<(Option<Rank>, PathBuf)>> {
@@ -86,7 +141,7 @@ pub(super) fn newest_taken(directory: &Path) -> Option<Nanos> {
 /// The directory cannot be read.
 pub(super) fn last_sequence(directory: &Path) -> io::Result<u64> {
     let sequences = ranked(directory)?.into_iter().filter_map(|(rank, _)| rank);
-    Ok(sequences.map(|(sequence, _)| sequence).max().unwrap_or(0))
+    Ok(sequences.map(|rank| rank.sequence).max().unwrap_or(0))
 }
 
 /// Reads a snapshot to its end, to check that it is whole.
@@ -132,8 +187,8 @@ pub(super) fn refusal(all: &[PathBuf], error: &SnapshotError) -> String {
     let whole = older.iter().find_map(|path| Some((path, check(path).ok()?)));
     match whole {
         None => format!(
-            "{newest} is no whole snapshot ({error}), and there is no other: move it away to begin \
-             without"
+            "{newest} is no whole snapshot ({error}), and there is no other: put a whole copy in \
+             its place; with --fresh the cluster begins with the data of its file"
         ),
         Some((path, info)) => format!(
             "{newest} is no whole snapshot ({error}): put a whole copy in its place. With \
@@ -150,14 +205,34 @@ mod tests {
     use lotus::Nanos;
 
     #[test]
-    fn names_have_the_number_and_the_date() {
-        let label = SnapshotLabel { sequence: 7, taken: Nanos(1_782_130_424_999_999_999) };
+    fn names_have_the_number_the_date_and_the_life() {
+        let taken = Nanos(1_782_130_424_999_999_999);
+        let label = SnapshotLabel { sequence: 7, taken, ..SnapshotLabel::default() };
         assert_eq!(name(label), "0000000007-2026-06-22T121344Z.snapshot");
-        assert_eq!(rank_by_name(Path::new(&name(label))), Some((7, 0)));
+        let seventh = Rank { sequence: 7, ..Rank::default() };
+        assert_eq!(rank_by_name(Path::new(&name(label))), Some(seventh));
+        let life = SnapshotLife { number: 3, cluster: 0xabc, id: (1 << 48) - 1 };
+        let label = SnapshotLabel { life, ..label };
+        let named = "0000000007-2026-06-22T121344Z-3-000000000abc-ffffffffffff.snapshot";
+        assert_eq!(name(label), named);
+        assert_eq!(rank_by_name(Path::new(named)), Some(Rank { life, ..seventh }));
         let unlabelled = Path::new("a/01782130424999999999.snapshot");
-        assert_eq!(rank_by_name(unlabelled), Some((0, 1_782_130_424_999_999_999)));
+        let first = Rank { timestamp: 1_782_130_424_999_999_999, ..Rank::default() };
+        assert_eq!(rank_by_name(unlabelled), Some(first));
         for other in ["x.snapshot", "-3.snapshot", "x-3.snapshot", ".snapshot", "1_0.snapshot"] {
             assert_eq!(rank_by_name(Path::new(other)), None, "{other}");
         }
+    }
+
+    /// A number that two lives had given looked newest in both.
+    #[test]
+    fn a_later_life_is_newer_whatever_the_numbers_are() {
+        let rank = |number, sequence| Rank {
+            life: SnapshotLife { number, cluster: 5, id: 90 - number },
+            sequence,
+            timestamp: 100 - number,
+        };
+        assert!(rank(2, 2) > rank(1, 3) && rank(1, 3) > rank(1, 2));
+        assert!(rank(1, 1) > Rank { sequence: 9, timestamp: u64::MAX, ..Rank::default() });
     }
 }

@@ -7,18 +7,26 @@
 //! ([`Notes`]).
 //!
 //! # Which one is the newest
-//! The snapshot with the highest sequence number. The number is drawn when the snapshot's timestamp
-//! is, from a counter at the authority: within a life the order of numbers is that of timestamps. A
-//! cluster that begins with a snapshot counts on from the highest number in the directory. Neither
-//! a timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock
-//! may be set back.
+//! Of the latest life the snapshot with the highest sequence number. The number is drawn when the
+//! snapshot's timestamp is, from a counter at the authority: within a life the order of numbers is
+//! that of timestamps. A cluster counts on from the highest number of its earlier lives. Neither a
+//! timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock may
+//! be set back.
+//!
+//! # Which one a cluster begins with
+//! Compute node 0 asks all compute nodes what their hosts have ([`holding`]) and decides
+//! ([`beginning`]). Each node marks on its host that the cluster has lived, and its newest snapshot
+//! ([`marker`]).
 //!
 //! # What it is not
 //! A transfer between hosts. A snapshot is on the host of the compute node that took it, and is
-//! restored from that of compute node 0.
+//! restored from that of compute node 0, or from any that its host can read.
 
+pub mod beginning;
 mod digest;
+pub mod holding;
 pub mod kept;
+pub mod marker;
 mod struck;
 #[cfg(test)]
 mod tests;
@@ -30,7 +38,7 @@ use std::time::Duration;
 
 use lotus::{
     Authority, Cluster, ClusterError, Machines, SnapshotError, SnapshotInfo, SnapshotLabel,
-    Timestamp,
+    SnapshotLife, Timestamp,
 };
 use lotus_authority::AuthorityError;
 use lotus_fabric::env::{Env, Nanos};
@@ -44,7 +52,9 @@ use tracing::warn;
 use crate::agree::records;
 use crate::application::Notes;
 use crate::config::snapshots::{IfDamaged, Snapshots};
+use beginning::Beginning;
 pub use digest::Digest;
+use kept::Rank;
 use struck::Struck;
 
 /// Prefix of the name of a snapshot that is being written.
@@ -55,6 +65,8 @@ const RESTORED: &str = "snapshots/restored";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Key of the snapshot that was begun last ([`Last`]).
 const LAST: &str = "snapshots/last";
+/// Key of the life of the cluster ([`SnapshotLife`]).
+const LIFE: &str = "snapshots/life";
 
 /// A snapshot that was taken or restored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -63,6 +75,9 @@ pub struct Snapshot {
     pub path: PathBuf,
     /// Sequence number among the snapshots of the cluster, across its lives.
     pub sequence: u64,
+    /// Life of the cluster in which it was taken.
+    #[serde(default)]
+    pub life: SnapshotLife,
     /// Snapshot timestamp: commits up to it are in the snapshot. May be ahead of the clock.
     pub timestamp: u64,
     /// Date, by the clock, at which it was begun.
@@ -100,9 +115,15 @@ impl Last {
 impl Snapshot {
     fn new(path: PathBuf, info: &SnapshotInfo) -> Self {
         let SnapshotInfo { head, tables, rows, bytes, .. } = *info;
-        let SnapshotLabel { sequence, taken } = head.label;
+        let SnapshotLabel { life, sequence, taken } = head.label;
         let (timestamp, time) = (head.timestamp.raw(), date(taken.0));
-        Self { path, sequence, timestamp, time, tables, rows, bytes, left_out: Vec::new() }
+        Self { path, sequence, life, timestamp, time, tables, rows, bytes, left_out: Vec::new() }
+    }
+
+    /// Place among the other snapshots.
+    pub fn rank(&self) -> Rank {
+        let &Self { life, sequence, timestamp, .. } = self;
+        Rank { life, sequence, timestamp }
     }
 
     /// Summary for people.
@@ -217,12 +238,13 @@ impl Snapshots {
         let entered = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), enter);
         entered.map_err(ClusterError::from)?;
         let Last { sequence, .. } = next.ok_or(SnapshotError::Overtaken)?;
+        let (_, life) = records::read(authority, LIFE).map_err(io::Error::other)?;
         // Anchored now: the clock may have been set since the node was started.
-        Ok(SnapshotLabel { sequence, taken: Env::real(0).now() })
+        Ok(SnapshotLabel { life: life.unwrap_or_default(), sequence, taken: Env::real(0).now() })
     }
 
-    /// Fills a new cluster with the newest snapshot, if there are any, and publishes at the
-    /// authority which one it was.
+    /// Fills a new cluster with the newest snapshot that it is to begin with, if there are any, and
+    /// publishes at the authority which one it was.
     ///
     /// # Errors
     /// A sentence: the newest is not whole, and no older one is to be used instead; none is whole;
@@ -232,18 +254,25 @@ impl Snapshots {
         cluster: &Cluster<M>,
         authority: &dyn Authority,
         notes: &dyn Notes,
+        beginning: &Beginning,
     ) -> Result<Option<Snapshot>, String> {
-        let all = kept::all(&self.directory).map_err(|error| {
-            format!("cannot look for snapshots in {}: {error}", self.directory.display())
-        })?;
+        let env = cluster.machines().outside();
+        let last = Last { sequence: beginning.last, timestamp: 0 };
+        let begin = || {
+            records::write(authority, LIFE, &beginning.life)?;
+            records::write(authority, LAST, &last)
+        };
+        let begun = records::until_answered(&env, PATIENCE, || ControlFlow::Continue(()), begin);
+        begun.map_err(|error| error.to_string())?;
+        let all = &beginning.paths;
         let mut left_out = Vec::new();
-        for path in &all {
+        for path in all {
             match cluster.restore(path) {
                 Ok(info) => {
                     let restored = Snapshot { left_out, ..Snapshot::new(path.clone(), &info) };
                     let restore = || notes.restore(authority, &info.notes);
-                    let env = cluster.machines().outside();
-                    return self.begin_with(restored, restore, authority, &env).map(Some);
+                    let restored = begin_with(restored, beginning, restore, authority, &env);
+                    return restored.map(Some);
                 }
                 Err(error) if !error.is_of_the_file() || !cluster.tables().is_empty() => {
                     let full =
@@ -252,7 +281,7 @@ impl Snapshots {
                     return Err(format!("{} cannot be restored: {error}{cure}", path.display()));
                 }
                 Err(error) if self.if_damaged == IfDamaged::Stop => {
-                    return Err(kept::refusal(&all, &error));
+                    return Err(kept::refusal(all, &error));
                 }
                 Err(error) => {
                     warn!(%error, path = %path.display(), "a snapshot is left out");
@@ -263,30 +292,29 @@ impl Snapshots {
         match left_out.is_empty() {
             true => Ok(None),
             false => Err(format!(
-                "no snapshot is whole: move them away to begin without ({})",
+                "no snapshot is whole ({}): put a whole copy there; with --fresh the cluster \
+                 begins with the data of its file",
                 left_out.join("; ")
             )),
         }
     }
+}
 
-    /// Publishes the snapshot that the cluster begins with, and the number to count on from.
-    fn begin_with(
-        &self,
-        restored: Snapshot,
-        restore_notes: impl Fn() -> Result<(), AuthorityError>,
-        authority: &dyn Authority,
-        env: &Env,
-    ) -> Result<Snapshot, String> {
-        let there = kept::last_sequence(&self.directory).map_err(|error| error.to_string())?;
-        let last = Last { sequence: there, timestamp: restored.timestamp };
-        let tell = || {
-            records::write(authority, LAST, &last)?;
-            restore_notes()?;
-            records::write(authority, RESTORED, &restored)
-        };
-        // Patient: giving up here would mean starting the whole cluster again and repeating the
-        // load.
-        let told = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), tell);
-        told.map(|_| restored).map_err(|error| error.to_string())
-    }
+/// Publishes the snapshot that the cluster begins with, and the number to count on from.
+fn begin_with(
+    restored: Snapshot,
+    beginning: &Beginning,
+    restore_notes: impl Fn() -> Result<(), AuthorityError>,
+    authority: &dyn Authority,
+    env: &Env,
+) -> Result<Snapshot, String> {
+    let last = Last { sequence: beginning.last, timestamp: restored.timestamp };
+    let tell = || {
+        records::write(authority, LAST, &last)?;
+        restore_notes()?;
+        records::write(authority, RESTORED, &restored)
+    };
+    // Patient: giving up here would mean starting the whole cluster again and repeating the load.
+    let told = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), tell);
+    told.map(|_| restored).map_err(|error| error.to_string())
 }

@@ -11,8 +11,11 @@ use lotus_files::Disk;
 use lotus_files::faults::{Fault, Faulty, Names, Op};
 use tempfile::TempDir;
 
+use super::beginning::{Evidence, decide};
+use super::holding::Holding;
 use super::*;
 use crate::application::NoNotes;
+use crate::config::name::NodeName;
 
 const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(100).capacity(5_000);
 /// Number of rows: more than fit the buffer of a file, so that it takes several writes.
@@ -43,6 +46,26 @@ fn filled() -> Cluster {
 
 fn snapshots(directory: &Path) -> Snapshots {
     Snapshots { directory: directory.to_owned(), keep: 2, if_damaged: IfDamaged::Stop }
+}
+
+/// Begins a cluster with what there is on this host.
+fn restore(
+    snapshots: &Snapshots,
+    cluster: &Cluster,
+    authority: &dyn Authority,
+) -> Result<Option<Snapshot>, String> {
+    let directory = &snapshots.directory;
+    let own = Holding::look(NodeName::compute(0), directory, directory)?;
+    let beginning = decide(&Evidence {
+        own: &own,
+        others: &[],
+        silent: &[],
+        shared: &[],
+        directory,
+        choice: snapshots.if_damaged,
+        drawn: (7, 8),
+    })?;
+    snapshots.restore(cluster, authority, &NoNotes, &beginning)
 }
 
 /// Writes a snapshot with a number and a date of the test's choice.
@@ -76,8 +99,7 @@ fn a_restore_outlasts_answers_that_are_lost() {
     let (directory, authority) = (scratch(), TestAuthority::lossy());
     let snapshots = snapshots(directory.path());
     snapshots.take(&filled(), authority.values(), &NoNotes).expect("no fault");
-    let restored =
-        snapshots.restore(&empty(), &authority, &NoNotes).expect("it answers, sooner or later");
+    let restored = restore(&snapshots, &empty(), &authority).expect("it answers, sooner or later");
     assert_eq!(restored.as_ref().map(|restored| restored.rows), Some(ROWS));
     assert_eq!(Snapshot::restored(authority.values()), Ok(restored));
     assert!(authority.lost() > 3);
@@ -173,7 +195,11 @@ fn the_newest_is_what_was_taken_last_whatever_clocks_say() {
     let directory = scratch();
     let (snapshots, authority) = (snapshots(directory.path()), EmbeddedAuthority::new());
     // Its name and its date are in the far future.
-    let ahead = SnapshotLabel { sequence: 4, taken: Nanos(3_000_000_000_000_000_000) };
+    let ahead = SnapshotLabel {
+        sequence: 4,
+        taken: Nanos(3_000_000_000_000_000_000),
+        ..SnapshotLabel::default()
+    };
     write_labelled(&cluster, directory.path(), "03000000000000000000.snapshot", ahead);
     let now = Env::real(0).now();
     let taken = snapshots.take(&cluster, &authority, &NoNotes).expect("no fault");
@@ -182,7 +208,7 @@ fn the_newest_is_what_was_taken_last_whatever_clocks_say() {
     let dates = [now, Env::real(0).now()].map(|time| date(time.0));
     assert!(dates[0] <= taken.time && taken.time <= dates[1], "{taken:?}");
     // A file of an older timestamp and a higher number is newer.
-    let label = SnapshotLabel { sequence: 9, taken: Nanos(1) };
+    let label = SnapshotLabel { sequence: 9, taken: Nanos(1), ..SnapshotLabel::default() };
     write_labelled(&cluster, directory.path(), "0000000001-x.snapshot", label);
     let later = snapshots.take(&cluster, &authority, &NoNotes).expect("no fault");
     assert_eq!(later.sequence, 10);
@@ -190,7 +216,7 @@ fn the_newest_is_what_was_taken_last_whatever_clocks_say() {
 
     // The next life counts on, although its directory is another.
     let (cluster, authority) = (empty(), EmbeddedAuthority::new());
-    let restored = snapshots.restore(&cluster, &authority, &NoNotes).expect("it is whole");
+    let restored = restore(&snapshots, &cluster, &authority).expect("it is whole");
     assert_eq!(restored.map(|snapshot| snapshot.path), Some(later.path.clone()));
     let elsewhere = scratch();
     let next = super::Snapshots { directory: elsewhere.path().to_owned(), ..snapshots };
@@ -215,7 +241,7 @@ fn damaged_files_do_not_count_and_the_newest_whole_ones_stay() {
     let directory = scratch();
     let (snapshots, authority) = (snapshots(directory.path()), EmbeddedAuthority::new());
     let paths = [1, 2, 3, 4, 5, 6].map(|sequence| {
-        let label = SnapshotLabel { sequence, taken: Nanos(sequence) };
+        let label = SnapshotLabel { sequence, taken: Nanos(sequence), ..SnapshotLabel::default() };
         write_labelled(&cluster, directory.path(), &kept::name(label), label);
         directory.path().join(kept::name(label))
     });
@@ -248,14 +274,13 @@ fn a_damaged_newest_snapshot_stops_the_cluster_unless_an_older_one_will_do() {
     cut(&newer.path);
 
     let cluster = empty();
-    let refused = stops.restore(&cluster, &authority, &NoNotes).expect_err("the newest is damaged");
+    let refused = restore(&stops, &cluster, &authority).expect_err("the newest is damaged");
     let (is, with) = (newer.path.display().to_string(), older.path.display().to_string());
     let parts = [&is, "is no whole snapshot (it was cut off)", "--older-snapshot", &with];
     assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
     assert!(cluster.tables().is_empty(), "nothing was changed");
     let uses_older = Snapshots { if_damaged: IfDamaged::UseOlder, ..stops.clone() };
-    let restored =
-        uses_older.restore(&cluster, &authority, &NoNotes).expect("the older one is whole");
+    let restored = restore(&uses_older, &cluster, &authority).expect("the older one is whole");
     let restored = restored.expect("there are some");
     assert_eq!((&restored.path, restored.rows), (&older.path, ROWS));
     assert_eq!(restored.left_out, [format!("{is}: it was cut off")]);
@@ -268,15 +293,15 @@ fn a_damaged_newest_snapshot_stops_the_cluster_unless_an_older_one_will_do() {
     let unknown = directory.path().join("copy.snapshot");
     fs::write(&unknown, "half a head").expect("there is room");
     let cluster = empty();
-    let refused = stops.restore(&cluster, &authority, &NoNotes).expect_err("it may be the newest");
+    let refused = restore(&stops, &cluster, &authority).expect_err("it may be the newest");
     assert!(refused.contains("copy.snapshot is no whole snapshot"), "{refused}");
     [&next.path, &older.path].into_iter().for_each(|path| cut(path));
-    let refused = stops.restore(&cluster, &authority, &NoNotes).expect_err("none is whole");
+    let refused = restore(&stops, &cluster, &authority).expect_err("none is whole");
     assert!(refused.contains("and there is no other"), "{refused}");
-    let refused = uses_older.restore(&cluster, &authority, &NoNotes).expect_err("none is whole");
+    let refused = restore(&uses_older, &cluster, &authority).expect_err("none is whole");
     assert!(refused.contains("no snapshot is whole"), "{refused}");
     fs::remove_dir_all(directory.path()).expect("it is ours");
-    assert_eq!(stops.restore(&cluster, &authority, &NoNotes), Ok(None), "there are none");
+    assert_eq!(restore(&stops, &cluster, &authority), Ok(None), "there are none");
     cluster.stop().expect("it ends");
 }
 
@@ -291,7 +316,7 @@ fn a_byte_of_a_file_that_has_changed_is_told_from_a_file_that_is_whole() {
     let (cluster, scratch) = (filled(), scratch());
     let kept = snapshots(scratch.path());
     for (sequence, name) in [(1, "0000000001-a.snapshot"), (2, "0000000002-b.snapshot")] {
-        let label = SnapshotLabel { sequence, taken: Nanos(sequence) };
+        let label = SnapshotLabel { sequence, taken: Nanos(sequence), ..SnapshotLabel::default() };
         write_labelled(&cluster, scratch.path(), name, label);
     }
     let read = || -> Vec<(u64, bool)> {

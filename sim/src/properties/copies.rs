@@ -119,7 +119,8 @@ impl Copies {
             Some(Violation { property: property.to_owned(), detail })
         };
         let mut file = Vec::new();
-        let label = SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER };
+        let label =
+            SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER, ..SnapshotLabel::default() };
         let info = match copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new) {
             Ok(info) => info,
             Err(error) if may_fail(&error, self.is_disturbed) => return None,

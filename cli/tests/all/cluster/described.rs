@@ -142,12 +142,13 @@ impl Described {
         logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
     }
 
-    /// Files that are left beside logs.
+    /// Files that are left beside logs, and marks that the cluster has lived.
     pub fn left(&self) -> Vec<String> {
         let files = fs::read_dir(self.directory.join("c.state")).expect("the logs stay");
         let names = files.map(|entry| entry.expect("readable").file_name().into_string());
         let names = names.map(|name| name.expect("UTF-8"));
-        names.filter(|name| !name.ends_with(".log") && name != "lock").collect()
+        let stays = |name: &String| [".log", ".lived"].iter().any(|end| name.ends_with(end));
+        names.filter(|name| !stays(name) && name != "lock").collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod benchmarks;
 mod described;
+mod honest;
 mod lock_systems;
 mod rows;
 mod tables;

@@ -82,11 +82,15 @@ fn every_line_of_status_is_true_from_the_first_up_to_the_last_down() {
     fs::write(described.file(), file).expect("it is ours");
     all_are(&described, "unknown");
 
-    assert!(described.done(&["up"]).contains("4 nodes serve, 4 of them on this host; logs in"));
+    let up = described.done(&["up"]);
+    assert!(up.contains("4 nodes serve, 4 of them on this host; logs in"), "{up}");
+    assert!(up.contains("begun afresh, with no data of an earlier life"), "{up}");
     all_are(&described, "serving");
     bench(&described);
     loses(&described, "cn-1", "expelled");
-    assert!(described.done(&["up"]).contains("4 nodes serve, 4 of them on this host, of which 1"));
+    let again = described.done(&["up"]);
+    assert!(again.contains("4 nodes serve, 4 of them on this host, of which 1"), "{again}");
+    assert!(!again.contains("begun"), "nothing was lost: {again}");
     all_are(&described, "serving");
     loses(&described, "mn-1", "lost");
     described.done(&["up"]);

@@ -1,0 +1,116 @@
+//! What commands say of clusters that are not as they should be.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+
+/// Sends a signal to a process.
+fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill").args([name, &process.to_string()]).status();
+    assert!(sent.expect("there is such a command").success());
+}
+
+/// Regression: a node that was asked and had not answered was shown as serving, and the cluster as
+/// healthy.
+#[test]
+fn a_node_that_does_not_answer_is_not_shown_as_serving() {
+    let described = Described::shm("honest");
+    described.done(&["up"]);
+    let (process, _) = node(&described.status(), "cn-1");
+    signal(process, "-STOP");
+    let status = described.status();
+    signal(process, "-CONT");
+    assert_eq!(status["healthy"], false, "{status}");
+    let (_, state) = node(&status, "cn-1");
+    assert!(["silent", "in recovery", "expelled"].contains(&state.as_str()), "{status}");
+    assert_eq!(node(&status, "cn-0").1, "serving", "{status}");
+}
+
+/// Regression: with one more node in the file, nodes that served were shown as in recovery; and a
+/// node with another port for applications took part.
+#[test]
+fn an_edited_file_is_told_from_the_one_that_the_cluster_was_made_with() {
+    let (described, host) = Described::serving("edited");
+    described.done(&["up"]);
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let more = |kind: &str, client: &str| format!("[[{kind}_node]]\n{client}");
+    let client = format!("client = \"{host}:7509\"\n");
+    let edited = [
+        file.replacen("[[compute", &(more("compute", &client) + "[[compute"), 1),
+        file.replacen("[[memory", &(more("memory", "") + "[[memory"), 1),
+    ];
+    for edited in edited {
+        fs::write(described.file(), edited).expect("it is ours");
+        let status = described.status();
+        for name in ["cn-0", "cn-1", "mn-0", "mn-1"] {
+            assert_eq!(node(&status, name).1, "serving", "{name}: {status}");
+        }
+        let differs = status["file_differs"].as_str().expect("a sentence");
+        assert!(differs.contains("was made with a file of 2 memory nodes"), "{differs}");
+    }
+    let (process, _) = node(&described.status(), "cn-1");
+    signal(process, "-KILL");
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    fs::write(described.file(), file.replace(":7501\"", ":7508\"")).expect("it is ours");
+    let refused = lotus(&["cn", "--file", &described.file(), "--node", "1"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    let said = text(&refused);
+    assert!(said.contains(":7501") && said.contains("and this one is of"), "{said}");
+    fs::write(described.file(), file).expect("it is ours");
+    described.done(&["up"]);
+    assert_eq!(described.status()["healthy"], true);
+    assert!(described.logs().contains("expelled=[cn-1]"), "{}", described.logs());
+}
+
+/// A node that was started by hand. Killed when dropped.
+struct ByHand(Child);
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Regression: memory node 0 was killed and started again by its unit. Its empty authority passed
+/// for the cluster's: all nodes were shown as serving, and writes were acknowledged that were lost
+/// at the next start.
+#[test]
+fn a_cluster_does_not_go_on_with_an_authority_that_has_lost_its_state() {
+    let (described, _) = Described::serving_tcp("replaced");
+    described.done(&["up"]);
+    let status = described.status();
+    let process = |name: &str| node(&status, name).0;
+    signal(process("mn-0"), "-KILL");
+    wait_until("it has ended", || !is_alive(process("mn-0")));
+    let log = described.directory.join("mn-0.by-hand");
+    let output = fs::File::create(&log).expect("it is ours");
+    let mut again = Command::new(env!("CARGO_BIN_EXE_lotus"));
+    again.args(["mn", "--file", &described.file(), "--node", "0"]);
+    let again = again.stdout(Stdio::null()).stderr(output).spawn();
+    let mut again = ByHand(again.expect("the binary was built for this test"));
+    let has_ended = |again: &mut ByHand| again.0.try_wait().expect("it is ours").is_some();
+    let compute = ["cn-0", "cn-1"].map(process);
+    wait_until("the nodes of the cluster that is lost have ended", || {
+        has_ended(&mut again) && !compute.iter().any(|process| is_alive(*process))
+    });
+    let said = fs::read_to_string(&log).expect("it has written");
+    assert!(said.contains("the authority of a running cluster was here"), "{said}");
+    let logs = described.logs();
+    assert!(logs.contains("another authority is in its place"), "{logs}");
+    assert_eq!(described.status()["healthy"], false);
+}
+
+/// Regression: it gave up after most of a minute.
+#[test]
+fn a_benchmark_says_that_no_compute_node_answers() {
+    let (described, _) = Described::serving("dead");
+    described.done(&["up"]);
+    let status = described.status();
+    ["cn-0", "cn-1"].iter().for_each(|name| signal(node(&status, name).0, "-KILL"));
+    let bench = ["bench", "smallbank", "--cluster", &described.file(), "--secs", "1"];
+    let refused = refusal(&lotus(&bench));
+    assert!(refused.contains("does not answer: the cluster is dead"), "{refused}");
+}

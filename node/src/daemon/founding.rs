@@ -1,0 +1,102 @@
+//! Before a cluster begins: compute nodes tell what their hosts have of its earlier lives, and
+//! compute node 0 decides what it begins with.
+//!
+//! Nothing is founded before the decision. So if compute node 0 refuses, memory nodes and the other
+//! compute nodes wait for it as before, and it is started again once the operator has decided.
+
+use std::time::Duration;
+
+use lotus_authority::{Authority, AuthorityError};
+use lotus_fabric::env::Env;
+use lotus_recovery::membership::{self, MembershipError};
+use lotus_security::nonce;
+use tracing::info;
+
+use crate::config::file::ClusterFile;
+use crate::config::name::{NodeKind, NodeName};
+use crate::config::snapshots::Snapshots;
+use crate::host::stop::{Early, Stop};
+use crate::snapshots::beginning::{Beginning, Evidence, decide};
+use crate::snapshots::holding::{HeldFile, Holding};
+use crate::snapshots::kept;
+
+/// Number of bits of the ids of clusters and lives.
+const ID_BITS: u32 = 48;
+
+/// A compute node that starts, in a cluster that may not exist yet.
+pub(super) struct Founding<'a> {
+    pub(super) file: &'a ClusterFile,
+    pub(super) node: NodeName,
+    pub(super) stop: &'a Stop,
+    pub(super) env: &'a Env,
+    /// Time for which compute node 0 waits for the others.
+    pub(super) patience: Duration,
+}
+
+/// Whether a cluster exists already.
+///
+/// # Errors
+/// [`AuthorityError::Unavailable`].
+pub(super) fn is_founded(authority: &dyn Authority) -> Result<bool, AuthorityError> {
+    match membership::read(authority) {
+        Ok(_) => Ok(true),
+        Err(MembershipError::Authority(error)) => Err(error),
+        Err(_) => Ok(false),
+    }
+}
+
+impl Founding<'_> {
+    /// Looks at this node's host.
+    ///
+    /// # Errors
+    /// [`Early::Failed`]: a directory cannot be read.
+    pub(super) fn look(&self, snapshots: &Snapshots) -> Result<Holding, Early> {
+        Ok(Holding::look(self.node, &snapshots.directory, &self.file.state)?)
+    }
+
+    /// Decides with which data the cluster begins. Waits for the other compute nodes' word.
+    ///
+    /// # Errors
+    /// [`Early`].
+    pub(super) fn decide(
+        &self,
+        snapshots: &Snapshots,
+        own: &Holding,
+        authority: &dyn Authority,
+    ) -> Result<Beginning, Early> {
+        let nodes = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
+        let nodes: Vec<NodeName> = nodes.filter(|node| *node != self.node).collect();
+        let mut told = Default::default();
+        let mut silent = nodes.clone();
+        self.stop.wait_until(self.env, self.patience, || {
+            // An authority that does not answer is asked again.
+            if let Ok(now) = Holding::read_all(&nodes, authority) {
+                silent.retain(|node| !now.contains_key(node));
+                told = now;
+            }
+            let names: Vec<String> = silent.iter().map(|node| node.in_words()).collect();
+            let names = names.join(", ");
+            (!silent.is_empty()).then(|| format!("{names} to say which snapshots there are"))
+        })?;
+        let others: Vec<Holding> = told.into_values().collect();
+        let theirs = others.iter().flat_map(|one| &one.held);
+        let is_shared = |held: &&HeldFile| {
+            let is_own = own.held.iter().any(|known| known.path == held.path);
+            !is_own && held.rank.is_some() && kept::held(held.path.clone()).rank == held.rank
+        };
+        let mut shared: Vec<HeldFile> = theirs.filter(is_shared).cloned().collect();
+        shared.dedup();
+        let [cluster, id, ..] = nonce().map_err(|error| error.to_string())?;
+        let beginning = decide(&Evidence {
+            own,
+            others: &others,
+            silent: &silent,
+            shared: &shared,
+            directory: &snapshots.directory,
+            choice: snapshots.if_damaged,
+            drawn: (cluster >> (u64::BITS - ID_BITS), id >> (u64::BITS - ID_BITS)),
+        })?;
+        info!(life = beginning.life.number, "a life of the cluster begins");
+        Ok(beginning)
+    }
+}

@@ -1,0 +1,97 @@
+//! A node, and the life of its cluster: with which file and which data it began, and how it ends
+//! with its authority.
+
+use std::sync::Arc;
+
+use lotus::{Cluster, Machines};
+use lotus_authority::Authority;
+use tracing::error;
+
+use super::founding::{Founding, is_founded};
+use super::process::{Daemon, PATIENCE};
+use super::service::Service;
+use crate::agree::records::{Record, Stage};
+use crate::agree::terms::Terms;
+use crate::application::Application;
+use crate::config::name::{NodeKind, NodeName};
+use crate::host::stop::Early;
+use crate::snapshots::beginning::Beginning;
+
+impl<A: Application> Daemon<'_, A> {
+    /// Checks that the cluster, if there is one, was made with a file like this node's.
+    pub(super) fn check_file(&self, authority: &dyn Authority) -> Result<(), Early> {
+        if !self.ask(|| is_founded(authority))? {
+            return Ok(());
+        }
+        let made = self.ask(|| Terms::read(authority))?;
+        match made.and_then(|made| made.difference(&Terms::of(self.file))) {
+            Some(why) => Err(Early::Failed(format!("{}: {why}", self.file.path.display()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells compute node 0 what this host has of earlier lives, unless the cluster exists.
+    pub(super) fn tell_what_there_is(&self, authority: &dyn Authority) -> Result<(), Early> {
+        let Some(snapshots) = &self.file.snapshots else { return Ok(()) };
+        if self.ask(|| is_founded(authority))? {
+            return Ok(());
+        }
+        let holding = self.founding().look(snapshots)?;
+        self.ask(|| holding.publish(authority))
+    }
+
+    /// Decides, as compute node 0, what the cluster begins with, unless it exists.
+    pub(super) fn beginning(&self, authority: &dyn Authority) -> Result<Option<Beginning>, Early> {
+        let Some(snapshots) = &self.file.snapshots else { return Ok(None) };
+        if self.node.index != 0 || self.ask(|| is_founded(authority))? {
+            return Ok(None);
+        }
+        let founding = self.founding();
+        let own = founding.look(snapshots)?;
+        founding.decide(snapshots, &own, authority).map(Some)
+    }
+
+    fn founding(&self) -> Founding<'_> {
+        let Self { file, node, stop, env, .. } = self;
+        Founding { file, node: *node, stop, env, patience: PATIENCE }
+    }
+
+    /// Says loudly what ends with this memory node, which was told to end and obeys: the authority
+    /// of a cluster that others serve.
+    pub(super) fn say_loss(&self, authority: &dyn Authority) {
+        if self.node.index != 0 || self.file.authority.outlives_the_cluster() {
+            return;
+        }
+        let serves = |node: &NodeName| {
+            let record = Record::read(*node, authority).ok().flatten();
+            record.is_some_and(|record| {
+                matches!(record.stage, Stage::Opening | Stage::Serving)
+                    && record.runs() != Some(false)
+            })
+        };
+        let compute = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
+        let names: Vec<String> = compute.filter(serves).map(NodeName::in_words).collect();
+        if !names.is_empty() {
+            let names = names.join(", ");
+            error!("the cluster's only authority ends, and the cluster with it: {names} serves");
+        }
+    }
+
+    /// Ends this node, since its cluster has lost its authority for good, before anything else is
+    /// acknowledged. Transactions are cut short: no other node would ever recover them.
+    pub(super) fn leave<M: Machines>(
+        &self,
+        service: Service,
+        cluster: Arc<Cluster<M>>,
+    ) -> Result<(), Early> {
+        error!(node = %self.node, "the authority has come back without the cluster's state");
+        std::mem::forget((service, cluster));
+        Err(Early::Failed(
+            "memory node 0 has ended and another authority is in its place, which knows nothing of \
+             this cluster: what is committed now could not be kept. lotus cluster down \
+             --no-snapshot on all hosts ends what is left, and lotus cluster up begins with the \
+             last snapshot, if there is one"
+                .to_owned(),
+        ))
+    }
+}
