@@ -132,6 +132,9 @@ pub struct Config {
     pub lock_timeout: Duration,
     /// Seed of all randomness; default 0.
     pub seed: u64,
+    /// Bits of the names of rows; default 64, all of them. With fewer, many rows share a name, and
+    /// with it a lock and a chain of buckets: for tests of rows that do. Alike in all processes.
+    pub name_bits: u32,
     /// See [`ReadRule`].
     pub read_rule: ReadRule,
     /// See [`VisibleOrder`].
@@ -178,6 +181,7 @@ impl Default for Config {
             commit_timeout: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(1),
             seed: 0,
+            name_bits: u64::BITS,
             read_rule: ReadRule::default(),
             visible_order: VisibleOrder::default(),
             locks: LockKind::default(),

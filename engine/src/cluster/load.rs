@@ -122,6 +122,7 @@ impl<'a> Writer<'a> {
         for (key, number) in rows {
             value.clear();
             let primary_key = (loader.source)(*number, &mut value);
+            let name = table.name(&primary_key);
             let slot = match table.spec().is_inline() {
                 true => None,
                 false => Some(self.allocate(shard, SlotKind::Record).await?),
@@ -135,7 +136,7 @@ impl<'a> Writer<'a> {
             let place = slot.map_or(LoadedRecord::InCell(&record[..used]), LoadedRecord::At);
             let row = LoadedRow { record: place, length: value.len() as u32 };
             loop {
-                match image.place(*key, row) {
+                match image.place(name, row) {
                     Ok(cvt) => {
                         debug_assert!(cvt != 0, "I9: a loaded row has an address");
                         let id = table.id();

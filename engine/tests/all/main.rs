@@ -27,5 +27,6 @@ mod row_counts;
 mod scans;
 mod settling;
 mod snapshots;
+mod twins;
 mod verb_counts;
 mod version_tables;
