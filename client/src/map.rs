@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::AHasher;
 use lotus_fabric::ids::TableId;
-use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::{Naming, PrimaryKey};
 
 use lotus_protocol::messages::{Directory, Kind, Owner, Table};
 
@@ -96,7 +96,9 @@ impl Map {
     /// The shard of a row; `None` if the table is unknown.
     pub(crate) fn shard(&self, table: TableId, key: &PrimaryKey) -> Option<u16> {
         let table = self.tables.get(&table.0)?;
-        Some(key.key(table.critical_field(), table.shards.max(1)).shard().raw())
+        // As the tables of the cluster name rows.
+        let name = Naming::KNOWN.name(key, table.critical_field(), table.shards.max(1));
+        Some(name.key.shard().raw())
     }
 
     /// Index of a shard's owner, as far as is known.

@@ -11,7 +11,7 @@ use lotus_mvcc::layout::cvt::{Cell, Contents, Cvt, Version};
 use lotus_mvcc::layout::record::RecordHeader;
 use lotus_mvcc::loader::{LoadedRecord, LoadedRow, ShardImage};
 use lotus_mvcc::visibility::{Visible, newest, victim, visible_at};
-use lotus_mvcc::{Inline, PrimaryKey, TableDef, TableSpec, Timestamp};
+use lotus_mvcc::{Inline, Naming, PrimaryKey, TableDef, TableSpec, Timestamp};
 
 fn at(time: u64) -> Timestamp {
     Timestamp::new(time).expect("63 bits")
@@ -20,13 +20,13 @@ fn at(time: u64) -> Timestamp {
 fn table(versions: u32) -> TableDef {
     let spec = TableSpec::new("bench").record_bytes(16).capacity(1).shards(1).versions(versions);
     let spec = spec.inline(Inline::Never);
-    TableDef::new(TableId(1), spec, vec![1 << 18]).expect("a valid spec")
+    TableDef::new(TableId(1), spec, vec![1 << 18], Naming::KNOWN).expect("a valid spec")
 }
 
 /// A CVT with cells that were committed at 10, 20, 30 and so on.
 fn cvt(table: &TableDef) -> Vec<u64> {
-    let key = table.key(&PrimaryKey::from(1));
-    let mut words = table.header(key).encode().to_vec();
+    let name = table.name(&PrimaryKey::from(1));
+    let mut words = table.header(name).encode().to_vec();
     for index in 1..=table.cvt().cells() as u64 {
         let writer = TxnId::from_raw(index);
         let contents = Contents::Value { length: 16 };
@@ -81,19 +81,19 @@ fn records(c: &mut Criterion) {
 fn lookups(c: &mut Criterion) {
     c.bench_function("key of a number", |b| {
         let table = table(2);
-        b.iter(|| table.key(&PrimaryKey::from(black_box(42))));
+        b.iter(|| table.name(&PrimaryKey::from(black_box(42))));
     });
     let table = table(2);
     let mut image = ShardImage::new(&table, table.key(&PrimaryKey::from(0)).shard());
-    let keys: Vec<_> = (0..7).map(|number| table.key(&PrimaryKey::from(number))).collect();
-    for key in &keys {
+    let names: Vec<_> = (0..7).map(|number| table.name(&PrimaryKey::from(number))).collect();
+    for name in &names {
         image
-            .place(*key, LoadedRow { record: LoadedRecord::At(64), length: 16 })
+            .place(*name, LoadedRow { record: LoadedRecord::At(64), length: 16 })
             .expect("seven rows fit");
     }
     let (_, bucket) = image.images().next().expect("the home bucket");
     c.bench_function("lookup in a full bucket", |b| {
-        b.iter(|| Lookup::start(&table, black_box(keys[6]), None).0.absorb(black_box(bucket)));
+        b.iter(|| Lookup::start(&table, black_box(names[6]), None).0.absorb(black_box(bucket)));
     });
 }
 

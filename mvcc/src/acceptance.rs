@@ -21,7 +21,7 @@
 //! earlier one, and likewise the slot of `v` holds its record or a later one. What can be wrong:
 //!
 //! - *Words of two records, or of another row's:* the checksum covers every word and is seeded with
-//!   the key; the table and the primary key are compared.
+//!   the name; the table and the primary key are compared, for rows may share a name.
 //! - *The slot of a later tenant of the cell, or a later record of this row in the slot of `v`:*
 //!   its writer began after `v` committed, so the version it follows is `v` or later, and `v` >
 //!   previous fails. That holds whether the writer commits or aborts.
@@ -95,10 +95,11 @@ pub enum Reject {
     /// The record is another table's, which slabs rule out: one table's slots are never another's.
     #[error("the record belongs to another table")]
     OtherTable,
-    /// Another row has the same 64-bit key. Retrying does not help: the caller reports an
-    /// error that names the row, and the application must choose another primary key.
-    #[error("two primary keys have the same 64-bit key")]
-    KeyCollision,
+    /// The record is another row's that has the same 64-bit name: the slot has a new tenant. Only
+    /// if the two have the same mark as well is it the CVT that is another row's; retrying does not
+    /// help then, and the caller reports an error that names the row ([`crate::naming`]).
+    #[error("the record belongs to another row of this name")]
+    OtherRow,
     /// The value is longer or shorter than the cell says, or only one of them is a deletion.
     #[error("the record's contents are not what its cell says")]
     OtherContents,
@@ -148,7 +149,7 @@ pub(crate) fn accept_version<'a>(
         return Err(Reject::OtherTable);
     }
     if !record.is_of(expected.primary_key) {
-        return Err(Reject::KeyCollision);
+        return Err(Reject::OtherRow);
     }
     if version <= record.previous() && !broken(Rule::RecordsAreNotNewer) {
         return Err(Reject::Replaced);
@@ -229,8 +230,8 @@ mod tests {
             ([0; 9], seven, Reject::Torn),
             (other_row, seven, Reject::Torn),
             (record(other_table, 1, value), seven, Reject::OtherTable),
-            (record(header(5), 2, value), seven, Reject::KeyCollision),
-            (record(header(5), [0; 7], value), seven, Reject::KeyCollision),
+            (record(header(5), 2, value), seven, Reject::OtherRow),
+            (record(header(5), [0; 7], value), seven, Reject::OtherRow),
             (record(header(7), 1, value), seven, Reject::Replaced),
             (record(header(9), 1, value), seven, Reject::Replaced),
             (record(header(5), 1, Some(&VALUE[1..])), seven, Reject::OtherContents),

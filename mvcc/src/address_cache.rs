@@ -200,13 +200,13 @@ impl CachePlace<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PrimaryKey;
     use crate::key::CriticalField;
+    use crate::naming::Naming;
 
     const TABLE: TableId = TableId(1);
 
     fn key(number: u64) -> Key {
-        PrimaryKey::from(number).key(CriticalField::Hashed, 4096)
+        Naming::KNOWN.name(&number.into(), CriticalField::Hashed, 4096).key
     }
 
     #[test]

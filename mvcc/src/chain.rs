@@ -19,7 +19,8 @@
 //! displaced, so at that moment the predecessor's slot held the record of `v`, whole. Anything
 //! written there later, before the reader looks, is one of:
 //!
-//! - *another row's record:* its checksum is seeded with another key;
+//! - *another row's record:* its checksum is seeded with another name, or it has another primary
+//!   key;
 //! - *a later record of this row:* its writer began when `v` had been displaced, by something later
 //!   than `v`, so the version it follows is later than `v`. Again an abort changes nothing;
 //! - *half of one of these:* the checksum.
@@ -74,7 +75,7 @@ impl Link {
 /// as many `words` as a slot has.
 ///
 /// # Errors
-/// [`Reject`]; unless it is a collision of keys, the version is gone for good.
+/// [`Reject`]: the version is gone for good.
 ///
 /// # Panics
 /// If `words` are fewer than a record's header.
@@ -124,12 +125,17 @@ mod tests {
         let five = Link { version: at(5), record: 128 };
         let mut torn = record(KEY, 3, 64);
         torn[7] ^= 1;
+        let mut twin = [0; 8];
+        let header =
+            RecordHeader { writer: None, previous: at(3), predecessor: 64, table: TableId(1) };
+        header.encode(KEY, &PrimaryKey::from(2), Some(&[7; 16]), &mut twin);
         let cases = [
             ("the version's own", record(KEY, 3, 64), Ok(())),
             ("the first of the row", record(KEY, 0, 0), Ok(())),
             ("the next in its place", record(KEY, 5, 128), Err(Reject::Replaced)),
             ("a later one", record(KEY, 7, 64), Err(Reject::Replaced)),
             ("another row's", record(Key(0x6000), 3, 64), Err(Reject::Torn)),
+            ("another row's of this name", twin, Err(Reject::OtherRow)),
             ("half a record", torn, Err(Reject::Torn)),
             ("nothing", [0; 8], Err(Reject::Torn)),
         ];

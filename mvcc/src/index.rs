@@ -16,7 +16,8 @@
 //!
 //! [`Lookup`] is a state machine over words that its caller reads (LOTUS §5.1, "read CVT"): it
 //! names what to read, takes the words and says what is next. A cached address costs nothing if it
-//! is stale: the CVT names its row, so another row's is noticed and the bucket read.
+//! is stale: the CVT names its row, so another row's is noticed and the bucket read. Rows of one
+//! name lie in one chain; the mark in the header tells which is looked for ([`crate::naming`]).
 //!
 //! # Inserting
 //!
@@ -31,6 +32,7 @@ use lotus_fabric::ids::{Key, ShardId};
 use crate::layout::bucket::{BUCKET_SLOTS, Bucket, bucket_words, slot_offset};
 use crate::layout::cvt::{Cell, Cvt, CvtShape, HEADER_WORDS, Slot};
 use crate::layout::{LINE_BYTES, WORD_BYTES};
+use crate::naming::RowName;
 use crate::slab::SlotKind;
 use crate::table::{SpecError, TableDef, TableSpec};
 
@@ -256,12 +258,12 @@ enum At {
 }
 
 impl Lookup {
-    /// Begins to look for row `key` of `table`, at a cached address if there is one.
+    /// Begins to look for the row `name` of `table`, at a cached address if there is one.
     #[inline]
-    pub fn start(table: &TableDef, key: Key, cached: Option<u64>) -> (Self, Read) {
-        let home = table.geometry().home_bucket(key);
+    pub fn start(table: &TableDef, name: RowName, cached: Option<u64>) -> (Self, Read) {
+        let home = table.geometry().home_bucket(name.key);
         let at = cached.map_or(At::Bucket(home), At::CachedCvt);
-        let header = table.header(key).encode();
+        let header = table.header(name).encode();
         let cvt = table.cvt();
         let lookup = Self { header, cvt, home, at, free: None, torn: false, in_fan: false };
         let read = lookup.pending();
@@ -319,8 +321,8 @@ impl Lookup {
         bucket: Bucket<'_>,
         claimed: impl Fn(u64) -> bool,
     ) -> SearchStep {
-        // The header as a whole is compared, check word included: only the row's own, whole one
-        // matches.
+        // The header as a whole is compared, mark and check included: only the row's own, whole one
+        // matches, and no other row's of this name.
         let found = bucket.slots().position(|slot| slot[..HEADER_WORDS] == self.header);
         if let Some(slot) = found {
             let start = slot * self.cvt.words();
@@ -375,6 +377,7 @@ mod tests {
     use super::*;
     use crate::key::CriticalField;
     use crate::layout::cvt::Contents;
+    use crate::naming::{KeyMark, Naming};
     use crate::table::Inline;
 
     const SPEC: TableSpec =
@@ -383,18 +386,20 @@ mod tests {
     const NEXT: u64 = 2 << 18;
 
     fn table() -> TableDef {
-        TableDef::new(TableId(3), SPEC.capacity(1), vec![HOME]).expect("valid")
+        TableDef::new(TableId(3), SPEC.capacity(1), vec![HOME], Naming::KNOWN).expect("valid")
     }
 
-    fn key(number: u64) -> Key {
-        Key(number << ShardId::BITS)
+    /// Name and mark of row `number`. Numbers from a hundred apart share a name.
+    fn name(number: u64) -> RowName {
+        let key = Key(number % 100 << ShardId::BITS);
+        RowName { key, mark: KeyMark::from_low_bits(number / 100) }
     }
 
     /// A bucket of two-cell CVTs with these rows in its first slots.
     fn bucket(rows: &[u64], overflow: u64) -> Vec<u64> {
         let mut words = vec![0; bucket_words(table().cvt())];
         for (row, slot) in rows.iter().zip(words.chunks_exact_mut(table().cvt_words())) {
-            slot[..HEADER_WORDS].copy_from_slice(&table().header(key(*row)).encode());
+            slot[..HEADER_WORDS].copy_from_slice(&table().header(name(*row)).encode());
         }
         *words.last_mut().expect("not empty") = overflow;
         words
@@ -426,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_lookup_reads_the_chain_to_its_end() {
-        let (mut lookup, read) = Lookup::start(&table(), key(9), None);
+        let (mut lookup, read) = Lookup::start(&table(), name(9), None);
         assert_eq!(read, bucket_read(HOME));
         let full = bucket(&[1, 2, 3, 4, 5, 6, 7], NEXT);
         assert_eq!(lookup.absorb(&full), SearchStep::Read(bucket_read(NEXT)));
@@ -442,11 +447,29 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_one_name_are_found_each_for_itself() {
+        let start = |row| Lookup::start(&table(), name(row), None).0;
+        let found = |slot: usize| {
+            let offset = HOME + 72 * slot as u64;
+            SearchStep::Found { offset, words: 9 * slot..9 * slot + 9 }
+        };
+        let words = bucket(&[9, 309, 209], 0);
+        let places = [9, 309, 209].map(|row| start(row).absorb(&words));
+        assert_eq!(places, [0, 1, 2].map(found));
+        let free = Some(FreeSlot { offset: HOME + 3 * 72, first_cell: Cell::NEVER_USED });
+        assert_eq!(start(109).absorb(&words), SearchStep::Absent { tail: HOME, free });
+        // A remembered address of another row of this name leads to the bucket.
+        let (mut lookup, _) = Lookup::start(&table(), name(209), Some(HOME));
+        assert_eq!(lookup.absorb(&words[..9]), SearchStep::Read(bucket_read(HOME)));
+        assert_eq!(lookup.absorb(&words), found(2));
+    }
+
+    #[test]
     fn the_first_free_slot_of_the_chain_is_kept_with_its_bound_record() {
         let cell = Cell::NEVER_USED.taken_by(TxnId::from_raw(1), Contents::Deleted, 4096).cleared();
         let mut home = bucket(&[1, 2], NEXT);
         home[2 * 9 + 3..2 * 9 + 6].copy_from_slice(&cell.encode());
-        let (mut lookup, _) = Lookup::start(&table(), key(9), None);
+        let (mut lookup, _) = Lookup::start(&table(), name(9), None);
         lookup.absorb(&home);
         let free = Some(FreeSlot { offset: HOME + 2 * 72, first_cell: cell });
         assert_eq!(lookup.absorb(&bucket(&[], 0)), SearchStep::Absent { tail: NEXT, free });
@@ -454,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_the_transaction_claimed_is_not_free() {
-        let (mut lookup, _) = Lookup::start(&table(), key(9), None);
+        let (mut lookup, _) = Lookup::start(&table(), name(9), None);
         let claims = [HOME + 72, HOME + 2 * 72];
         let step = lookup.absorb_except(&bucket(&[1], 0), |cvt| claims.contains(&cvt));
         let free = Some(FreeSlot { offset: HOME + 3 * 72, first_cell: Cell::NEVER_USED });
@@ -464,13 +487,13 @@ mod tests {
     #[test]
     fn a_stale_cached_address_falls_back_to_the_bucket() {
         let cvt = |row| bucket(&[row], 0)[..9].to_vec();
-        let (lookup, read) = Lookup::start(&table(), key(9), Some(NEXT + 72));
+        let (lookup, read) = Lookup::start(&table(), name(9), Some(NEXT + 72));
         assert_eq!(read, Read { offset: NEXT + 72, words: 9 });
-        let mut other_table = table().header(key(9));
+        let mut other_table = table().header(name(9));
         other_table.table = TableId(4);
         let mut elsewhere = vec![0; 9];
         elsewhere[..3].copy_from_slice(&other_table.encode());
-        for stale in [cvt(8), vec![0; 9], elsewhere, vec![key(9).0; 9]] {
+        for stale in [cvt(8), vec![0; 9], elsewhere, vec![name(9).key.0; 9]] {
             let mut lookup = lookup.clone();
             assert_eq!(lookup.absorb(&stale), SearchStep::Read(bucket_read(HOME)));
             let found = SearchStep::Found { offset: HOME, words: 0..9 };
@@ -484,7 +507,7 @@ mod tests {
     fn a_landing_header_hides_absence_but_not_the_row() {
         let mut words = bucket(&[1, 9], 0);
         words[2] = 0;
-        let start = |row| Lookup::start(&table(), key(row), None).0;
+        let start = |row| Lookup::start(&table(), name(row), None).0;
         assert_eq!(start(2).absorb(&words), SearchStep::Torn);
         assert_eq!(start(1).absorb(&words), SearchStep::Torn);
         assert!(matches!(start(9).absorb(&words), SearchStep::Found { .. }));
@@ -499,7 +522,8 @@ mod tests {
             let field = CriticalField::Bytes { start: 0, len: 8 };
             let field = if hashed { CriticalField::Hashed } else { field };
             let spec = SPEC.capacity(capacity).shards(shards).critical_field(field);
-            let table = TableDef::new(TableId(1), spec, vec![HOME; groups]).expect("valid");
+            let table = TableDef::new(TableId(1), spec, vec![HOME; groups], Naming::KNOWN);
+            let table = table.expect("valid");
             let key = table.key(&primary.into());
             let (geometry, shape) = (table.geometry(), table.geometry().shape());
             let in_shard = geometry.home_bucket(key) - geometry.shard_base(key.shard());

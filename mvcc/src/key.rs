@@ -1,9 +1,7 @@
-//! Primary keys, and the 64-bit LOTUS key derived from each.
+//! Primary keys.
 //!
-//! A [`PrimaryKey`] is the application's name of a row: up to 31 bytes, held inline. The LOTUS key
-//! is its name for locks, index and shard map: the low 12 bits are the shard, taken from the
-//! table's critical field, and the other 52 a hash of the whole primary key (LOTUS §4.2). The hash
-//! travels between hosts and outlives a process, so it is xxh3 and never a seeded one.
+//! A [`PrimaryKey`] is the application's name of a row: up to 31 bytes, held inline. The system's
+//! own names of rows are derived from it in [`crate::naming`].
 //!
 //! Numbers are encoded big-endian, so that the order of encoded keys is the order of the numbers,
 //! and a critical field has the same value whichever way the key was built.
@@ -11,13 +9,10 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use lotus_fabric::ids::{Key, ShardId};
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes;
 
 const WORDS: usize = 4;
-const SHARD_CLEARED: u64 = u64::MAX << ShardId::BITS;
 const LENGTH_AT: usize = PrimaryKey::MAX_BYTES;
 
 /// A row's full primary key: 1 to 31 bytes, inline, 32 bytes in memory.
@@ -114,40 +109,15 @@ impl PrimaryKey {
         self.words[index] & without_length
     }
 
-    /// The LOTUS key: the shard below, 52 bits of hash above (LOTUS §4.2).
-    ///
-    /// `shards` is the table's number of shards, from 1 to [`ShardId::COUNT`].
+    /// The key's bytes as one word, if it has eight.
     #[inline]
-    pub fn key(&self, critical_field: CriticalField, shards: u16) -> Key {
-        let hash = self.hash();
-        let field = match critical_field {
-            // The bits that the key's own hash leaves out, so the two are independent.
-            CriticalField::Hashed => u64::from(ShardId::from_low_bits(hash).raw()),
-            CriticalField::Bytes { start, len } => self.number_at(start, len),
-        };
-        // A division costs more than the rest, and the default of 4096 shards needs none.
-        let shard = if shards.is_power_of_two() {
-            field & u64::from(shards - 1)
-        } else {
-            field % u64::from(shards)
-        };
-        Key((hash & SHARD_CLEARED) | shard)
-    }
-
-    #[inline]
-    fn hash(&self) -> u64 {
-        // With the length known at compile time the hash of the commonest size is a few
-        // instructions and no branch.
-        if self.byte_count() == 8 {
-            xxh3_64(self.words[0].as_bytes())
-        } else {
-            xxh3_64(self.as_bytes())
-        }
+    pub(crate) const fn number(&self) -> Option<u64> {
+        if self.byte_count() == 8 { Some(self.words[0]) } else { None }
     }
 
     /// The big-endian number in `len` bytes from `start`; bytes past the end read as zero.
     #[inline]
-    fn number_at(&self, start: u8, len: u8) -> u64 {
+    pub(crate) fn number_at(&self, start: u8, len: u8) -> u64 {
         let first = usize::from(start / 8);
         let low = u128::from(self.padded_word(first));
         let high = if first + 1 < WORDS { u128::from(self.padded_word(first + 1)) } else { 0 };
@@ -320,34 +290,5 @@ mod tests {
         assert_ne!(PrimaryKey::from([1]), PrimaryKey::from([1, 0]));
         assert!(PrimaryKey::from([1]) < PrimaryKey::from([1, 0]));
         assert!(PrimaryKey::from(255) < PrimaryKey::from(256));
-    }
-
-    #[test]
-    fn the_shard_is_the_low_bits_of_the_critical_field() {
-        let long: PrimaryKey = (0_u32, 5000_u32, 0x0102_0304_u32, 77_u32).into();
-        let cases = [
-            (PrimaryKey::from(5000), 0, 8, 4096, 5000 % 4096),
-            (PrimaryKey::from(5000), 6, 2, 4096, 5000 % 4096),
-            (PrimaryKey::from(5000), 0, 8, 10, 0),
-            (long, 4, 4, 4096, 5000 % 4096),
-            (long, 6, 4, 4096, 0x0102),
-            (long, 12, 4, 4096, 77),
-            (PrimaryKey::from([0xAB; 31]), 30, 1, 4096, 0xAB),
-            (PrimaryKey::from([0xAB; 31]), 23, 8, 4096, 0xBAB),
-            (PrimaryKey::from([1]), 0, 2, 4096, 0x100),
-        ];
-        for (key, start, len, shards, shard) in cases {
-            let derived = key.key(CriticalField::Bytes { start, len }, shards);
-            assert_eq!(derived.shard().raw(), shard, "{key:?} from {start}, {len} bytes");
-            assert_eq!(derived.hash(), key.key(CriticalField::Hashed, shards).hash());
-        }
-    }
-
-    #[test]
-    fn the_hash_is_pinned_because_it_outlives_a_build() {
-        let key = PrimaryKey::from(42);
-        assert_eq!(key.hash(), xxh3_64(&42_u64.to_be_bytes()));
-        assert_eq!(key.key(CriticalField::Hashed, 4096), Key(0x2E4F_E982_B689_10AC));
-        assert!(key.key(CriticalField::Hashed, 100).shard().raw() < 100);
     }
 }

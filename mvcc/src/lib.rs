@@ -2,12 +2,12 @@
 //!
 //! # What this crate is
 //!
-//! The pure half of LOTUS's memory store (LOTUS §4.4, §7.1): names ([`key`], [`key_range`],
-//! [`table`]), bytes ([`layout`]), and the decisions taken over bytes that were read ([`index`],
-//! [`visibility`], [`acceptance`], [`chain`]). Beside them stand the few pieces of state that a
-//! compute node keeps about remote memory: the [`address_cache`], the [`version_table_cache`], the
-//! [`slab`] sub-allocator with the slots that [`retention`] keeps back, the snapshots that define
-//! its [`horizon`], and the embedded [`timestamp`] clock.
+//! The pure half of LOTUS's memory store (LOTUS §4.4, §7.1): names ([`key`], [`naming`],
+//! [`key_range`], [`table`]), bytes ([`layout`]), and the decisions taken over bytes that were
+//! read ([`index`], [`visibility`], [`acceptance`], [`chain`]). Beside them stand the few pieces of
+//! state that a compute node keeps about remote memory: the [`address_cache`], the
+//! [`version_table_cache`], the [`slab`] sub-allocator with the slots that [`retention`] keeps
+//! back, the snapshots that define its [`horizon`], and the embedded [`timestamp`] clock.
 //!
 //! # What it is not
 //!
@@ -32,6 +32,7 @@ pub mod key;
 pub mod key_range;
 pub mod layout;
 pub mod loader;
+pub mod naming;
 pub mod oracle;
 pub mod retention;
 pub mod shown;
@@ -44,5 +45,6 @@ pub mod visibility;
 pub use key::{CriticalField, PrimaryKey};
 pub use key_range::KeyRange;
 pub use lotus_fabric::ids::TableId;
+pub use naming::{Naming, RowName};
 pub use table::{Inline, TableDef, TableSpec};
 pub use timestamp::Timestamp;

@@ -11,6 +11,7 @@ use thiserror::Error;
 use crate::layout::WORD_BYTES;
 use crate::layout::bucket::{Bucket, Overflow, slot_offset};
 use crate::layout::cvt::{CELL_WORDS, Cell, CellState, HEADER_WORDS, Slot, Version};
+use crate::naming::RowName;
 use crate::slab::SlotKind;
 use crate::table::TableDef;
 use crate::timestamp::Timestamp;
@@ -37,8 +38,8 @@ pub enum LoadedRecord<'r> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// A row with this key was placed before: the same primary key twice, or, once in many
-    /// billions of rows, two with one hash. The caller must drop or rename one of them.
+    /// A row with this name and mark was placed before: the same primary key twice, or two that
+    /// share both, which do not happen ([`crate::naming`]). The caller must drop one of them.
     #[error("key {key:?} occurs twice")]
     DuplicateKey {
         /// The key.
@@ -75,8 +76,8 @@ impl<'a> ShardImage<'a> {
         Self { table, shard, words, next, overflow: Vec::new(), unused: Vec::new() }
     }
 
-    /// Places row `key` with the version [`Timestamp::LOADED`]; returns the offset of its CVT in
-    /// the group's region.
+    /// Places the row `name` with the version [`Timestamp::LOADED`]; returns the offset of its CVT
+    /// in the group's region.
     ///
     /// # Errors
     /// [`PlaceError`] if the key is a duplicate or the chain is full.
@@ -84,10 +85,11 @@ impl<'a> ShardImage<'a> {
     /// # Panics
     /// If the row is of another shard, its record has no offset, or its words do not fit a home
     /// slot of the table.
-    pub fn place(&mut self, key: Key, row: LoadedRow<'_>) -> Result<u64, PlaceError> {
+    pub fn place(&mut self, name: RowName, row: LoadedRow<'_>) -> Result<u64, PlaceError> {
+        let key = name.key;
         assert_eq!(key.shard(), self.shard, "the image is of one shard");
         let home = self.table.geometry().shape().home_number(key) as usize;
-        let (bucket, slot) = match self.search(home, key)? {
+        let (bucket, slot) = match self.search(home, name)? {
             Room::In { bucket, slot } => (bucket, slot),
             Room::After { tail } => (self.link(key, home, tail)?, 0),
         };
@@ -95,7 +97,7 @@ impl<'a> ShardImage<'a> {
         let offset = self.offset(bucket) + slot_offset(shape, slot);
         let start = bucket * self.bucket_words() + slot * shape.words();
         let cvt = &mut self.words[start..start + shape.cell_word(1)];
-        cvt[..HEADER_WORDS].copy_from_slice(&self.table.header(key).encode());
+        cvt[..HEADER_WORDS].copy_from_slice(&self.table.header(name).encode());
         let (cell_words, home) = cvt[HEADER_WORDS..].split_at_mut(CELL_WORDS);
         let record = match row.record {
             LoadedRecord::At(record) => record,
@@ -134,7 +136,7 @@ impl<'a> ShardImage<'a> {
     }
 
     /// Searches the chain for its first free slot or its end.
-    fn search(&self, home: usize, key: Key) -> Result<Room, PlaceError> {
+    fn search(&self, home: usize, name: RowName) -> Result<Room, PlaceError> {
         let mut bucket = home;
         loop {
             let words = &self.words[bucket * self.bucket_words()..][..self.bucket_words()];
@@ -142,15 +144,15 @@ impl<'a> ShardImage<'a> {
             for (slot, cvt) in view.cvts().enumerate() {
                 match cvt.slot() {
                     Slot::Free => return Ok(Room::In { bucket, slot }),
-                    Slot::Used(header) if header.key == key => {
-                        return Err(PlaceError::DuplicateKey { key });
+                    Slot::Used(header) if header.name == name => {
+                        return Err(PlaceError::DuplicateKey { key: name.key });
                     }
                     Slot::Used(_) | Slot::Torn => {}
                 }
             }
             match view.overflow() {
                 None => return Ok(Room::After { tail: bucket }),
-                Some(behind) => bucket = self.next[bucket] + behind.index_of(key),
+                Some(behind) => bucket = self.next[bucket] + behind.index_of(name.key),
             }
         }
     }
@@ -193,7 +195,7 @@ enum Room {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use lotus_fabric::ids::TableId;
     use proptest::prelude::*;
@@ -201,6 +203,7 @@ mod tests {
     use super::*;
     use crate::index::{Lookup, SearchStep};
     use crate::layout::cvt::Cvt;
+    use crate::naming::{KeyMark, Naming};
     use crate::table::{Inline, TableSpec};
     use crate::visibility::{Newest, newest};
 
@@ -209,18 +212,25 @@ mod tests {
     fn table(capacity: u64, versions: u32) -> TableDef {
         let spec = TableSpec::new("rows").record_bytes(16).shards(1).versions(versions);
         let spec = spec.inline(Inline::Never);
-        TableDef::new(TableId(9), spec.capacity(capacity), vec![1 << 18]).expect("valid")
+        TableDef::new(TableId(9), spec.capacity(capacity), vec![1 << 18], Naming::KNOWN)
+            .expect("valid")
+    }
+
+    /// Row `number` of shard 0. Numbers that differ above their lowest 44 bits alone share a name.
+    fn name(number: u64) -> RowName {
+        let key = Key(number << ShardId::BITS & (u64::MAX >> 8));
+        RowName { key, mark: KeyMark::from_low_bits(number >> 44) }
     }
 
     /// Places every row, giving as many overflow buckets as needed.
-    fn place_all<'a>(table: &'a TableDef, rows: &[Key]) -> (ShardImage<'a>, Vec<u64>) {
+    fn place_all<'a>(table: &'a TableDef, rows: &[RowName]) -> (ShardImage<'a>, Vec<u64>) {
         let mut image = ShardImage::new(table, ShardId::from_low_bits(0));
         let mut spill = SPILL;
-        let place = |(index, key): (usize, &Key)| {
+        let place = |(index, name): (usize, &RowName)| {
             let record = LoadedRecord::At(64 * (index as u64 + 1));
             let row = LoadedRow { record, length: 16 };
             loop {
-                match image.place(*key, row) {
+                match image.place(*name, row) {
                     Ok(offset) => return offset,
                     Err(PlaceError::NeedsOverflow(SlotKind::Fan)) => {
                         image.add_overflow(Overflow::fan(spill));
@@ -246,8 +256,8 @@ mod tests {
         image.images().flat_map(words).collect()
     }
 
-    fn find(table: &TableDef, memory: &BTreeMap<u64, u64>, key: Key) -> Option<(u64, Newest)> {
-        let (mut lookup, mut read) = Lookup::start(table, key, None);
+    fn find(table: &TableDef, memory: &BTreeMap<u64, u64>, name: RowName) -> Option<(u64, Newest)> {
+        let (mut lookup, mut read) = Lookup::start(table, name, None);
         loop {
             let words: Vec<u64> =
                 (0..read.words as u64).map(|word| memory[&(read.offset + 8 * word)]).collect();
@@ -265,11 +275,11 @@ mod tests {
     #[test]
     fn duplicates_are_noticed_wherever_the_first_one_lies() {
         let table = table(1, 2);
-        let rows: Vec<Key> = (1..=10).map(|number| Key(number << 52)).collect();
+        let rows: Vec<RowName> = (1..=10).map(name).collect();
         let (mut image, _) = place_all(&table, &rows);
-        for key in rows {
-            let again = image.place(key, LoadedRow { record: LoadedRecord::At(64), length: 0 });
-            assert_eq!(again, Err(PlaceError::DuplicateKey { key }));
+        for name in rows {
+            let again = image.place(name, LoadedRow { record: LoadedRecord::At(64), length: 0 });
+            assert_eq!(again, Err(PlaceError::DuplicateKey { key: name.key }));
         }
     }
 
@@ -278,7 +288,7 @@ mod tests {
         let table = table(1, 2);
         let mut image = ShardImage::new(&table, ShardId::from_low_bits(0));
         let row = LoadedRow { record: LoadedRecord::At(64), length: 16 };
-        let place = |number: u64, image: &mut ShardImage<'_>| image.place(Key(number << 52), row);
+        let place = |number: u64, image: &mut ShardImage<'_>| image.place(name(number), row);
         for number in 0..7 {
             assert_eq!(place(number, &mut image), Ok((1 << 18) + 72 * number));
         }
@@ -292,14 +302,14 @@ mod tests {
     #[test]
     fn a_small_record_lies_in_the_home_slot_of_its_cell() {
         let spec = TableSpec::new("rows").record_bytes(16).shards(1).capacity(7);
-        let table = TableDef::new(TableId(9), spec, vec![1 << 18]).expect("valid");
+        let table = TableDef::new(TableId(9), spec, vec![1 << 18], Naming::KNOWN).expect("valid");
         let mut image = ShardImage::new(&table, ShardId::from_low_bits(0));
         let words: Vec<u64> = (100..108).collect();
         let row = LoadedRow { record: LoadedRecord::InCell(&words), length: 16 };
-        let key = Key(5 << 52);
-        let cvt = image.place(key, row).expect("there is room");
+        let name = name(5);
+        let cvt = image.place(name, row).expect("there is room");
         let memory = memory(&image);
-        let (found, newest) = find(&table, &memory, key).expect("it was placed");
+        let (found, newest) = find(&table, &memory, name).expect("it was placed");
         let Newest::Version(seen) = newest else { panic!("{newest:?}") };
         assert_eq!((found, seen.record), (cvt, table.cvt().home(cvt, 0)));
         let there: Vec<u64> = (0..8).map(|word| memory[&(seen.record + 8 * word)]).collect();
@@ -313,19 +323,22 @@ mod tests {
             capacity in 1_u64..300, versions in 2_u32..=8,
         ) {
             let table = table(capacity, versions);
-            let rows: Vec<Key> = hashes.iter().map(|hash| Key(hash << ShardId::BITS)).collect();
+            // Some rows share a name.
+            let twins = hashes.iter().filter(|hash| *hash % 3 == 0).map(|hash| hash ^ 1 << 50);
+            let rows: BTreeSet<RowName> = hashes.iter().copied().chain(twins).map(name).collect();
+            let rows: Vec<RowName> = rows.into_iter().collect();
             let (image, offsets) = place_all(&table, &rows);
             let memory = memory(&image);
-            for (index, (key, offset)) in rows.iter().zip(offsets).enumerate() {
-                let (found, newest) = find(&table, &memory, *key).expect("it was placed");
+            for (index, (name, offset)) in rows.iter().zip(offsets).enumerate() {
+                let (found, newest) = find(&table, &memory, *name).expect("it was placed");
                 prop_assert_eq!(found, offset);
                 let Newest::Version(seen) = newest else { panic!("{newest:?}") };
                 prop_assert_eq!(seen.record, 64 * (index as u64 + 1));
                 prop_assert_eq!(seen.version, Timestamp::LOADED);
             }
-            let absent = (0..50).map(|number| Key((number << 40 | 1) << ShardId::BITS));
-            for key in absent.filter(|key| !rows.contains(key)) {
-                prop_assert_eq!(find(&table, &memory, key), None);
+            let absent = (0..50).map(|number| name(number << 40 | 1));
+            for name in absent.filter(|name| !rows.contains(name)) {
+                prop_assert_eq!(find(&table, &memory, name), None);
             }
         }
     }

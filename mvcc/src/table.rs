@@ -20,7 +20,12 @@ use crate::layout::WORD_BYTES;
 use crate::layout::bucket::{FAN_OUT, bucket_bytes, bucket_words};
 use crate::layout::cvt::{Contents, CvtHeader, CvtShape, MAX_CELLS, MAX_HOME_WORDS, MIN_CELLS};
 use crate::layout::record::{record_words, slot_bytes};
+use crate::naming::{Naming, RowName};
 use crate::slab::SlotKind;
+
+mod sizes;
+
+pub use sizes::SizeError;
 
 /// Largest length of a table's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -452,33 +457,8 @@ pub struct StoredRows {
     pub rows: u64,
 }
 
-/// A value or key that is too large for its table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum SizeError {
-    /// The value exceeds the table's `record_bytes`; store less, or use another table.
-    #[error("a value of table {} has at most {limit} bytes, not {bytes}", table.0)]
-    Value {
-        /// The table.
-        table: TableId,
-        /// Bytes of the value.
-        bytes: usize,
-        /// Largest length in this table.
-        limit: u32,
-    },
-    /// The primary key exceeds the table's `key_bytes`; use a shorter one.
-    #[error("a primary key of table {} has at most {limit} bytes, not {bytes}", table.0)]
-    Key {
-        /// The table.
-        table: TableId,
-        /// Bytes of the key.
-        bytes: usize,
-        /// Largest length in this table.
-        limit: u32,
-    },
-}
-
-/// A table of a cluster: a valid spec, its number, and the offset of its index in every group.
+/// A table of a cluster: a valid spec, its number, the naming of its rows, and the offset of its
+/// index in every group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableDef {
     id: TableId,
@@ -486,21 +466,28 @@ pub struct TableDef {
     stored: StoredRows,
     cvt: CvtShape,
     geometry: IndexGeometry,
+    naming: Naming,
 }
 
 impl TableDef {
-    /// Table `spec` under the number `id`, with its index at `bases[g]` of group `g`'s region.
-    /// [`IndexShape::index_bytes`] gives the size that each needs.
+    /// Table `spec` under the number `id`, with its index at `bases[g]` of group `g`'s region, and
+    /// rows named by `naming`. [`IndexShape::index_bytes`] gives the size that each needs.
     ///
     /// # Errors
     /// See [`TableSpec::validate`].
     ///
     /// # Panics
     /// If there is no group, or a base is 0 or not aligned to a cache line.
-    pub fn new(id: TableId, spec: TableSpec, bases: Vec<u64>) -> Result<Self, SpecError> {
+    pub fn new(
+        id: TableId,
+        spec: TableSpec,
+        bases: Vec<u64>,
+        naming: Naming,
+    ) -> Result<Self, SpecError> {
         let shape = IndexShape::of(&spec, bases.len())?;
         let (stored, cvt) = (spec.stored(), spec.cvt_shape());
-        Ok(Self { id, spec, stored, cvt, geometry: IndexGeometry::new(shape, bases) })
+        let geometry = IndexGeometry::new(shape, bases);
+        Ok(Self { id, spec, stored, cvt, geometry, naming })
     }
 
     /// Lengths and number of the rows that remote memory holds.
@@ -533,16 +520,22 @@ impl TableDef {
         &self.geometry
     }
 
-    /// LOTUS key of the row named `primary_key` (LOTUS §4.2).
+    /// Name and mark of the row with this primary key.
     #[inline]
-    pub fn key(&self, primary_key: &PrimaryKey) -> Key {
-        primary_key.key(self.spec.critical_field, self.spec.shards as u16)
+    pub fn name(&self, primary_key: &PrimaryKey) -> RowName {
+        self.naming.name(primary_key, self.spec.critical_field, self.spec.shards as u16)
     }
 
-    /// Header of the CVT of row `key`.
+    /// LOTUS key of the row with this primary key (LOTUS §4.2), which it may share with others.
     #[inline]
-    pub fn header(&self, key: Key) -> CvtHeader {
-        CvtHeader { key, table: self.id, cvt: self.cvt, value_limit: self.stored.value_bytes }
+    pub fn key(&self, primary_key: &PrimaryKey) -> Key {
+        self.name(primary_key).key
+    }
+
+    /// Header of the CVT of the row `name`.
+    #[inline]
+    pub fn header(&self, name: RowName) -> CvtHeader {
+        CvtHeader { name, table: self.id, cvt: self.cvt, value_limit: self.stored.value_bytes }
     }
 
     /// Shape of a CVT.
@@ -702,7 +695,7 @@ mod tests {
 
     #[test]
     fn sizes_are_checked_against_the_spec() {
-        let table = TableDef::new(TableId(1), GOOD, vec![1 << 18]).expect("valid");
+        let table = TableDef::new(TableId(1), GOOD, vec![1 << 18], Naming::KNOWN).expect("valid");
         assert_eq!(table.check_value(16), Ok(()));
         let value = SizeError::Value { table: TableId(1), bytes: 17, limit: 16 };
         assert_eq!(table.check_value(17), Err(value));

@@ -13,6 +13,12 @@
 //! evaluates its condition *inside* that order: a thread that makes the condition false and then
 //! forgets the row finds it gone or keeps it out. And a CVT that is being written is never kept.
 //!
+//! # Rows of one name
+//! Each has a place of its own, in one set. A row is looked up by name and mark, renewed by the
+//! offset of its CVT as well, and forgotten by name, with all others of that name: a lock is all
+//! that is known of a row that another node writes. Of the mark there are 23 bits. Should they
+//! agree, a row gets the CVT of another, and finds out by the record that the CVT leads to.
+//!
 //! # Memory
 //! ```text
 //! set = 9 lines:   line 0      mutex, tags of the eight rows, their order of use, `more`
@@ -27,6 +33,7 @@ use lotus_fabric::prefetch;
 use crate::address_cache::mix;
 use crate::layout::cvt::{CELL_WORDS, Cell, MAX_CELLS, Version};
 use crate::layout::{LINE_BYTES, OFFSET_BITS, field};
+use crate::naming::RowName;
 
 #[cfg(lotus_loom)]
 use loom::sync::{Mutex, MutexGuard};
@@ -55,12 +62,17 @@ struct Set(Mutex<Ways>);
 
 #[repr(C)]
 struct Ways {
-    /// Part of each row's hash, never zero; zero where there is no row.
+    /// Part of each row's hash and mark, never zero; zero where there is no row.
     tags: [u32; WAYS],
     order: Order,
     more: Box<[[u64; MORE_WORDS]]>,
     lines: [CacheLine; WAYS],
 }
+
+/// Bits of a tag that follow from the name of a row: the top one, and some of the hash.
+const NAME_TAG: u32 = 1 << 31 | 0xFF;
+/// Place of the mark's bits in a tag.
+const MARK_SHIFT: u32 = 8;
 
 /// One row.
 #[derive(Clone, Copy, Default)]
@@ -92,9 +104,9 @@ impl VersionTableCache {
     /// # Panics
     /// If `cells` has another length than the kept ones.
     #[inline]
-    pub fn lookup(&self, table: TableId, key: Key, cells: &mut [u64]) -> Option<u64> {
-        let (tag, mut ways) = self.enter(table, key);
-        let way = ways.find(tag, table, key)?;
+    pub fn lookup(&self, table: TableId, name: RowName, cells: &mut [u64]) -> Option<u64> {
+        let (tag, mut ways) = self.enter(table, name.key);
+        let way = ways.find(with_mark(tag, name), table, name.key)?;
         ways.order.put_first(way);
         let place = ways.lines[way].place;
         assert_eq!(cells.len(), cell_words(place), "a table's CVTs have one length");
@@ -118,7 +130,7 @@ impl VersionTableCache {
     pub fn keep(
         &self,
         table: TableId,
-        key: Key,
+        name: RowName,
         offset: u64,
         cells: &[u64],
         still: impl FnOnce() -> bool,
@@ -132,39 +144,51 @@ impl VersionTableCache {
         if !cells.chunks_exact(CELL_WORDS).all(settled) {
             return false;
         }
-        let (tag, mut ways) = self.enter(table, key);
+        let (tag, mut ways) = self.enter(table, name.key);
         if !still() {
             return false;
         }
-        let way = ways.find(tag, table, key).unwrap_or_else(|| ways.order.last());
+        let tag = with_mark(tag, name);
+        let way = ways.find(tag, table, name.key).unwrap_or_else(|| ways.order.last());
         ways.tags[way] = tag;
         ways.order.put_first(way);
         let place = offset | (count as u64) << 40 | u64::from(table.0) << 48;
-        (ways.lines[way].key, ways.lines[way].place) = (key.0, place);
+        (ways.lines[way].key, ways.lines[way].place) = (name.key.0, place);
         ways.write(way, 0, cells);
         true
     }
 
-    /// Replaces cell `index` of the row's CVT, if the row is cached.
+    /// Replaces cell `index` of the row's CVT at `offset`, if the row is cached.
     ///
     /// # Panics
     /// If the CVT has no such cell.
     #[inline]
-    pub fn renew(&self, table: TableId, key: Key, index: usize, cell: [u64; CELL_WORDS]) {
-        let (tag, mut ways) = self.enter(table, key);
-        let Some(way) = ways.find(tag, table, key) else { return };
+    pub fn renew(
+        &self,
+        table: TableId,
+        name: RowName,
+        offset: u64,
+        (index, cell): (usize, [u64; CELL_WORDS]),
+    ) {
+        let (tag, mut ways) = self.enter(table, name.key);
+        let Some(way) = ways.find(with_mark(tag, name), table, name.key) else { return };
+        if field(ways.lines[way].place, 0, OFFSET_BITS) != offset {
+            return;
+        }
         let first = index * CELL_WORDS;
         assert!(first < cell_words(ways.lines[way].place), "cell {index}");
         ways.order.put_first(way);
         ways.write(way, first, &cell);
     }
 
-    /// Removes the row.
+    /// Removes all rows of this name.
     #[inline]
     pub fn forget(&self, table: TableId, key: Key) {
         let (tag, mut ways) = self.enter(table, key);
-        if let Some(way) = ways.find(tag, table, key) {
-            ways.forget(way);
+        for way in 0..WAYS {
+            if ways.tags[way] & NAME_TAG == tag && ways.is_of(way, table, key) {
+                ways.forget(way);
+            }
         }
     }
 
@@ -212,15 +236,16 @@ impl VersionTableCache {
     #[inline]
     pub fn prefetch_row(&self, table: TableId, key: Key) {
         let (tag, ways) = self.enter(table, key);
-        let way = ways.tags.iter().position(|other| *other == tag);
+        let way = ways.tags.iter().position(|other| *other & NAME_TAG == tag);
         prefetch::read(&ways.lines[way.unwrap_or_else(|| ways.order.last())]);
     }
 
+    /// The set of a name's rows, and the part of their tags that they share.
     #[inline]
     fn enter(&self, table: TableId, key: Key) -> (u32, MutexGuard<'_, Ways>) {
         let mixed = mix(table, key);
         // The set from the upper bits, as a fraction of all sets; the tag from the lower ones.
-        ((mixed as u32).max(1), self.set(mixed).enter())
+        ((1 << 31 | mixed as u32) & NAME_TAG, self.set(mixed).enter())
     }
 
     #[inline]
@@ -228,6 +253,12 @@ impl VersionTableCache {
         let index = (u128::from(mixed) * self.sets.len() as u128) >> 64;
         &self.sets[index as usize]
     }
+}
+
+/// The tag of a row, from the part that its name gives.
+#[inline]
+fn with_mark(tag: u32, name: RowName) -> u32 {
+    tag | name.mark.raw() << MARK_SHIFT & !NAME_TAG
 }
 
 impl Set {
@@ -245,11 +276,13 @@ impl Set {
 impl Ways {
     #[inline]
     fn find(&self, tag: u32, table: TableId, key: Key) -> Option<usize> {
-        let is = |way: &usize| {
-            let CacheLine { key: kept, place, .. } = self.lines[*way];
-            kept == key.0 && place >> 48 == u64::from(table.0)
-        };
-        (0..WAYS).filter(|way| self.tags[*way] == tag).find(is)
+        (0..WAYS).filter(|way| self.tags[*way] == tag).find(|way| self.is_of(*way, table, key))
+    }
+
+    #[inline]
+    fn is_of(&self, way: usize, table: TableId, key: Key) -> bool {
+        let CacheLine { key: kept, place, .. } = self.lines[way];
+        kept == key.0 && place >> 48 == u64::from(table.0)
     }
 
     #[inline]

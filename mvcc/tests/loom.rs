@@ -14,10 +14,12 @@ use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
 use lotus_locktable::{LockName, LockRequest, LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Cell, Contents, Version};
+use lotus_mvcc::naming::{KeyMark, RowName};
 use lotus_mvcc::version_table_cache::VersionTableCache;
 
 const TABLE: TableId = TableId(1);
 const KEY: Key = Key(7 << 12);
+const NAME: RowName = RowName { key: KEY, mark: KeyMark::from_low_bits(5) };
 const ROW: LockName = LockName::row(TABLE, KEY);
 const OFFSET: u64 = 72;
 
@@ -41,12 +43,12 @@ struct World {
 
 impl World {
     fn keep(&self, version: u64, still: impl FnOnce() -> bool) {
-        self.cache.keep(TABLE, KEY, OFFSET, &cell(version), still);
+        self.cache.keep(TABLE, NAME, OFFSET, &cell(version), still);
     }
 
     fn cached(&self) -> Option<u64> {
         let mut words = [0; CELL_WORDS];
-        self.cache.lookup(TABLE, KEY, &mut words).map(|_| words[0])
+        self.cache.lookup(TABLE, NAME, &mut words).map(|_| words[0])
     }
 
     /// Writes memory and draws a timestamp, under the lock.
@@ -65,7 +67,7 @@ impl World {
             assert_eq!(cached, self.memory.load(Ordering::Relaxed), "under the lock");
         }
         let time = self.write();
-        self.cache.renew(TABLE, KEY, 0, cell(time));
+        self.cache.renew(TABLE, NAME, OFFSET, (0, cell(time)));
         self.locks.unlock(txn(slot), &ROW);
     }
 

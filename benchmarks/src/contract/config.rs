@@ -292,6 +292,9 @@ pub struct ClusterConfig {
     pub visible: Visible,
     /// Fate of displaced versions.
     pub retain_versions: Retention,
+    /// Bits of the names of rows: with fewer than 64, many rows share a name.
+    #[serde(skip)]
+    pub name_bits: u32,
     /// Interval at which compute nodes exchange the oldest snapshots that they read, in
     /// microseconds.
     #[serde(skip)]
@@ -342,6 +345,7 @@ impl Default for ClusterConfig {
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
             retain_versions: Retention::On,
+            name_bits: u64::BITS,
             horizon_us: 1_000,
             balance_us: None,
             lease_us: None,

@@ -145,6 +145,9 @@ pub struct Config {
     pub block_limit: Duration,
     /// Seed of all randomness; default 0.
     pub seed: u64,
+    /// Bits of the names of rows; default 64, all of them. With fewer, many rows share a name, and
+    /// with it a lock and a chain of buckets: for tests of rows that do. Alike in all processes.
+    pub name_bits: u32,
     /// See [`ReadRule`].
     pub read_rule: ReadRule,
     /// See [`VisibleOrder`].
@@ -194,6 +197,7 @@ impl Default for Config {
             stop_timeout: Duration::from_secs(10),
             block_limit: Duration::from_secs(10),
             seed: 0,
+            name_bits: u64::BITS,
             read_rule: ReadRule::default(),
             visible_order: VisibleOrder::default(),
             locks: LockKind::default(),

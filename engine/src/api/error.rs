@@ -140,9 +140,10 @@ pub enum TxnError {
         /// The table.
         table: TableId,
     },
-    /// Another row of this table has the same 64-bit key. Nothing was changed; choose other primary
-    /// keys.
-    #[error("the 64-bit key of {key} of {} belongs to another row", key.table(*table))]
+    /// Another row of this table has the same 64-bit name, and the same 31 bits that tell rows of a
+    /// name apart: it does not happen by chance (`lotus_mvcc::naming`). Nothing was changed; choose
+    /// another primary key.
+    #[error("the hash of {key} of {} belongs to another row", key.table(*table))]
     KeyCollision {
         /// The table.
         table: TableId,

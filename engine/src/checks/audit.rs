@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lotus_fabric::ids::{Key, RemoteAddr, ShardId, TableId, TxnId};
+use lotus_fabric::ids::{RemoteAddr, ShardId, TableId, TxnId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
@@ -14,7 +14,7 @@ use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Slot, Version};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::{FREE_SLAB, HEADER_BYTES, SLAB_BYTES, SlabEntry, SlabKind};
-use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+use lotus_mvcc::{PrimaryKey, RowName, TableDef, Timestamp};
 use lotus_recovery::log::{LogEntry, LogError, WriteKind};
 use lotus_recovery::unresolved;
 use lotus_router::placement::LOG_REGION;
@@ -209,8 +209,8 @@ impl Tally {
 /// One row's CVT and the records of its committed versions.
 struct SeenRow<'a> {
     offset: u64,
-    /// Key of the row; `None` where the header is torn.
-    key: Option<Key>,
+    /// Name of the row; `None` where the header is torn.
+    name: Option<RowName>,
     /// `None` for a torn cell.
     cells: Vec<Option<SeenCell<'a>>>,
 }
@@ -230,7 +230,7 @@ impl<'a> SeenRow<'a> {
             _ => Timestamp::ZERO,
         })?;
         let words = newest.record?;
-        Some((Record::decode(self.key?, words).ok()?, words))
+        Some((Record::decode(self.name?.key, words).ok()?, words))
     }
 
     /// Begin and end of each home slot.
@@ -265,15 +265,17 @@ impl<'a> SeenRow<'a> {
             }
             let Some(words) = seen.record else { continue };
             records.seen += 1;
-            let Some(key) = self.key else { continue };
-            let sound = Record::decode(key, words).is_ok_and(|record| {
+            let Some(name) = self.name else { continue };
+            let sound = Record::decode(name.key, words).is_ok_and(|record| {
                 let contents = match seen.cell.state {
                     lotus_mvcc::layout::cvt::CellState::Valid => {
                         Contents::Value { length: seen.cell.length }
                     }
                     _ => Contents::Deleted,
                 };
+                let own = |key: PrimaryKey| table.name(&key) == name;
                 record.table() == table.id()
+                    && record.primary_key().is_ok_and(own)
                     && record.contents() == contents
                     && seen.cell.version.is_after(record.previous())
                     && self.follows(&record)
@@ -499,9 +501,9 @@ impl Scan<'_> {
         let mut found = Vec::new();
         for (number, bucket) in words.chunks_exact(table.bucket_words()).enumerate() {
             for (slot, cvt) in Bucket::new(bucket, table.cvt()).cvts().enumerate() {
-                let key = match cvt.slot() {
+                let name = match cvt.slot() {
                     Slot::Free => continue,
-                    Slot::Used(header) => Some(header.key),
+                    Slot::Used(header) => Some(header.name),
                     Slot::Torn => None,
                 };
                 let cells = cvt.cells().map(|cell| {
@@ -516,16 +518,16 @@ impl Scan<'_> {
                     Some((cell, record))
                 });
                 let at = offset + number as u64 * bucket_bytes + slot as u64 * cvt_bytes;
-                found.push((at, key, cells.collect::<Vec<_>>()));
+                found.push((at, name, cells.collect::<Vec<_>>()));
             }
         }
         let done = batch.post().await?;
-        for (offset, key, cells) in found {
+        for (offset, name, cells) in found {
             let cells = cells.into_iter().map(|cell| {
                 let (cell, record) = cell?;
                 Some(SeenCell { cell, record: record.map(|buffer| done.words(buffer)) })
             });
-            visit(&SeenRow { offset, key, cells: cells.collect() });
+            visit(&SeenRow { offset, name, cells: cells.collect() });
         }
         Ok(())
     }

@@ -182,7 +182,7 @@ impl Scan<'_> {
                 for (slot, cvt) in Bucket::new(words, table.cvt()).cvts().enumerate() {
                     let key = match cvt.slot() {
                         Slot::Free => continue,
-                        Slot::Used(header) => Some(header.key),
+                        Slot::Used(header) => Some(header.name.key),
                         Slot::Torn => None,
                     };
                     let versions = cvt.version_words().map(Version::decode);

@@ -74,6 +74,8 @@ settings! {
     block_limit: Duration;
     /// Seed of all randomness; default 0.
     seed: u64;
+    /// Bits of the names of rows; default all 64. For tests of rows that share a name.
+    name_bits: u32;
     /// Version that serializable transactions read under a lock; default the latest.
     read_rule: ReadRule;
     /// Order in which a commit's versions become visible; default backups first.

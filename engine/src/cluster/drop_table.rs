@@ -107,9 +107,9 @@ impl<M: Machines> Cluster<M> {
                     return Err(ClusterError::NoSuchTable(name.to_owned()));
                 };
                 dropped = Some(table);
-                let (authority, groups) =
-                    (shared.council.authority(), shared.placement.group_count());
-                let now = Catalogue::demote(authority, groups, table, Demotion::Drop)?;
+                let authority = shared.council.authority();
+                let named = (shared.placement.group_count(), shared.naming());
+                let now = Catalogue::demote(authority, named, table, Demotion::Drop)?;
                 shared.install(&now.tables)?;
                 shared.drops.0.close();
                 Ok(table)

@@ -32,6 +32,7 @@ use lotus_mvcc::layout::record::RecordHeader;
 use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry};
 use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
+use lotus_mvcc::naming::RowName;
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_points::point;
 use lotus_recovery::membership::returns::Life;
@@ -283,7 +284,7 @@ impl<'a> Writer<'a> {
                 let used = header.encode(*key, &primary_key, Some(&value), &mut record);
                 let place = slot.map_or(LoadedRecord::InCell(&record[..used]), LoadedRecord::At);
                 let row = LoadedRow { record: place, length: value.len() as u32 };
-                self.place(&mut image, (*key, *number), row).await?;
+                self.place(&mut image, (table.name(&primary_key), *number), row).await?;
                 if let Some(slot) = slot {
                     self.add_record(&replicas, slot, &record).await?;
                 }
@@ -300,20 +301,20 @@ impl<'a> Writer<'a> {
     async fn place(
         &mut self,
         image: &mut ShardImage<'_>,
-        (key, number): (Key, u64),
+        (name, number): (RowName, u64),
         row: LoadedRow<'_>,
     ) -> Result<(), Interrupted> {
         let loader = self.loader;
         loop {
-            match image.place(key, row) {
+            match image.place(name, row) {
                 Ok(cvt) => {
                     debug_assert!(cvt != 0, "I9: a loaded row has an address");
                     let id = loader.table.id();
-                    loader.told.iter().for_each(|node| _ = node.addresses.insert(id, key, cvt));
+                    loader.told.iter().for_each(|node| _ = node.addresses.insert(id, name.key, cvt));
                     return Ok(());
                 }
                 Err(PlaceError::NeedsOverflow(kind)) => {
-                    let first = self.allocate(key.shard(), kind).await?;
+                    let first = self.allocate(name.key.shard(), kind).await?;
                     image.add_overflow(match kind {
                         SlotKind::Fan => Overflow::fan(first),
                         _ => Overflow::bucket(first),

@@ -143,7 +143,7 @@ impl Creation<'_> {
                 shared.placement.group_count(),
                 "I87: a table has a place in every group"
             );
-            let table = TableDef::new(id, self.spec.clone(), self.bases.clone());
+            let table = TableDef::new(id, self.spec.clone(), self.bases.clone(), shared.naming());
             let table = table.map_err(|error| refused(&self.spec, error))?;
             let before = self.in_doubt.replace(table.clone());
             match catalogue.enter(table, shared.council.authority()) {
@@ -370,7 +370,7 @@ mod tests {
         let table = |number: usize| {
             let spec = TableSpec::named(format!("t{number}")).record_bytes(8).capacity(1);
             let bases = vec![base; shared.placement.group_count()];
-            TableDef::new(TableId(number as u16), spec, bases).expect("valid")
+            TableDef::new(TableId(number as u16), spec, bases, shared.naming()).expect("valid")
         };
         let mut catalogue = shared.learn_tables().expect("it answers");
         catalogue.tables = (0..MAX_TABLES - 1).map(table).map(TableState::Serving).collect();

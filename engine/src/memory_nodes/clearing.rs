@@ -132,10 +132,11 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
 /// Says in the catalogue that a table is gone, until that has an answer. `None` once the node has
 /// failed.
 async fn note_gone(coordinator: &Coordinator, table: TableId) -> Option<()> {
-    let groups = coordinator.shared.placement.group_count();
+    let shared = &coordinator.shared;
+    let named = (shared.placement.group_count(), shared.naming());
     while !coordinator.node.has_failed() {
         let demote = move |authority: &dyn Authority| {
-            Ok(Catalogue::demote(authority, groups, table, Demotion::Clear))
+            Ok(Catalogue::demote(authority, named, table, Demotion::Clear))
         };
         if let Ok(Ok(catalogue)) = coordinator.consult(demote).await {
             // It may be behind by now, which does no harm.

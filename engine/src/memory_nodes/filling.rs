@@ -381,7 +381,7 @@ impl Session {
 /// Pause after a conflict, as the number of attempts for [`Session::back_off`].
 const PAUSE_AFTER_CONFLICT: u32 = 6;
 
-/// Keys of the rows in these buckets; `None` if a CVT is torn, because its write is under way.
+/// Names of the rows in these buckets; `None` if a CVT is torn, because its write is under way.
 fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
     let mut rows = BTreeSet::new();
     for bucket in buckets {
@@ -389,7 +389,7 @@ fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
             match cvt.slot() {
                 CvtSlot::Free => {}
                 CvtSlot::Torn => return None,
-                CvtSlot::Used(header) => _ = rows.insert(header.key),
+                CvtSlot::Used(header) => _ = rows.insert(header.name.key),
             }
         }
     }

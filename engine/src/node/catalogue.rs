@@ -19,7 +19,7 @@ use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::layout::LINE_BYTES;
-use lotus_mvcc::{CriticalField, Inline, TableDef, TableSpec};
+use lotus_mvcc::{CriticalField, Inline, Naming, TableDef, TableSpec};
 
 use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
@@ -89,11 +89,15 @@ impl Catalogue {
     ///
     /// # Errors
     /// The authority does not answer, or the stored value is no catalogue of `groups` groups.
-    pub(crate) fn read(authority: &dyn Authority, groups: usize) -> Result<Self, ClusterError> {
+    pub(crate) fn read(
+        authority: &dyn Authority,
+        groups: usize,
+        naming: Naming,
+    ) -> Result<Self, ClusterError> {
         let Some(found) = authority.read(KEY)? else {
             return Ok(Self { version: Version::ABSENT, tables: Vec::new() });
         };
-        let tables = decode(&found.value, groups).ok_or(ClusterError::Damaged)?;
+        let tables = decode(&found.value, groups, naming).ok_or(ClusterError::Damaged)?;
         Ok(Self { version: found.version, tables })
     }
 
@@ -151,12 +155,12 @@ impl Catalogue {
     /// As [`Self::read`]; the authority does not answer.
     pub(crate) fn demote(
         authority: &dyn Authority,
-        groups: usize,
+        (groups, naming): (usize, Naming),
         table: TableId,
         how: Demotion,
     ) -> Result<Self, ClusterError> {
         loop {
-            let mut now = Self::read(authority, groups)?;
+            let mut now = Self::read(authority, groups, naming)?;
             let Some(entry) = now.tables.get_mut(usize::from(table.0)) else { return Ok(now) };
             *entry = match (entry.clone(), how) {
                 (TableState::Serving(def), Demotion::Drop) => TableState::Dropped(def),
@@ -179,7 +183,7 @@ impl Shared {
     /// As [`Catalogue::read`], or there is no memory for a table's addresses.
     pub(crate) fn learn_tables(&self) -> Result<Catalogue, ClusterError> {
         let groups = self.placement.group_count();
-        let catalogue = Catalogue::read(self.council.authority(), groups)?;
+        let catalogue = Catalogue::read(self.council.authority(), groups, self.naming())?;
         self.install(&catalogue.tables)?;
         Ok(catalogue)
     }
@@ -241,16 +245,20 @@ pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
     Some((spec, rest.0))
 }
 
-/// Decodes a catalogue of `groups` groups; `None` if invalid.
-pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableState<TableDef>>> {
+/// Decodes a catalogue of `groups` groups, with rows named by `naming`; `None` if invalid.
+pub(crate) fn decode(
+    bytes: &[u8],
+    groups: usize,
+    naming: Naming,
+) -> Option<Vec<TableState<TableDef>>> {
     let (&FORMAT, body) = bytes.split_first()? else { return None };
     let mut rest = Reader(body);
     let mut tables = Vec::new();
     while !rest.0.is_empty() {
         let id = TableId(u16::try_from(tables.len()).ok()?);
         tables.push(match rest.take()? {
-            [0] => TableState::Serving(rest.table(id, groups)?),
-            [1] => TableState::Dropped(rest.table(id, groups)?),
+            [0] => TableState::Serving(rest.table(id, groups, naming)?),
+            [1] => TableState::Dropped(rest.table(id, groups, naming)?),
             [2] => TableState::Gone,
             _ => return None,
         });
@@ -273,7 +281,8 @@ pub(crate) fn sample() -> Vec<TableState<TableDef>> {
         TableSpec::new("by name").record_bytes(8).key_bytes(40).capacity(100).ordered(),
     ];
     let numbered = specs.into_iter().zip(0..);
-    let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
+    let table =
+        |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20], Naming::KNOWN);
     let mut tables: Vec<_> =
         numbered.map(|numbered| TableState::Serving(table(numbered).expect("valid"))).collect();
     if let TableState::Serving(stock) = tables[1].clone() {
@@ -328,7 +337,7 @@ impl Reader<'_> {
         Some(spec)
     }
 
-    fn table(&mut self, id: TableId, groups: usize) -> Option<TableDef> {
+    fn table(&mut self, id: TableId, groups: usize, naming: Naming) -> Option<TableDef> {
         let spec = self.spec()?;
         let [count] = self.take()?;
         if usize::from(count) != groups {
@@ -339,7 +348,7 @@ impl Reader<'_> {
         if !bases.iter().all(placed) {
             return None;
         }
-        TableDef::new(id, spec, bases).ok()
+        TableDef::new(id, spec, bases, naming).ok()
     }
 }
 
@@ -349,21 +358,23 @@ mod tests {
     use lotus_authority::EmbeddedAuthority;
     use lotus_mvcc::table::{MAX_NAME_BYTES, MAX_TABLE_IDS, MAX_TABLES};
 
+    const NAMED: (usize, Naming) = (2, Naming::KNOWN);
+
     #[test]
     fn what_is_stored_is_read_back_and_every_cut_is_refused() {
         let (tables, bytes) = (sample(), encode(&sample()));
-        assert_eq!(decode(&bytes, 2), Some(tables));
-        assert_eq!(decode(&bytes, 3), None);
+        assert_eq!(decode(&bytes, 2, Naming::KNOWN), Some(tables));
+        assert_eq!(decode(&bytes, 3, Naming::KNOWN), None);
         let one = encode(&sample()[..1]);
         assert_eq!(encode(&[TableState::Gone]).len(), 2, "a table that is gone takes a byte");
         for end in (0..one.len()).filter(|end| *end != 1) {
-            assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
+            assert_eq!(decode(&one[..end], 2, Naming::KNOWN), None, "cut at {end}");
         }
         // A standing that there is not; after the name: a field out of range, one of no known kind.
         for (at, byte) in [(0, 9), (1, 3), (2, 0), (11, 255), (11 + 24, 4)] {
             let mut bytes = one.clone();
             bytes[at] = byte;
-            assert_ne!(decode(&bytes, 2), Some(sample()[..1].to_vec()), "byte {at}");
+            assert_ne!(decode(&bytes, 2, Naming::KNOWN), Some(sample()[..1].to_vec()), "byte {at}");
         }
     }
 
@@ -372,7 +383,8 @@ mod tests {
         const VALUE_BYTES: usize = 1 << 20;
         const MAX_GROUPS: usize = 64;
         let spec = TableSpec::named("x".repeat(MAX_NAME_BYTES)).record_bytes(8).capacity(9);
-        let table = TableDef::new(TableId(0), spec, vec![1 << 20; MAX_GROUPS]).expect("valid");
+        let table = TableDef::new(TableId(0), spec, vec![1 << 20; MAX_GROUPS], Naming::KNOWN)
+            .expect("valid");
         let mut tables = vec![TableState::Serving(table); MAX_TABLES];
         tables.resize(MAX_TABLE_IDS, TableState::Gone);
         assert!(encode(&tables).len() <= VALUE_BYTES);
@@ -381,7 +393,7 @@ mod tests {
     #[test]
     fn whoever_is_late_reads_again() {
         let authority = EmbeddedAuthority::new();
-        let read = || Catalogue::read(&authority, 2).expect("sound");
+        let read = || Catalogue::read(&authority, 2, Naming::KNOWN).expect("sound");
         let [first, second] = [0, 1].map(|index| sample()[index].with_memory().cloned());
         let [first, second] = [first, second].map(|table| table.expect("it has memory"));
         let (mut fast, mut late) = (read(), read());
@@ -397,9 +409,10 @@ mod tests {
     #[test]
     fn a_table_is_dropped_then_gone_and_its_name_is_free() {
         let authority = EmbeddedAuthority::new();
-        let read = || Catalogue::read(&authority, 2).expect("sound");
+        let read = || Catalogue::read(&authority, 2, Naming::KNOWN).expect("sound");
         let demote = |table, how| {
-            let now = Catalogue::demote(&authority, 2, TableId(table), how).expect("it answers");
+            let now =
+                Catalogue::demote(&authority, NAMED, TableId(table), how).expect("it answers");
             now.tables.iter().map(TableState::stage).collect::<Vec<_>>()
         };
         let checking = sample()[0].serving().expect("it serves").clone();
@@ -409,7 +422,8 @@ mod tests {
         assert_eq!([demote(0, Demotion::Drop), demote(0, Demotion::Drop)], [[1], [1]]);
         assert_eq!((read().find("checking"), read().count()), (None, 1));
         let spec = checking.spec().clone();
-        let again = TableDef::new(TableId(1), spec, vec![1 << 20, 3 << 20]).expect("valid");
+        let again =
+            TableDef::new(TableId(1), spec, vec![1 << 20, 3 << 20], Naming::KNOWN).expect("valid");
         read().enter(again, &authority).expect("nobody else");
         assert_eq!(demote(0, Demotion::Clear), [2, 0]);
         assert_eq!(demote(0, Demotion::Drop), [2, 0], "it stays gone");

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::address_cache::AddressCache;
-use lotus_mvcc::{TableDef, TableSpec, retention};
+use lotus_mvcc::{Naming, TableDef, TableSpec, retention};
 use lotus_recovery::Membership;
 
 use crate::api::config::Addresses;
@@ -40,6 +40,11 @@ impl KnownTables {
 }
 
 impl Shared {
+    /// The naming of rows.
+    pub(crate) fn naming(&self) -> Naming {
+        Naming::KNOWN.with_hash_bits(self.config.name_bits)
+    }
+
     /// Tables of the cluster, as this process knows them.
     pub(crate) fn known_tables(&self) -> RwLockReadGuard<'_, KnownTables> {
         self.tables.read().unwrap_or_else(PoisonError::into_inner)
@@ -232,7 +237,7 @@ impl Shared {
     fn stand_in(&self, id: TableId) -> TableDef {
         let spec = TableSpec::new("dropped").record_bytes(8).capacity(1);
         let bases = vec![self.region.first_slab(); self.placement.group_count()];
-        TableDef::new(id, spec, bases).expect("the specification is valid")
+        TableDef::new(id, spec, bases, self.naming()).expect("the specification is valid")
     }
 }
 

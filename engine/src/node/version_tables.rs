@@ -43,6 +43,7 @@ use std::sync::Arc;
 
 use lotus_fabric::ids::{Key, NodeId, ShardId, TableId, TxnId};
 use lotus_locktable::{LockName, LockTable, Watch};
+use lotus_mvcc::RowName;
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
 use lotus_mvcc::version_table_cache::VersionTableCache;
 use lotus_router::{Owner, ShardMap};
@@ -126,16 +127,16 @@ impl VersionTables {
     pub(crate) fn lookup(
         &self,
         table: TableId,
-        key: Key,
+        name: RowName,
         cover: Cover,
         words: &mut [u64],
     ) -> Option<u64> {
-        let (cache, _) = self.owned(key)?;
-        let name = LockName::row(table, key);
-        let free = || broken(Rule::CachesYieldToWriters) || !self.locks.is_write_locked(&name);
+        let (cache, _) = self.owned(name.key)?;
+        let lock = LockName::row(table, name.key);
+        let free = || broken(Rule::CachesYieldToWriters) || !self.locks.is_write_locked(&lock);
         // Check the lock before the cache: see the module's documentation.
         let believed = cover == Cover::Locked || free();
-        if believed { cache.lookup(table, key, &mut words[HEADER_WORDS..]) } else { None }
+        if believed { cache.lookup(table, name, &mut words[HEADER_WORDS..]) } else { None }
     }
 
     /// Records the moment before a READ of the row's CVT is posted, for [`Self::keep`]; `None` if
@@ -159,15 +160,16 @@ impl VersionTables {
     #[inline]
     pub(crate) fn keep(
         &self,
-        (table, key): (TableId, Key),
+        (table, name): (TableId, RowName),
         cover: Cover,
         before: Before,
         offset: u64,
         cvt: Cvt<'_>,
     ) {
         debug_assert!(offset != 0, "I62: a cached row has a place in memory");
+        let key = name.key;
         let Some((cache, _)) = self.owned(key) else { return };
-        cache.keep(table, key, offset, &cvt.words()[HEADER_WORDS..], || {
+        cache.keep(table, name, offset, &cvt.words()[HEADER_WORDS..], || {
             let owned = self.shards.serves(key.shard(), before.owner);
             owned && (cover == Cover::Locked || self.unwritten(&LockName::row(table, key), before))
         });
@@ -183,14 +185,20 @@ impl VersionTables {
         self.locks.unwritten_since(name, before.writers)
     }
 
-    /// Replaces a cell that a writer of this node has made visible on all replicas, while it holds
-    /// the lock.
+    /// Replaces a cell, of this index, of the row's CVT at `offset`: a writer of this node has made
+    /// it visible on all replicas, and holds the lock.
     #[inline]
-    pub(crate) fn renew(&self, table: TableId, key: Key, index: usize, cell: Cell) {
-        if let Some((cache, _)) = self.owned(key)
+    pub(crate) fn renew(
+        &self,
+        table: TableId,
+        name: RowName,
+        offset: u64,
+        (index, cell): (usize, Cell),
+    ) {
+        if let Some((cache, _)) = self.owned(name.key)
             && !broken(Rule::CachesAreRenewed)
         {
-            cache.renew(table, key, index, cell.encode());
+            cache.renew(table, name, offset, (index, cell.encode()));
         }
     }
 
@@ -201,7 +209,7 @@ impl VersionTables {
         }
     }
 
-    /// Drops a row before it changes in a way that the cache is not told.
+    /// Drops all rows of a name before one of them changes in a way that the cache is not told.
     pub(crate) fn forget(&self, table: TableId, key: Key) {
         if let Some(cache) = &self.cache {
             cache.forget(table, key);

@@ -247,14 +247,14 @@ impl ScanCursor {
 
 #[cfg(test)]
 mod tests {
-    use lotus_mvcc::TableSpec;
+    use lotus_mvcc::{Naming, TableSpec};
     use proptest::prelude::*;
 
     use super::*;
 
     fn table(record_bytes: u32, capacity: u64) -> TableDef {
         let spec = TableSpec::new("rows").record_bytes(record_bytes).capacity(capacity);
-        TableDef::new(TableId(1), spec, vec![4096; 3]).expect("it is sound")
+        TableDef::new(TableId(1), spec, vec![4096; 3], Naming::KNOWN).expect("it is sound")
     }
 
     #[test]

@@ -28,7 +28,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_fabric::ids::Key;
 use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::Buffer;
 use lotus_mvcc::acceptance::{Expected, accept_record};
@@ -38,7 +37,7 @@ use lotus_mvcc::layout::cvt::{Cvt, Slot as CvtSlot, Version};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
 use lotus_mvcc::visibility::{Candidate, Visible, visible_at};
-use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+use lotus_mvcc::{PrimaryKey, RowName, TableDef, Timestamp};
 use lotus_router::GroupId;
 use zerocopy::IntoBytes;
 
@@ -98,7 +97,7 @@ type Buckets = Vec<(u64, Vec<u64>)>;
 
 /// CVT of a row, as read with its index block.
 struct RowsSeen<'a> {
-    key: Key,
+    name: RowName,
     /// Offset of the CVT.
     offset: u64,
     cvt: Cvt<'a>,
@@ -154,6 +153,13 @@ fn any_record(cvt: Cvt<'_>) -> Option<u64> {
     cells.max_by_key(|cell| rank(cell.version)).map(|cell| cell.record)
 }
 
+/// The primary key in the record in `words`, if that is one of this row. Another row may share its
+/// name and have its slot by now.
+fn primary_key_in(table: &TableDef, name: RowName, words: &[u64]) -> Option<PrimaryKey> {
+    let primary_key = Record::decode(name.key, words).ok()?.primary_key().ok()?;
+    (table.name(&primary_key) == name).then_some(primary_key)
+}
+
 /// Judges a row by the words read: its record's, then its CVT's.
 fn judge<'a>(
     table: &TableDef,
@@ -170,9 +176,8 @@ fn judge<'a>(
             _ => Found::Again,
         };
     };
-    let Ok(found) = Record::decode(seen.key, words) else { return Found::Again };
-    let Ok(primary_key) = found.primary_key() else { return Found::Again };
-    let expected = Expected { table: table.id(), key: seen.key, primary_key: &primary_key };
+    let Some(primary_key) = primary_key_in(table, seen.name, words) else { return Found::Again };
+    let expected = Expected { table: table.id(), key: seen.name.key, primary_key: &primary_key };
     match aim {
         Aim::Version(candidate) if unchanged => match accept_record(&expected, candidate, words) {
             Ok(record) => record
@@ -332,7 +337,7 @@ impl<'a> Reader<'a> {
         for (begin, words) in buckets {
             for (slot, cvt) in (0..).zip(Bucket::new(words, table.cvt()).cvts()) {
                 let CvtSlot::Used(header) = cvt.slot() else { continue };
-                seen.push(RowsSeen { key: header.key, offset: begin + slot * cvt_bytes, cvt });
+                seen.push(RowsSeen { name: header.name, offset: begin + slot * cvt_bytes, cvt });
             }
         }
         for some in seen.chunks(AT_ONCE) {
@@ -363,12 +368,12 @@ impl<'a> Reader<'a> {
                 Found::Nothing => {}
                 Found::Unclear(key) => unclear.push(key),
                 Found::TooOld => return Err(ReadError::TooOld),
-                Found::Again => again.push((row.key, row.offset)),
+                Found::Again => again.push((row.name, row.offset)),
             }
         }
         drop(done);
-        for (key, offset) in again {
-            unclear.extend(self.primary_key(key, offset).await?);
+        for (name, offset) in again {
+            unclear.extend(self.primary_key(name, offset).await?);
         }
         for some in unclear.chunks(BY_TRANSACTION) {
             self.read_by_transaction(some, out).await?;
@@ -409,7 +414,11 @@ impl<'a> Reader<'a> {
 
     /// Returns the primary key of the row with its CVT at `offset`; `None` if the row is not there
     /// any more, or has become absent.
-    async fn primary_key(&self, key: Key, offset: u64) -> Result<Option<PrimaryKey>, ReadError> {
+    async fn primary_key(
+        &self,
+        name: RowName,
+        offset: u64,
+    ) -> Result<Option<PrimaryKey>, ReadError> {
         let primary = self.coordinator().primary(self.group);
         let mut before: Option<Vec<u64>> = None;
         for _ in 0..MOST_LOOKS {
@@ -417,7 +426,7 @@ impl<'a> Reader<'a> {
             let cvt = batch.read(primary.at(offset), self.table.cvt_words() * WORD_BYTES);
             let done = self.post(batch).await?;
             let cvt = Cvt::new(done.words(cvt), self.table.cvt());
-            if !matches!(cvt.slot(), CvtSlot::Used(header) if header.key == key) {
+            if !matches!(cvt.slot(), CvtSlot::Used(header) if header.name == name) {
                 return Ok(None);
             }
             // Without a record to vouch for it, an answer takes two equal READs.
@@ -433,9 +442,9 @@ impl<'a> Reader<'a> {
                 let mut batch = self.coordinator().lane.batch();
                 let record = batch.read(primary.at(slot), self.table.whole_record_bytes());
                 let done = self.post(batch).await?;
-                let found = Record::decode(key, done.words(record));
-                if let Some(key) = found.ok().and_then(|found| found.primary_key().ok()) {
-                    return Ok(Some(key));
+                let found = primary_key_in(&self.table, name, done.words(record));
+                if found.is_some() {
+                    return Ok(found);
                 }
             }
             self.coordinator().executor.yield_now().await;
@@ -508,9 +517,10 @@ pub(crate) fn row_patience(coordinator: &Coordinator) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use lotus_fabric::ids::TableId;
-    use lotus_mvcc::TableSpec;
+    use lotus_fabric::ids::{Key, TableId};
     use lotus_mvcc::layout::cvt::{Cell, CellState, CvtHeader, CvtShape};
+    use lotus_mvcc::naming::KeyMark;
+    use lotus_mvcc::{Naming, TableSpec};
 
     use super::*;
 
@@ -519,6 +529,8 @@ mod tests {
     fn time(raw: u64) -> Timestamp {
         Timestamp::new(raw).expect("63 bits")
     }
+
+    const NAME: RowName = RowName { key: Key(1), mark: KeyMark::from_low_bits(2) };
 
     /// Cell of a row that was deleted at 21, in full memory: it has no record.
     fn deleted() -> Cell {
@@ -532,7 +544,7 @@ mod tests {
     }
 
     fn words_of(cells: [Cell; 2]) -> Vec<u64> {
-        let header = CvtHeader { key: Key(1), table: TableId(1), cvt: SHAPE, value_limit: 16 };
+        let header = CvtHeader { name: NAME, table: TableId(1), cvt: SHAPE, value_limit: 16 };
         let [first, second] = cells.map(|cell| cell.encode());
         [header.encode(), first, second].concat()
     }
@@ -554,11 +566,12 @@ mod tests {
     #[test]
     fn a_snapshot_too_old_for_a_row_without_any_record_ends() {
         let words = words_of([deleted(), Cell::NEVER_USED.trimmed()]);
-        let row = RowsSeen { key: Key(1), offset: 4096, cvt: Cvt::new(&words, SHAPE) };
+        let row = RowsSeen { name: NAME, offset: 4096, cvt: Cvt::new(&words, SHAPE) };
         let aimed = aim(row.cvt, time(20));
         assert!(matches!(aimed, Aim::TooOld));
         let spec = TableSpec::new("rows").record_bytes(16).capacity(100);
-        let table = TableDef::new(TableId(1), spec, vec![4096]).expect("it is sound");
+        let table =
+            TableDef::new(TableId(1), spec, vec![4096], Naming::KNOWN).expect("it is sound");
         let found = judge(&table, &row, aimed, None, &words);
         assert!(matches!(found, Found::TooOld));
         // If the row has changed meanwhile, it is read again.

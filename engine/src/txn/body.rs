@@ -9,13 +9,15 @@ use crate::txn::plan::CommitPlan;
 use crate::txn::rows::RowIndex;
 use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
 use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
-use lotus_mvcc::acceptance::Expected;
+use lotus_mvcc::acceptance::{Expected, Reject};
 use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::bucket::Overflow;
 use lotus_mvcc::layout::cvt::{Cell, CvtShape};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::naming::{KeyMark, RowName};
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_mvcc::visibility::Newest;
-use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_router::GroupId;
 use lotus_sabotage::{Rule, broken};
 use std::ops::Range;
@@ -144,7 +146,9 @@ impl GrownChain {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) table: TableId,
+    /// Name of the row, which it may share with others, and what tells it from them.
     pub(crate) key: Key,
+    pub(crate) mark: KeyMark,
     /// The replica group of the key's shard.
     pub(crate) group: GroupId,
     pub(crate) primary_key: PrimaryKey,
@@ -162,6 +166,12 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Name and mark of the row.
+    #[inline]
+    pub(crate) fn name(&self) -> RowName {
+        RowName { key: self.key, mark: self.mark }
+    }
+
     /// Contents that a record of this row must match.
     #[inline]
     pub(crate) fn expected(&self) -> Expected<'_> {
@@ -174,9 +184,17 @@ impl Row {
         purpose(self.table, self.group, SlotKind::Record)
     }
 
+    /// Error for a record that is not this row's, for a reason, if that is no passing state: the
+    /// row's CVT is another's, with which it shares name and mark. Otherwise the record's slot has
+    /// a new tenant.
     #[cold]
-    pub(crate) fn collision(&self) -> TxnError {
-        TxnError::KeyCollision { table: self.table, key: self.primary_key.into() }
+    pub(crate) fn collision(&self, def: &TableDef, why: Reject, words: &[u64]) -> Option<TxnError> {
+        if why != Reject::OtherRow {
+            return None;
+        }
+        let other = Record::decode(self.key, words).ok()?.primary_key().ok()?;
+        let (table, key) = (self.table, self.primary_key.into());
+        (def.name(&other) == self.name()).then_some(TxnError::KeyCollision { table, key })
     }
 
     /// What becomes of reading this row, locked, while its newest version is not known.
@@ -206,6 +224,8 @@ pub(crate) struct Body {
     pub(crate) values: Vec<u8>,
     pub(crate) held: HeldLocks,
     pub(crate) wanted: Vec<LockRequest>,
+    /// Whether two of the rows share a name, and so a lock.
+    pub(crate) has_twins: bool,
     pub(crate) fetches: Vec<Fetch>,
     /// Searches for rows that have no remembered address.
     pub(crate) lookups: Vec<Lookup>,
@@ -245,6 +265,7 @@ impl Body {
         self.index.clear();
         self.values.clear();
         self.wanted.clear();
+        self.has_twins = false;
         self.fetches.clear();
         self.claims.clear();
         self.grown.clear();

@@ -101,7 +101,7 @@ impl Fetch {
     #[cold]
     pub(crate) fn search(&mut self, table: &NodeTable, row: &Row, lookups: &mut Vec<Lookup>) {
         debug_assert!(self.lookup.is_none(), "I27: a row is searched through its chain once");
-        let (lookup, read) = Lookup::start(&table.def, row.key, None);
+        let (lookup, read) = Lookup::start(&table.def, row.name(), None);
         lookups.push(lookup);
         self.lookup = Some(lookups.len() - 1);
         self.wants = Wants::Bucket(read);

@@ -5,7 +5,7 @@
 //! until one is old enough. A record that does not fit ends the attempt with `SnapshotTooOld`. The
 //! fetch owns the link in hand; `lotus_mvcc` decides what it means.
 
-use lotus_mvcc::acceptance::{Reject, accept_record};
+use lotus_mvcc::acceptance::accept_record;
 use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::visibility::Candidate;
@@ -25,11 +25,7 @@ impl Body {
         let row = &self.rows[fetch.row];
         match accept_record(&row.expected(), successor, words) {
             Ok(record) => self.follow(fetch, &record),
-            Err(Reject::KeyCollision) => Err(row.collision()),
-            Err(_) => {
-                fetch.wants = Wants::Cvt;
-                Ok(Next::Reread)
-            }
+            Err(why) => self.rejected(fetch, why, words),
         }
     }
 
@@ -43,7 +39,6 @@ impl Body {
         let row = &self.rows[fetch.row];
         let record = match accept_link(&row.expected(), link, words) {
             Ok(record) => record,
-            Err(Reject::KeyCollision) => return Err(row.collision()),
             Err(_) => return Err(row.too_old()),
         };
         if self.snapshot.is_some_and(|snapshot| link.version <= snapshot) {

@@ -27,6 +27,7 @@ use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::txn::body::{Access, Body, Mode, Row, Target};
 use crate::txn::fetch::{Fetch, Next, Wants};
+use crate::txn::retry::merge;
 use crate::txn::slot::Slot;
 
 #[cfg(feature = "sabotage")]
@@ -156,6 +157,9 @@ impl Body {
                     }
                 }
             }
+        }
+        if self.has_twins {
+            merge(&self.held, &mut self.wanted);
         }
     }
 
@@ -359,7 +363,7 @@ impl Body {
         let table = &tables[usize::from(row.table.0)];
         let Some(lookup) = fetch.lookup.map(|index| &mut self.lookups[index]) else {
             // Read at a remembered address, where another row's CVT or none may be by now.
-            if words[..HEADER_WORDS] != table.def.header(row.key).encode() {
+            if words[..HEADER_WORDS] != table.def.header(row.name()).encode() {
                 fetch.search(table, row, &mut self.lookups);
                 return Ok(Next::Read);
             }
@@ -418,14 +422,15 @@ impl Body {
     }
 
     /// Claims the place of an insert's CVT. Fails with `KeyCollision` if another insert of this
-    /// transaction has the same 64-bit key.
+    /// transaction has the same name and mark.
     pub(super) fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
         debug_assert!(self.rows[row].access == Access::Insert, "I24: only an insert takes a CVT");
-        let Row { table, key, primary_key, .. } = self.rows[row];
-        let twin = |other: &Row| {
-            other.primary_key != primary_key && other.target.is_some_and(|target| target.new_cvt)
+        let Row { table, key, mark, primary_key, .. } = self.rows[row];
+        let same = |other: &Row| {
+            let is_other = other.mark == mark && other.primary_key != primary_key;
+            is_other && other.target.is_some_and(|target| target.new_cvt)
         };
-        if self.index.find(&self.rows, table, key, twin).is_some() {
+        if self.index.find(&self.rows, table, key, same).is_some() {
             return Err(TxnError::KeyCollision { table, key: primary_key.into() });
         }
         self.claims.push(target.cvt);
@@ -626,8 +631,22 @@ impl Body {
                 self.keep_value(fetch.row, &record, words);
                 Ok(Next::Done)
             }
-            Err(Reject::KeyCollision) => Err(row.collision()),
-            Err(_) => {
+            Err(why) => self.rejected(fetch, why, words),
+        }
+    }
+
+    /// Reads the CVT again, since the record that it led to is not the row's at this moment.
+    #[cold]
+    pub(crate) fn rejected(
+        &self,
+        fetch: &mut Fetch,
+        why: Reject,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        match row.collision(&self.table(row.table).def, why, words) {
+            Some(collision) => Err(collision),
+            None => {
                 fetch.wants = Wants::Cvt;
                 Ok(Next::Reread)
             }

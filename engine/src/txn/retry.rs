@@ -125,13 +125,30 @@ impl Refused {
     #[inline]
     pub(crate) fn pass_over(&self, held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
         if !self.locks.borrow().is_empty() {
-            let has = |mode: LockMode, wanted: &LockRequest| mode >= wanted.mode;
-            wanted.retain(|one| {
-                let mut of_name = held.taken().iter().filter(|held| held.request.name == one.name);
-                !of_name.any(|held| has(held.request.mode, one))
-            });
+            drop_held(held, wanted);
         }
     }
+}
+
+/// Makes one request of those for rows that share a name, and none of what is held already in
+/// that mode: the lock is one, and asking for less than an attempt holds is asking amiss.
+#[cold]
+pub(crate) fn merge(held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
+    strongest(wanted);
+    drop_held(held, wanted);
+    debug_assert!(
+        wanted.is_sorted_by(|one, other| one.name < other.name),
+        "I323: a lock is asked for once, however many rows share it"
+    );
+}
+
+/// Removes what is held already, in this mode or a stronger one.
+fn drop_held(held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
+    let has = |mode: LockMode, wanted: &LockRequest| mode >= wanted.mode;
+    wanted.retain(|one| {
+        let mut of_name = held.taken().iter().filter(|held| held.request.name == one.name);
+        !of_name.any(|held| has(held.request.mode, one))
+    });
 }
 
 /// Keeps each name once, in its strongest mode.
@@ -175,6 +192,14 @@ mod tests {
             [LockRequest::read(row(1)), LockRequest::write(row(2)), LockRequest::read(row(3))];
         assert_eq!(again, expected);
         assert_eq!(refused.since.get(), Nanos(7), "its age counts from the first refusal");
+    }
+
+    #[test]
+    fn names_that_rows_share_are_asked_for_once() {
+        let [read, write] = [LockRequest::read, LockRequest::write];
+        let mut wanted = vec![read(row(2)), write(row(1)), write(row(2)), read(row(1))];
+        merge(&held(1), &mut wanted);
+        assert_eq!(wanted, [write(row(1)), write(row(2))]);
     }
 
     #[test]

@@ -98,13 +98,15 @@ fn hash(table: TableId, key: Key) -> usize {
 mod tests {
     use super::*;
     use crate::txn::body::{Access, Change};
-    use lotus_mvcc::{CriticalField, PrimaryKey};
+    use lotus_mvcc::naming::KeyMark;
+    use lotus_mvcc::{CriticalField, Naming};
     use lotus_router::GroupId;
 
     fn row(table: u16, number: u64, key: Key) -> Row {
         Row {
             table: TableId(table),
             key,
+            mark: KeyMark::default(),
             group: GroupId(0),
             primary_key: number.into(),
             access: Access::Read,
@@ -119,7 +121,7 @@ mod tests {
 
     fn key(number: u64) -> Key {
         // A single shard, the worst case.
-        PrimaryKey::from(number).key(CriticalField::Hashed, 1)
+        Naming::KNOWN.name(&number.into(), CriticalField::Hashed, 1).key
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_locktable::{LockName, LockRequest, LockService, TakenLock};
-use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+use lotus_mvcc::{PrimaryKey, RowName, TableDef, Timestamp};
 use lotus_points::point;
 
 use crate::api::error::TxnError;
@@ -187,8 +187,13 @@ impl Transaction {
         }
         node_table.def.check_key(&primary_key)?;
         node_table.def.check_value(value_bytes)?;
-        let key = node_table.def.key(&primary_key);
-        let same = |row: &Row| row.primary_key == primary_key;
+        let RowName { key, mark } = node_table.def.name(&primary_key);
+        let mut twin = false;
+        let same = |row: &Row| {
+            let same = row.primary_key == primary_key;
+            twin |= !same;
+            same
+        };
         if let Some(index) = body.index.find(&body.rows, table, key, same) {
             let row = &mut body.rows[index];
             // A row that this transaction deletes exists: inserting it again is a write.
@@ -198,6 +203,7 @@ impl Transaction {
             }
             return Ok(Item::from_index(index as u32));
         }
+        body.has_twins |= twin;
         node_table.addresses.prefetch(table, key);
         if node_table.may_be_cached() {
             coordinator.node.versions.prefetch(table, key);
@@ -206,6 +212,7 @@ impl Transaction {
         body.rows.push(Row {
             table,
             key,
+            mark,
             group: coordinator.group_of(key.shard()),
             primary_key,
             access,

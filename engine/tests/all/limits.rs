@@ -533,31 +533,3 @@ fn h20_an_aborted_insert_leaves_its_chain_usable() {
     assert_keys(&cluster, table, 0..60);
     stop_clean(cluster);
 }
-
-/// Two primary keys with equal hashes in the 52 bits that a LOTUS key has of them.
-const TWINS: [u64; 2] = [155_556_389, 155_736_876];
-
-/// DESIGN §4: the full primary key is in the record, so that two rows of one 64-bit key are told
-/// apart and never merged; also when one transaction inserts both.
-#[test]
-fn rows_of_one_64_bit_key_are_never_merged() {
-    let cluster = start(small());
-    let spec = TableSpec::new("twins").record_bytes(8).capacity(100).shards(1);
-    let table = cluster.create_table(spec).expect("there is room");
-    let [first, second] = TWINS;
-    let collision = TxnError::KeyCollision { table, key: PrimaryKey::from(second).into() };
-    done(cluster.submit(FIRST, move |mut session| async move {
-        let mut txn = session.begin(Isolation::Serializable).await?;
-        txn.insert(table, first, b"1")?;
-        txn.insert(table, second, b"2")?;
-        assert_eq!(txn.commit().await, Err(collision.clone()));
-        session.insert(table, first, 1).await?;
-        assert_eq!(session.insert(table, second, 2).await, Err(collision.clone()));
-        assert_eq!(session.read(table, second).await, Err(collision.clone()));
-        assert_eq!(session.update(table, second, 2).await, Err(collision.clone()));
-        assert_eq!(session.delete(table, second).await, Err(collision));
-        assert_eq!(session.read(table, first).await, Ok(Some(1)));
-        Ok(())
-    }));
-    stop_clean(cluster);
-}

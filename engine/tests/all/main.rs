@@ -33,5 +33,6 @@ mod scans;
 mod settling;
 mod snapshots;
 mod stops;
+mod twins;
 mod verb_counts;
 mod version_tables;

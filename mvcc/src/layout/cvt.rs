@@ -4,7 +4,7 @@
 //! header   w0  key                       cell   w0  version word
 //!          w1  table:16 cells:8 home:8          w1  record offset:40 0:8 state:8 head CV:8
 //!              value limit:32                   w2  value length:32 0:24 tail CV:8
-//!          w2  check word                home   `home` words, behind each cell
+//!          w2  check:32 mark:31 1:1       home   `home` words, behind each cell
 //! ```
 //! Fields are listed from the low bits up. A header is written once, by the insert that takes the
 //! slot; a cell is written whole by each writer of the row, and afterwards its version word alone,
@@ -37,7 +37,8 @@
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
-use super::{OFFSET_BITS, Torn, WORD_BYTES, field, hash};
+use super::{OFFSET_BITS, Torn, WORD_BYTES, field, hash_seeded};
+use crate::naming::{KeyMark, RowName};
 use crate::timestamp::Timestamp;
 
 /// Number of words of a CVT's header.
@@ -130,6 +131,10 @@ const _: () = {
 
 const INVISIBLE: u64 = 1 << 63;
 const CHECK_SET: u64 = 1 << 63;
+/// Bits of the check in a header's last word, below the mark.
+const CHECK_BITS: u32 = 32;
+
+const _: () = assert!(CHECK_BITS + KeyMark::BITS + 1 == u64::BITS, "the word has no bit to spare");
 
 /// Meaning of a version word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -345,8 +350,8 @@ impl Contents {
 /// Constant part of a CVT, which names its row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CvtHeader {
-    /// Key of the row.
-    pub key: Key,
+    /// Name of the row, and the mark that tells it from others of that name.
+    pub name: RowName,
     /// The row's table.
     pub table: TableId,
     /// Number of cells that follow, and the words of their home slots.
@@ -374,7 +379,8 @@ impl CvtHeader {
             | u64::from(self.cvt.cells) << 16
             | u64::from(self.cvt.home_words) << 24
             | u64::from(self.value_limit) << 32;
-        [self.key.0, shape, check_word(self.key.0, shape)]
+        let RowName { key, mark } = self.name;
+        [key.0, shape, last_word(key.0, shape, mark)]
     }
 
     /// Decodes the slot that begins with `words`.
@@ -383,17 +389,18 @@ impl CvtHeader {
     /// If there are fewer than [`HEADER_WORDS`].
     #[inline]
     pub fn decode(words: &[u64]) -> Slot {
-        let [key, shape, check, ..] = *words else {
+        let [key, shape, last, ..] = *words else {
             panic!("a header has {HEADER_WORDS} words, not {}", words.len());
         };
-        if key | shape | check == 0 {
+        if key | shape | last == 0 {
             return Slot::Free;
         }
-        if check != check_word(key, shape) {
+        let mark = KeyMark::from_low_bits(last >> CHECK_BITS);
+        if last != last_word(key, shape, mark) {
             return Slot::Torn;
         }
         Slot::Used(Self {
-            key: Key(key),
+            name: RowName { key: Key(key), mark },
             table: TableId(shape as u16),
             cvt: CvtShape {
                 cells: field(shape, 16, 8) as u8,
@@ -404,10 +411,13 @@ impl CvtHeader {
     }
 }
 
-/// Binds a header's words to each other; the top bit tells a used slot from a free one.
+/// The mark, and a check that binds it and the other words to each other; the top bit tells a used
+/// slot from a free one.
 #[inline]
-fn check_word(key: u64, shape: u64) -> u64 {
-    hash(&[key, shape]) | CHECK_SET
+fn last_word(key: u64, shape: u64, mark: KeyMark) -> u64 {
+    let mark = u64::from(mark.raw());
+    let check = hash_seeded(&[key, shape], mark) & (u64::MAX >> CHECK_BITS);
+    CHECK_SET | mark << CHECK_BITS | check
 }
 
 /// A CVT as it was read: a view of its words.
@@ -477,8 +487,10 @@ mod tests {
     use super::*;
 
     const SHAPE: CvtShape = CvtShape::new(2, 8);
+    const NAME: RowName =
+        RowName { key: Key(0xABCD_1234), mark: KeyMark::from_low_bits(0x7654_3210) };
     const HEADER: CvtHeader =
-        CvtHeader { key: Key(0xABCD_1234), table: TableId(7), cvt: SHAPE, value_limit: 16 };
+        CvtHeader { name: NAME, table: TableId(7), cvt: SHAPE, value_limit: 16 };
 
     fn committed(time: u64) -> Version {
         Version::Committed(Timestamp::new(time).expect("63 bits"))
@@ -516,6 +528,7 @@ mod tests {
         assert_eq!(cell.encode(), words);
         assert_eq!(Cell::decode(&words), Ok(cell));
         assert_eq!(HEADER.encode()[..2], [0xABCD_1234, 16 << 32 | 8 << 24 | 2 << 16 | 7]);
+        assert_eq!(HEADER.encode()[2] >> 32, 0xF654_3210);
         assert_eq!(CvtHeader::decode(&HEADER.encode()), Slot::Used(HEADER));
         assert_eq!(Cell::NEVER_USED.encode(), [0; CELL_WORDS]);
     }
@@ -554,6 +567,16 @@ mod tests {
             };
             assert_eq!(CvtHeader::decode(&partly), expected, "words landed: {landed:03b}");
         }
+    }
+
+    #[test]
+    fn headers_of_rows_that_share_a_name_are_never_mixed() {
+        let other = CvtHeader { name: RowName { mark: KeyMark::default(), ..NAME }, ..HEADER };
+        let [key, shape, last] = other.encode();
+        assert_eq!((key, CvtHeader::decode(&[key, shape, last])), (NAME.key.0, Slot::Used(other)));
+        let check = (1 << CHECK_BITS) - 1;
+        let mixed = [key, shape, last & check | HEADER.encode()[2] & !check];
+        assert_eq!(CvtHeader::decode(&mixed), Slot::Torn);
     }
 
     #[test]

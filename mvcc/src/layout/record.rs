@@ -15,8 +15,8 @@
 //! The previous version is the newest committed one when the record was written, and the
 //! predecessor's offset is the slot that it had. The version tells whether a record is too new for
 //! the cell or link that led to it ([`crate::acceptance`]), both together give the place of an
-//! older version ([`crate::chain`]). The full primary key is there to tell two rows with one 64-bit
-//! key apart. Every structure of a slot lies within whole cache lines of its own.
+//! older version ([`crate::chain`]). The full primary key is there to tell two rows of one 64-bit
+//! name apart. Every structure of a slot lies within whole cache lines of its own.
 
 use std::ops::Range;
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Timestamp;
 use crate::layout::cvt::Contents;
+use crate::naming::KeyMark;
 
 const TABLE: TableId = TableId(1);
 
@@ -20,13 +21,19 @@ fn cells(count: usize, from: u64) -> Vec<u64> {
     (0..count).flat_map(cell).collect()
 }
 
+/// Name and mark of row `row`. Rows from 1 << 48 apart share a name.
+fn name(row: u64) -> RowName {
+    let key = Key(row & (u64::MAX >> 16));
+    RowName { key, mark: KeyMark::from_low_bits(row >> 48) }
+}
+
 fn keep(cache: &VersionTableCache, key: u64, offset: u64, cells: &[u64]) -> bool {
-    cache.keep(TABLE, Key(key), offset, cells, || true)
+    cache.keep(TABLE, name(key), offset, cells, || true)
 }
 
 fn lookup(cache: &VersionTableCache, key: u64, count: usize) -> Option<(u64, Vec<u64>)> {
     let mut cells = vec![0; count * CELL_WORDS];
-    let offset = cache.lookup(TABLE, Key(key), &mut cells)?;
+    let offset = cache.lookup(TABLE, name(key), &mut cells)?;
     Some((offset, cells))
 }
 
@@ -37,17 +44,17 @@ fn rows_of_every_width_are_kept_renewed_and_forgotten() {
         assert_eq!(lookup(&cache, 5, count), None);
         assert!(keep(&cache, 5, 72, &cells(count, 10)));
         assert_eq!(lookup(&cache, 5, count), Some((72, cells(count, 10))));
-        assert_eq!(cache.lookup(TableId(2), Key(5), &mut []), None);
+        assert_eq!(cache.lookup(TableId(2), name(5), &mut []), None);
         for index in 0..count {
             let renewed: [u64; CELL_WORDS] = cells(1, 90)[..].try_into().expect("one cell");
-            cache.renew(TABLE, Key(5), index, renewed);
+            cache.renew(TABLE, name(5), 72, (index, renewed));
             let mut expected = cells(count, 10);
             expected[index * CELL_WORDS..][..CELL_WORDS].copy_from_slice(&renewed);
             assert_eq!(lookup(&cache, 5, count), Some((72, expected)), "{index} of {count}");
             assert!(keep(&cache, 5, 72, &cells(count, 10)));
         }
         cache.forget(TABLE, Key(5));
-        cache.renew(TABLE, Key(5), 0, [0; CELL_WORDS]);
+        cache.renew(TABLE, name(5), 72, (0, [0; CELL_WORDS]));
         assert_eq!(lookup(&cache, 5, count), None);
     }
 }
@@ -65,7 +72,7 @@ fn a_row_being_written_is_never_kept() {
             assert_eq!(lookup(&cache, 1, 2), None);
         }
     }
-    assert!(!cache.keep(TABLE, Key(1), 72, &cells(2, 5), || false));
+    assert!(!cache.keep(TABLE, name(1), 72, &cells(2, 5), || false));
     assert_eq!(lookup(&cache, 1, 2), None);
 }
 
@@ -82,6 +89,28 @@ fn a_set_gives_up_the_row_that_was_not_used_for_longest() {
     assert!(keep(&cache, 101, 8, &cells(2, 1)));
     let kept = [0, 2, 3, 4, 6, 7, 100, 101].map(|key| lookup(&cache, key, 2).is_some());
     assert_eq!(kept, [true; WAYS]);
+}
+
+#[test]
+fn rows_of_one_name_are_kept_apart_and_forgotten_together() {
+    let cache = VersionTableCache::with_entries(8);
+    let twin = |number: u64| 5 | number << 48;
+    for number in 0..3 {
+        assert!(keep(&cache, twin(number), 72 * (number + 1), &cells(2, 10 * (number + 1))));
+    }
+    let seen = || [0, 1, 2].map(|number| lookup(&cache, twin(number), 2));
+    let kept = |number: u64, from| Some((72 * (number + 1), cells(2, from)));
+    assert_eq!(seen(), [kept(0, 10), kept(1, 20), kept(2, 30)]);
+    assert_eq!(lookup(&cache, twin(3), 2), None);
+    // The row at another place is another row, though its mark be the same here.
+    let renewed: [u64; CELL_WORDS] = cells(1, 90)[..].try_into().expect("one cell");
+    cache.renew(TABLE, name(twin(1)), 72, (0, renewed));
+    cache.renew(TABLE, name(twin(3)), 72, (0, renewed));
+    assert_eq!(seen(), [kept(0, 10), kept(1, 20), kept(2, 30)]);
+    cache.renew(TABLE, name(twin(1)), 144, (0, renewed));
+    assert_eq!(seen()[1].as_ref().map(|(_, cells)| &cells[..3]), Some(&renewed[..]));
+    cache.forget(TABLE, Key(5));
+    assert_eq!(seen(), [None, None, None]);
 }
 
 #[test]
@@ -144,7 +173,7 @@ proptest! {
                 }
                 Step::Renew(key, index, at) => {
                     let cell: [u64; CELL_WORDS] = cells(1, at)[..].try_into().expect("one cell");
-                    cache.renew(TABLE, Key(key), index, cell);
+                    cache.renew(TABLE, name(key), 8 + key, (index, cell));
                     if let Some(position) = model.iter().position(|(kept, _)| *kept == key) {
                         let (_, mut cells) = model.remove(position);
                         cells[index * CELL_WORDS..][..CELL_WORDS].copy_from_slice(&cell);

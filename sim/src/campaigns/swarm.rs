@@ -27,6 +27,9 @@ const SLOW_PERCENT: u32 = 300;
 /// Share of seeds that try to fill memory; a third of them cannot.
 const FILLS_MEMORY: f64 = 0.15;
 
+/// Share of seeds in which many rows share a name.
+const SHARES_NAMES: f64 = 0.3;
+
 /// Share of seeds in which further tables are made and dropped.
 const DROPS_TABLES: f64 = 0.25;
 
@@ -172,6 +175,15 @@ fn draw_apart(
         scenario.cluster.drops_us = (scenario.storm_us / rng.random_range(4..40)).max(50);
         // Enough for the workload and for the slabs that each coordinator takes for two tables.
         scenario.cluster.group_slabs *= 2;
+    }
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x7714_4A3E);
+    if rng.random_bool(SHARES_NAMES) {
+        // Chains of thousands of rows would be read from end to end.
+        let bits = match scenario.workload {
+            Workload::Tpcc { .. } => [8, 10],
+            _ => [4, 7],
+        };
+        scenario.cluster.name_bits = pick(&mut rng, &bits);
     }
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xC077_9A75);
     if rng.random_bool(CUTS_PATHS) {

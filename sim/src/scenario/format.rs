@@ -87,6 +87,9 @@ pub struct Topology {
     pub inline: Inline,
     /// Shards of each table. The fewer, the more rows share a bucket of the index.
     pub shards: u32,
+    /// Bits of the names of rows. With fewer than 64, many rows share a name, and with it a lock
+    /// and a chain of buckets.
+    pub name_bits: u32,
     /// Bytes of each compute node's lock table.
     pub lock_table_bytes: u64,
     /// Rows in each compute node's version table cache; 0 for none.
@@ -139,6 +142,7 @@ impl Default for Topology {
             versions: 2,
             inline: Inline::Never,
             shards: 16,
+            name_bits: u64::BITS,
             lock_table_bytes: 1 << 14,
             version_table_cache: 64,
             locks: Locks::Lotus,

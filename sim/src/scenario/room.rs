@@ -13,13 +13,13 @@
 
 use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::workload::Workload;
-use lotus_fabric::ids::{Key, TableId};
+use lotus_fabric::ids::TableId;
 use lotus_mvcc::layout::bucket::{FAN_OUT, Overflow};
 use lotus_mvcc::layout::record::slot_bytes;
 use lotus_mvcc::layout::region::{HEADER_BYTES, SLAB_BYTES};
 use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{SlotKind, reserve};
-use lotus_mvcc::{TableDef, TableSpec};
+use lotus_mvcc::{Naming, RowName, TableDef, TableSpec};
 
 use crate::scenario::format::{self, Scenario, Topology};
 
@@ -45,16 +45,18 @@ pub fn loaded_slabs<W: Workload>(workload: &W, cluster: &ClusterConfig, shards: 
     for (index, asked) in workload.tables(cluster).into_iter().enumerate() {
         let bases = vec![ANYWHERE; cluster.mns];
         let spec = with_shards(asked, shards);
-        let table = TableDef::new(TableId(index as u16), spec, bases).expect("a valid table");
+        let naming = Naming::KNOWN.with_hash_bits(cluster.name_bits);
+        let table = TableDef::new(TableId(index as u16), spec, bases, naming);
+        let table = table.expect("a valid table");
         let mut value = Vec::new();
-        let key = |row| {
+        let name = |row| {
             value.clear();
-            table.key(&workload.row(index, row, &mut value))
+            table.name(&workload.row(index, row, &mut value))
         };
-        let mut keys: Vec<Key> = (0..workload.rows(index)).map(key).collect();
-        keys.sort_unstable_by_key(|key| (key.shard(), key.hash()));
+        let mut names: Vec<RowName> = (0..workload.rows(index)).map(name).collect();
+        names.sort_unstable_by_key(|name| (name.key.shard(), name.key.hash()));
         for (group, taken) in slabs.iter_mut().enumerate() {
-            *taken += table_slabs(&table, &keys, group);
+            *taken += table_slabs(&table, &names, group);
         }
     }
     slabs
@@ -74,12 +76,13 @@ pub(crate) fn groups_used(cluster: &Topology) -> u64 {
     u64::from(cluster.shards).min(cluster.memory_nodes as u64)
 }
 
-/// Number of slabs that a table takes in one group; `keys` are those of its rows, sorted by shard.
-fn table_slabs(table: &TableDef, keys: &[Key], group: usize) -> u64 {
+/// Number of slabs that a table takes in one group; `names` are those of its rows, sorted by shard.
+fn table_slabs(table: &TableDef, names: &[RowName], group: usize) -> u64 {
     let shape = table.geometry().shape();
     let (mut records, mut buckets, mut fans) = (0, 0, 0);
-    let of_group = |shard: &&[Key]| shape.group(shard[0].shard()) == group;
-    for shard in keys.chunk_by(|one, other| one.shard() == other.shard()).filter(of_group) {
+    let of_group = |shard: &&[RowName]| shape.group(shard[0].key.shard()) == group;
+    let is_one = |one: &RowName, other: &RowName| one.key.shard() == other.key.shard();
+    for shard in names.chunk_by(is_one).filter(of_group) {
         records += if table.spec().is_inline() { 0 } else { shard.len() as u64 };
         let (single, side_by_side) = overflow(table, shard);
         buckets += single;
@@ -93,12 +96,12 @@ fn table_slabs(table: &TableDef, keys: &[Key], group: usize) -> u64 {
 }
 
 /// Number of overflow buckets, and of fans of them, that the rows of a shard take.
-fn overflow(table: &TableDef, shard: &[Key]) -> (u64, u64) {
-    let mut image = ShardImage::new(table, shard[0].shard());
+fn overflow(table: &TableDef, shard: &[RowName]) -> (u64, u64) {
+    let mut image = ShardImage::new(table, shard[0].key.shard());
     let (mut buckets, mut fans) = (0, 0);
-    for key in shard {
+    for name in shard {
         let row = LoadedRow { record: LoadedRecord::At(ANYWHERE), length: 0 };
-        while let Err(error) = image.place(*key, row) {
+        while let Err(error) = image.place(*name, row) {
             match error {
                 PlaceError::NeedsOverflow(SlotKind::Bucket) => {
                     buckets += 1;

@@ -79,6 +79,7 @@ impl Scenario {
             timestamps,
             visible: self.cluster.visible,
             retain_versions: self.cluster.retain_versions,
+            name_bits: self.cluster.name_bits,
             horizon_us: self.cluster.horizon_us,
             balance_us: (self.cluster.balance_us > 0).then_some(self.cluster.balance_us),
             lease_us: (self.cluster.lease_us > 0).then_some(self.cluster.lease_us),

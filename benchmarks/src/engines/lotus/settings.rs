@@ -44,6 +44,7 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
             Visible::BackupsFirst => lotus::VisibleOrder::BackupsFirst,
             Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
         })
+        .name_bits(config.name_bits)
         .retention(match config.retain_versions {
             Retention::On => lotus::Retention::UntilUnneeded,
             Retention::Off => lotus::Retention::None,

@@ -432,7 +432,7 @@ impl Recoverer<'_> {
                 };
                 let (done, record) =
                     self.post(|batch| batch.read(replica.at(row.write.record), bytes)).await?;
-                let own = Record::decode(header.key, done.words(record)).is_ok_and(|record| {
+                let own = Record::decode(header.name.key, done.words(record)).is_ok_and(|record| {
                     record.header().writer == Some(doubt.txn) && record.previous() == newest
                 });
                 if own {

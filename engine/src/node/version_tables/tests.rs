@@ -6,6 +6,7 @@ use lotus_fabric::ids::{Incarnation, ShardId, TxnId};
 use lotus_locktable::{LockMode, LockRequest, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, CvtShape, Version};
+use lotus_mvcc::naming::KeyMark;
 use proptest::prelude::*;
 
 use super::*;
@@ -14,6 +15,7 @@ const HERE: NodeId = NodeId(3);
 const AFAR: NodeId = NodeId(4);
 const TABLE: TableId = TableId(1);
 const KEY: Key = Key(7 << 12);
+const NAME: RowName = RowName { key: KEY, mark: KeyMark::from_low_bits(5) };
 const ROW: LockName = LockName::row(TABLE, KEY);
 const OFFSET: u64 = 72;
 const SHAPE: CvtShape = CvtShape::new(2, 0);
@@ -77,7 +79,7 @@ impl World {
     }
 
     fn keep(&self, cover: Cover, before: Before, read: Version) {
-        self.versions.keep((TABLE, KEY), cover, before, OFFSET, Cvt::new(&cvt(read), SHAPE));
+        self.versions.keep((TABLE, NAME), cover, before, OFFSET, Cvt::new(&cvt(read), SHAPE));
     }
 
     /// Caches the row by a READ without any interference.
@@ -88,7 +90,7 @@ impl World {
 
     fn cached(&self, cover: Cover) -> Option<Version> {
         let mut words = [0; SHAPE.words()];
-        let offset = self.versions.lookup(TABLE, KEY, cover, &mut words)?;
+        let offset = self.versions.lookup(TABLE, NAME, cover, &mut words)?;
         assert_eq!(offset, OFFSET);
         Some(Version::decode(words[HEADER_WORDS]))
     }
@@ -96,7 +98,7 @@ impl World {
     /// Runs a local writer's last step before it unlocks.
     fn renew(&mut self, time: u64) {
         self.memory = at(time);
-        self.versions.renew(TABLE, KEY, 0, cell(at(time)));
+        self.versions.renew(TABLE, NAME, OFFSET, (0, cell(at(time))));
     }
 }
 

@@ -306,7 +306,7 @@ impl Body {
         let buffer = batch.stage((header_words + CELL_WORDS + home_words) * WORD_BYTES);
         let (header, words) = batch.words_mut(buffer).split_at_mut(header_words);
         if target.new_cvt {
-            header.copy_from_slice(&self.table(row.table).def.header(row.key).encode());
+            header.copy_from_slice(&self.table(row.table).def.header(row.name()).encode());
         }
         let (cell_words, home) = words.split_at_mut(CELL_WORDS);
         cell_words.copy_from_slice(&cell);
@@ -335,10 +335,11 @@ impl Body {
             if target.new_cvt || target.home != 0 {
                 continue;
             }
-            let Row { table, key, .. } = self.rows[write.row];
+            let row = &self.rows[write.row];
             let version = Version::Committed(commit_ts);
             let cell = CvtCell { version, ..self.cell(write, txn) };
-            coordinator.node.versions.renew(table, key, target.cell_index, cell);
+            let changed = (target.cell_index, cell);
+            coordinator.node.versions.renew(row.table, row.name(), target.cvt, changed);
         }
     }
 

@@ -43,7 +43,7 @@ impl Body {
         let shape = self.table(row.table).def.cvt();
         let words = &mut words[..shape.words()];
         let cover = self.view(coordinator, mode, row).cover();
-        let cached = versions.lookup(row.table, row.key, cover, words);
+        let cached = versions.lookup(row.table, row.name(), cover, words);
         caches.version_tables.count(cached.is_some());
         let Some(cvt) = cached else { return Ok(false) };
         fetch.cvt = cvt;
@@ -68,6 +68,6 @@ impl Body {
             Cover::Locked => versions.cover_of(self.held.txn(), row.table, row.key),
             Cover::Unlocked => Cover::Unlocked,
         };
-        versions.keep((row.table, row.key), cover, before, fetch.cvt, cvt);
+        versions.keep((row.table, row.name()), cover, before, fetch.cvt, cvt);
     }
 }
