@@ -391,7 +391,7 @@ mod tests {
 
     /// Name and mark of row `number`. Numbers from a hundred apart share a name.
     fn name(number: u64) -> RowName {
-        let key = Key(number % 100 << ShardId::BITS);
+        let key = Key((number % 100) << ShardId::BITS);
         RowName { key, mark: KeyMark::from_low_bits(number / 100) }
     }
 

@@ -218,7 +218,7 @@ mod tests {
 
     /// Row `number` of shard 0. Numbers that differ above their lowest 44 bits alone share a name.
     fn name(number: u64) -> RowName {
-        let key = Key(number << ShardId::BITS & (u64::MAX >> 8));
+        let key = Key((number << ShardId::BITS) & (u64::MAX >> 8));
         RowName { key, mark: KeyMark::from_low_bits(number >> 44) }
     }
 
