@@ -379,7 +379,7 @@ impl ClientState {
     /// A number for the attempts of an interactive transaction, and a node for those that may run
     /// on any.
     pub(crate) fn lineage(&self) -> Lineage {
-        let near = self.random(self.nodes.len() as u64) as usize;
+        let near = self.random(self.nodes.count() as u64) as usize;
         Lineage { number: self.next_number(), near }
     }
 

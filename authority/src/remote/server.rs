@@ -412,7 +412,7 @@ mod tests {
         let (socket, _) = listener.accept().expect("it has called");
         let stream = lotus_security::Stream::incoming(socket, &security, Caller::Node);
         let mut stream = Stream::Tcp(stream.expect("no TLS"));
-        let greeted = greet(&server.shared, &mut stream).expect_err("nobody is there");
+        let greeted = greet(&server.shared, 0, &mut stream).err().expect("nobody is there");
         assert!(has_hung_up(&greeted), "{greeted}");
     }
 }

@@ -422,6 +422,7 @@ impl CommonArgs {
                 retain_versions: self.retain_versions,
                 balance_us: self.balance.map(|ms| ms * 1_000),
                 horizon_us: ClusterConfig::default().horizon_us,
+                name_bits: ClusterConfig::default().name_bits,
                 lease_us: self.lease.map(|ms| ms * 1_000),
                 memory_limit_bytes: self.memory_limit,
             },

@@ -31,8 +31,8 @@ use lotus_mvcc::layout::bucket::Overflow;
 use lotus_mvcc::layout::record::RecordHeader;
 use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry};
 use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
-use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
 use lotus_mvcc::naming::RowName;
+use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_points::point;
 use lotus_recovery::membership::returns::Life;
@@ -310,7 +310,10 @@ impl<'a> Writer<'a> {
                 Ok(cvt) => {
                     debug_assert!(cvt != 0, "I9: a loaded row has an address");
                     let id = loader.table.id();
-                    loader.told.iter().for_each(|node| _ = node.addresses.insert(id, name.key, cvt));
+                    loader
+                        .told
+                        .iter()
+                        .for_each(|node| _ = node.addresses.insert(id, name.key, cvt));
                     return Ok(());
                 }
                 Err(PlaceError::NeedsOverflow(kind)) => {

@@ -103,8 +103,10 @@ pub(crate) async fn draw(session: &Session) -> Result<Held, (ReadError, Duration
 #[cfg(test)]
 mod tests {
     use lotus_fabric::ids::TableId;
+    use lotus_mvcc::PrimaryKey;
 
     use super::*;
+    use crate::api::row_name::RowName;
 
     const PATIENCE: Duration = Duration::from_secs(6);
     const TABLE: TableId = TableId(3);
@@ -132,10 +134,10 @@ mod tests {
 
     #[test]
     fn each_error_has_its_own_consequence_however_long_the_wait_is() {
-        let key = 1.into();
+        let key = RowName::from(PrimaryKey::from(1));
         let cases = [
-            (TxnError::Conflict { table: TABLE, key }, Next::Again),
-            (TxnError::InDoubt { table: TABLE, key }, Next::Again),
+            (TxnError::Conflict { table: TABLE, key: key.clone() }, Next::Again),
+            (TxnError::InDoubt { table: TABLE, key: key.clone() }, Next::Again),
             (TxnError::UnknownTable(TABLE), Next::Dropped),
             (TxnError::SnapshotTooOld { table: TABLE, key }, Next::TooOld),
             (TxnError::Fenced, Next::GiveUp),

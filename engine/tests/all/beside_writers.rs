@@ -207,7 +207,7 @@ fn assert_whole(cluster: &Cluster, table: TableId) -> u64 {
 fn snapshot(cluster: &Cluster) -> (Vec<u8>, SnapshotInfo) {
     let label = |_| {
         let taken = lotus_fabric::env::Env::real(0).now();
-        Ok(lotus::SnapshotLabel { sequence: 0, taken })
+        Ok(lotus::SnapshotLabel { taken, ..Default::default() })
     };
     let taken = cluster.snapshot_with(|| Ok(Vec::new()), label, Vec::new);
     let (bytes, info) = taken.unwrap_or_else(|error| panic!("it cannot be taken: {error}"));

@@ -121,7 +121,7 @@ fn snapshot_during(
         let changes = begun.fetch_add(1, Ordering::Relaxed) < most;
         Ok(During(Vec::new(), changes.then_some(&change)))
     };
-    let label = |_| Ok(SnapshotLabel { sequence: 0, taken: Nanos(1) });
+    let label = |_| Ok(SnapshotLabel { taken: Nanos(1), ..SnapshotLabel::default() });
     let (During(bytes, _), info) = cluster.snapshot_with(open, label, Vec::new)?;
     let mut tables = Tables::default();
     assert_eq!(read_snapshot(&mut &bytes[..], &mut tables).expect("it is whole"), info);
@@ -132,7 +132,7 @@ fn snapshot_during(
 /// the tables of the file, and whether it was done.
 fn copied_during(cluster: &Cluster, change: impl FnMut()) -> Result<(Tables, bool), SnapshotError> {
     let mut sink = During(Vec::new(), Some(change));
-    let label = |_| Ok(SnapshotLabel { sequence: 0, taken: Nanos(1) });
+    let label = |_| Ok(SnapshotLabel { taken: Nanos(1), ..SnapshotLabel::default() });
     let info = cluster.start_snapshot(FIRST, 1).write(cluster, &mut sink, &label, &Vec::new)?;
     let During(bytes, left) = sink;
     let mut tables = Tables::default();

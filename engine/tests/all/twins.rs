@@ -88,11 +88,11 @@ async fn single_rows(mut session: Session, table: TableId) -> Result<(), TxnErro
     let keys: Vec<PrimaryKey> = (0..12).map(key).collect();
     for (place, key) in (0..).zip(&keys) {
         assert_eq!(session.read(table, *key).await, Ok(None));
-        let missing = Err(TxnError::NotFound { table, key: *key });
+        let missing = Err(TxnError::NotFound { table, key: (*key).into() });
         assert_eq!(update(session, *key, 9).await, missing);
         assert_eq!(delete(session, *key).await, missing);
         insert(session, *key, place).await?;
-        let taken = Err(TxnError::AlreadyExists { table, key: *key });
+        let taken = Err(TxnError::AlreadyExists { table, key: (*key).into() });
         assert_eq!(insert(session, *key, 9).await, taken);
     }
     for (place, key) in (0..).zip(&keys) {

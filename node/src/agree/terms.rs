@@ -41,7 +41,9 @@ impl Terms {
             let directory = directory.strip_prefix(home).unwrap_or(directory).display();
             format!("[snapshots] in {directory}, of which {} stay", snapshots.keep)
         });
-        let Applications { create_tables, drop_tables, interactive } = file.applications;
+        // How many connections a node takes is its own affair.
+        let Applications { create_tables, drop_tables, interactive, connections: _ } =
+            file.applications;
         let rights = format!(
             "[clients] with create_tables = {create_tables}, drop_tables = {drop_tables}, \
              interactive = {interactive}"

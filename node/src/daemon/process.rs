@@ -489,7 +489,6 @@ impl<A: Application> Daemon<'_, A> {
             cleared: 0,
             answered: true,
             silent: Vec::new(),
-            file,
             cuts: Vec::new(),
             lost: Vec::new(),
             last: Vec::new(),
@@ -580,7 +579,6 @@ struct Watch<'a> {
     answered: bool,
     /// Memory nodes that do not answer.
     silent: Vec<usize>,
-    file: &'a ClusterFile,
     /// Paths between compute nodes that are cut, as reported.
     cuts: Vec<Cut>,
     /// Memory nodes that are lost.

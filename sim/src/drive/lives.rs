@@ -355,7 +355,11 @@ impl Stage<'_> {
     /// All rows, in a snapshot file.
     fn write(&mut self, cluster: &Cluster<SimMachines>) -> Result<Vec<u8>, Wrong> {
         let seats: Vec<Seat> = cluster.seats().collect();
-        let label = SnapshotLabel { sequence: u64::from(self.life), taken: Nanos::NEVER };
+        let label = SnapshotLabel {
+            sequence: u64::from(self.life),
+            taken: Nanos::NEVER,
+            ..SnapshotLabel::default()
+        };
         let mut why = String::new();
         for _ in 0..SNAPSHOTS {
             let mut file = Vec::new();
