@@ -21,10 +21,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Largest revision that a process has seen of a store, and whether the store can be believed.
 #[derive(Debug, Default)]
-pub(crate) struct Lineage(Mutex<Seen>);
+pub(crate) struct Lineage(Mutex<KnownServer>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct KnownServer {
     /// Id of the store, once it has answered.
     store: Option<u64>,
     revision: i64,
@@ -74,7 +74,7 @@ impl Lineage {
         self.lock().broken
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, KnownServer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

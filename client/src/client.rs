@@ -58,7 +58,7 @@ pub(crate) struct ClientState {
     nodes: NodeLinks,
     /// Number of the next interactive transaction.
     next_number: AtomicU32,
-    /// For tasks, which keep no client alive.
+    /// Weak handle for tasks, which keep no client alive.
     this: Weak<Self>,
 }
 

@@ -39,7 +39,7 @@ struct NodeLink {
 }
 
 impl NodeLinks {
-    /// As many nodes, with a connection to one of them.
+    /// Links to as many nodes, with a connection to one of them.
     pub(crate) fn new(count: usize, connected: usize, connection: Arc<Connection>) -> Self {
         let nodes: Vec<Arc<NodeLink>> = (0..count).map(|_| Arc::default()).collect();
         match nodes.get(connected) {

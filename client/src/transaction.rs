@@ -154,7 +154,7 @@ pub struct Transaction {
     changes: BTreeMap<(TableId, PrimaryKey), Option<Box<[u8]>>>,
 }
 
-/// What the attempts of one transaction share, so that a server knows a retry and what the attempt
+/// Identity that the attempts of one transaction share, so that a server knows a retry and what the attempt
 /// before was refused.
 #[derive(Clone, Copy)]
 pub(crate) struct Lineage {

@@ -43,7 +43,7 @@ use crate::txn::session::Session;
 use crate::txn::submit::Submitted;
 use crate::txn::transaction::Transaction;
 use held::Held;
-use patience::{Next, Patience};
+use patience::{Next, RetryBudget};
 pub use place::ScanCursor;
 use place::{CursorPlace, ScanPlace};
 use reader::{ReadError, Reader, RowSink};
@@ -174,7 +174,7 @@ impl SessionScan<'_> {
     /// `SnapshotTooOld`, `UnknownTable` if the table was dropped, or `Txn`.
     pub async fn next_page(&mut self) -> Result<Option<ScanPage>, ScanError> {
         let Some(place) = self.next.clone() else { return Ok(None) };
-        let (mut patience, mut attempts) = (Patience::begin(self.session.coordinator()), 0);
+        let (mut patience, mut attempts) = (RetryBudget::begin(self.session.coordinator()), 0);
         loop {
             let read = match self.table.is_ordered() {
                 false => self.read_buckets(&place).await,

@@ -62,7 +62,7 @@ impl KeyMark {
     }
 }
 
-/// What a CVT's header says of its row: the name, which rows may share, and the mark, by which such
+/// Identity of a row in a CVT's header: the name, which rows may share, and the mark, by which such
 /// rows are told apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RowName {
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// These keys had one name while names were hashes without a secret.
+    /// Keys that had one name while names were hashes without a secret.
     #[test]
     fn keys_that_collide_under_one_secret_do_not_under_another() {
         let one = key_of_16(0xB939_42EA_7B73_8267, 0xD754_6379_A4BA_4790);

@@ -23,6 +23,7 @@ use crate::layout::record::{record_words, slot_bytes};
 use crate::naming::{Naming, RowName};
 use crate::slab::SlotKind;
 
+mod rows;
 mod sizes;
 
 pub use sizes::SizeError;
@@ -308,28 +309,6 @@ impl TableSpec {
             value_bytes: node_bytes as u32,
             rows: 1 + rows_bytes / (used_bytes as u64 * NODE_FILL_PERCENT / 100),
         }
-    }
-
-    /// Number of the application's rows in a stored row with this value: those of a leaf if the
-    /// table is ordered, else one.
-    pub fn rows_in(&self, value: &[u8]) -> u64 {
-        if self.ordered { lotus_tree::rows_in(value) } else { 1 }
-    }
-
-    /// Visits the application's rows in a stored row, each as key and value: the entries of a leaf if
-    /// the table is ordered, else the row itself.
-    pub fn for_each_row(
-        &self,
-        key: &PrimaryKey,
-        value: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) {
-        if !self.ordered {
-            return visit(key.as_bytes(), value);
-        }
-        let leaf = lotus_tree::Node::read(value).filter(|node| node.level() == 0);
-        let entries = leaf.iter().flat_map(|leaf| leaf.entries());
-        entries.for_each(|(key, value)| visit(key, value));
     }
 
     /// Whether the records lie beside their cells.

@@ -84,7 +84,7 @@ pub struct Guests<I> {
 #[derive(Clone, Copy, Debug)]
 struct Guest {
     source: Source,
-    /// From then on a newcomer may take its place.
+    /// Time from which a newcomer may take its place.
     due: Duration,
 }
 

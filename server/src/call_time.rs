@@ -107,9 +107,9 @@ pub(crate) struct Stamp {
 /// A server's part in the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeTurn {
-    /// It takes its first turn, and begins the time if there is none: a record is to be written.
+    /// Takes the first turn, and begins the time if there is none: a record is to be written.
     Begin,
-    /// It takes a turn, if the time has begun.
+    /// Takes a turn, if the time has begun.
     GoOn,
 }
 
@@ -117,7 +117,7 @@ pub(crate) enum TimeTurn {
 #[derive(Debug)]
 pub(crate) struct CallTime {
     pace: Pace,
-    /// What was reached with the last turn, and when that was, by this node's clock.
+    /// Outcome of the last turn, and when that was, by this node's clock.
     last: Mutex<Option<(Reached, Nanos)>>,
     /// The same, for stamps; zero before the first turn.
     time_ms: AtomicU64,
@@ -284,7 +284,7 @@ fn node_row(life: u16, reached_ms: u64) -> Vec<u8> {
     [&life.to_le_bytes()[..], &reached_ms.to_le_bytes()].concat()
 }
 
-/// What a node has reached, by its row; `None` if another life of it wrote that.
+/// Time that a node has reached, by its row; `None` if another life of it wrote that.
 fn reached_in(row: &[u8], life: u16) -> Option<u64> {
     let (of, reached_ms) = row.split_first_chunk()?;
     let reached_ms = u64::from_le_bytes(reached_ms.try_into().ok()?);

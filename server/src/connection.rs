@@ -293,7 +293,7 @@ struct Desk<'n> {
     origin: Origin,
     /// Interactive transactions and scans, by the client's numbers.
     open: Numbered<Open>,
-    /// What its transactions were refused, for their next attempts.
+    /// Refusals of its transactions, for their next attempts.
     retries: Arc<Retries>,
 }
 

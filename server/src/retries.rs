@@ -78,7 +78,7 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// What its earlier attempts were refused, once.
+    /// Refusals of its earlier attempts, once.
     pub(crate) fn refusal(&mut self) -> Option<RefusedLocks> {
         self.refusal.take()
     }

@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(audit.verdict(), "audit FAILED: a; not judged: sum");
     }
 
-    /// What broke: an audit that could look at nothing said that it had passed.
+    /// Regression: an audit that could look at nothing said that it had passed.
     #[test]
     fn an_audit_without_evidence_has_not_passed() {
         let open = Audit::new(vec![Check::not_judged("all data", "node 0 does not answer")]);

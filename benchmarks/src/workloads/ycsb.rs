@@ -370,7 +370,7 @@ mod tests {
         }
     }
 
-    /// What broke: popularity ranks were scattered over all records before they were counted from
+    /// Regression: popularity ranks were scattered over all records before they were counted from
     /// the newest, so that 13 % of the reads were of the newest tenth, not 76 %.
     #[test]
     fn mix_d_reads_the_newest_records_most() {

@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// What broke: at a skew of 1 the sum was 0/0 above 10,000 keys, and just below 1 the thousand
+    /// Regression: at a skew of 1 the sum was 0/0 above 10,000 keys, and just below 1 the thousand
     /// most popular of 100,000 keys took all draws.
     #[test]
     fn draws_follow_the_distribution_at_every_skew_and_number_of_keys() {

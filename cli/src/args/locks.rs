@@ -112,8 +112,8 @@ pub struct LockRunArgs {
     /// Time in which requests count, in seconds [default: 5; 86400 with --ops].
     #[arg(long, value_name = "SECONDS", value_parser = positive_secs)]
     pub secs: Option<f64>,
-    /// Ends the run when about so many operations (of traces and banks: transactions) are done: each
-    /// lane does an equal share. There is no warm-up, and --secs is a bound.
+    /// Ends the run when about so many operations (of traces and banks: transactions) are done:
+    /// each lane does an equal share. There is no warm-up, and --secs is a bound.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(conflicts_with = "warmup")]
     pub ops: Option<u64>,

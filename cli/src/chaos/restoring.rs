@@ -311,7 +311,7 @@ fn judge(last: u64, before: &Digest, restored: Option<u64>, after: &Digest) -> C
 
 #[cfg(test)]
 mod tests {
-    use lotus::SnapshotVisitor;
+    use lotus::{SnapshotVisitor, TableSpec};
 
     use super::*;
 
@@ -350,6 +350,7 @@ mod tests {
     fn a_row_that_is_missing_or_another_snapshot_is_a_finding() {
         let digest = |rows: &[(u64, &[u8])]| {
             let mut digest = Digest::default();
+            digest.table(TableSpec::new("rows")).expect("it is taken");
             for (key, value) in rows {
                 digest.row((*key).into(), value).expect("it is taken");
             }

@@ -165,7 +165,7 @@ impl Observed {
         (tables.lookups > 0).then_some(tables.hit_rate)
     }
 
-    /// Whether no check of the audit failed. What a bound without locks leaves behind is not judged.
+    /// Whether no check of the audit failed. A bound without locks leaves data that is not judged.
     pub(super) fn is_sound(&self) -> bool {
         self.audit.is_none_or(|audit| audit.outcome != AuditOutcome::Failed)
     }

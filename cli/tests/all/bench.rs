@@ -15,7 +15,7 @@ const FULL_RECORDS: [&str; 4] = ["--engine", "motor", "--record-store", "full"];
 
 /// Runs `lotus bench` for a few transactions; returns what it printed.
 fn bench(flags: &[&str]) -> String {
-    run(&[flags, &["--txns", "2000"]].concat())
+    run(&[flags, &["--txns", "500"]].concat())
 }
 
 /// Runs `lotus bench` of locks, or of structures under them, for a few operations; where a node is

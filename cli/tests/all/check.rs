@@ -41,7 +41,7 @@ fn check(flags: &[&str]) -> (i32, String) {
     (output.status.code().expect("it exits"), String::from_utf8(output.stdout).expect("text"))
 }
 
-/// What broke: a history of which nothing took effect, so that nothing was judged, passed.
+/// Regression: a history of which nothing took effect, so that nothing was judged, passed.
 #[test]
 fn a_history_without_effect_has_not_passed() {
     let scratch = Scratch::new("check-nothing");

@@ -409,7 +409,9 @@ fn the_newest_snapshot_of_all_hosts_counts_and_numbers_never_branch() {
     let third = described.done(&["snapshot", "--json"]);
     let third: Value = serde_json::from_str(&third).expect("JSON");
     assert_eq!(third["sequence"].as_u64(), Some(3), "{third}");
-    assert_eq!(third["rows"], second["rows"], "{third}");
+    // Each node has a row in the time of call records, once it takes part in it.
+    let rows = |snapshot: &Value| snapshot["rows"].as_u64().expect("a number");
+    assert!((rows(&second)..=rows(&second) + 2).contains(&rows(&third)), "{third}");
     drop(nodes);
 }
 

@@ -380,6 +380,12 @@ impl From<MembershipError> for ClusterError {
     }
 }
 
+/// Error for allocations while a memory node, or a table, is being removed.
+pub(crate) fn leaving() -> ClusterError {
+    let sentence = "a memory node is being lost or filled, or a table dropped; try again";
+    ClusterError::Unreachable(sentence.to_owned())
+}
+
 pub(crate) fn unreachable_nodes(error: BatchError) -> ClusterError {
     ClusterError::Unreachable(error.to_string())
 }

@@ -8,7 +8,7 @@ use lotus_mvcc::PrimaryKey;
 
 use crate::api::isolation::Isolation;
 
-/// How a transaction is run by [`Cluster::run_with`](crate::Cluster::run_with).
+/// Options of a transaction run by [`Cluster::run_with`](crate::Cluster::run_with).
 ///
 /// ```
 /// use std::time::Duration;

@@ -16,6 +16,7 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::machines::Machines;
 
 use crate::api::error::ClusterError;
+use crate::api::seat::HeldUp;
 use crate::cluster::handle::{Cluster, CoordinatorHandle};
 
 /// Interval at which a coordinator that does not end is looked at.
@@ -27,6 +28,12 @@ const BLOCKED_LOOKS: u32 = 10;
 const SPARE: Duration = Duration::from_secs(1);
 
 impl<M: Machines> Cluster<M> {
+    /// Code of transactions and jobs that holds up coordinators of this process at the moment: it
+    /// blocks their threads, or computes without an await. Others are not served there meanwhile.
+    pub fn held_up(&self) -> Vec<HeldUp> {
+        self.shared.held_up.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Stops all coordinators once their jobs have ended: transactions that were submitted are
     /// carried out. Those that have not ended within
     /// [`ClusterBuilder::stop_timeout`](crate::ClusterBuilder::stop_timeout) are dropped, and their

@@ -167,7 +167,7 @@ impl<M: Machines> Cluster<M> {
         let node = self.hosted(compute_node);
         let Some(lease) = self.shared.config.lease else { return Vec::new() };
         let unreached = self.shared.fabric.unreached(node.id, lease);
-        unreached.into_iter().filter_map(|peer| self.shared.index_of(peer)).collect()
+        unreached.into_iter().filter_map(|(peer, _)| self.shared.index_of(peer)).collect()
     }
 
     fn hosted(&self, compute_node: usize) -> Arc<ComputeNode> {

@@ -38,9 +38,8 @@ use lotus_points::point;
 use lotus_recovery::membership::returns::Life;
 use lotus_router::ReplicaSet;
 
-use crate::api::error::{ClusterError, unreachable_nodes};
+use crate::api::error::{ClusterError, leaving, unreachable_nodes};
 use crate::cluster::once;
-use crate::cluster::tables::leaving;
 use crate::memory_nodes::changes::ControlTaking;
 use crate::node::shared::{NodeTable, Shared};
 use crate::space::slabs::{self, SlabError};

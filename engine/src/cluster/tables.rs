@@ -17,18 +17,12 @@ use lotus_mvcc::table::{MAX_TABLE_IDS, MAX_TABLES, SpecError};
 use lotus_mvcc::{TableDef, TableSpec};
 use lotus_router::Placement;
 
-use crate::api::error::{ClusterError, unreachable_nodes};
+use crate::api::error::{ClusterError, leaving, unreachable_nodes};
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, Unanswered, until_answered};
 use crate::node::catalogue::{Catalogue, TableState};
 use crate::node::shared::Shared;
 use crate::space::slabs::{self, SlabError};
-
-/// Error for allocations while a memory node, or a table, is being removed.
-pub(crate) fn leaving() -> ClusterError {
-    let sentence = "a memory node is being lost or filled, or a table dropped; try again";
-    ClusterError::Unreachable(sentence.to_owned())
-}
 
 fn refused(spec: &TableSpec, error: SpecError) -> ClusterError {
     ClusterError::Spec { table: spec.name.clone().into_owned(), error }

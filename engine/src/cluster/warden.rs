@@ -35,7 +35,6 @@ use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, Member};
 
 use crate::api::seat::{HeldUp, Seat};
-use crate::cluster::handle::Cluster;
 use crate::membership::members::beat_word;
 use crate::node::home::Name;
 use crate::node::pulse::Inside;
@@ -51,7 +50,7 @@ const MISSED: u32 = 4;
 /// Leases for which others may wait for a node that is held up.
 const AWAITED_LEASES: u32 = 4;
 
-/// What to do about a node that is held up.
+/// Decision about a node that is held up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Duty {
     Nothing,
@@ -114,7 +113,7 @@ impl Drop for Warden {
     }
 }
 
-/// What is known of one coordinator.
+/// State of one coordinator, as last looked at.
 #[derive(Clone, Debug)]
 struct Sighting {
     life: Incarnation,
@@ -267,14 +266,6 @@ impl<'a> Round<'a> {
             // Another look comes soon.
             Err(_) => {}
         }
-    }
-}
-
-impl<M: lotus_fabric::machines::Machines> Cluster<M> {
-    /// Code of transactions and jobs that holds up coordinators of this process at the moment: it
-    /// blocks their threads, or computes without an await. Others are not served there meanwhile.
-    pub fn held_up(&self) -> Vec<HeldUp> {
-        self.shared.held_up.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

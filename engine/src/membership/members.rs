@@ -229,7 +229,8 @@ async fn turn(
 }
 
 /// Members that messages of this node have not reached for a lease, though they beat. One that has
-/// not been started yet, or has just returned, listens nowhere.
+/// not been started yet, or has just returned, listens nowhere; and what failed before a member's
+/// present life says nothing of that.
 fn cut_off(
     coordinator: &Coordinator,
     lives: &[Suspect],
@@ -237,11 +238,15 @@ fn cut_off(
     lease: Duration,
 ) -> Vec<NodeId> {
     let (shared, members) = (&coordinator.shared, &coordinator.node.members);
-    let is_settled = |at: usize| known_for[at] >= lease && members.knows(lives[at]);
-    let beats = |node: &NodeId| shared.index_of(*node).is_some_and(is_settled);
-    let mut unreached = shared.fabric.unreached(coordinator.node.id, lease);
-    unreached.retain(beats);
-    unreached
+    let has_failed = |at: usize, ago: Duration| {
+        let in_this_life = known_for[at] >= ago + lease;
+        in_this_life && members.knows(lives[at])
+    };
+    let unreached = shared.fabric.unreached(coordinator.node.id, lease).into_iter();
+    let failed = |(node, ago): &(NodeId, Duration)| {
+        shared.index_of(*node).is_some_and(|at| has_failed(at, *ago))
+    };
+    unreached.filter(failed).map(|(node, _)| node).collect()
 }
 
 /// Expels the member that is to give way once cuts between members last; `None` if none do.

@@ -105,7 +105,7 @@ pub(crate) struct Coordinator {
     pub(crate) tends: Cell<bool>,
     /// Whether a task is running that clears a dropped table.
     pub(crate) clears: Cell<bool>,
-    /// Where it shows which job's code its thread is in.
+    /// Mark of the job whose code its thread is in.
     pub(crate) pulsing: Pulsing,
     /// Whether the jobs in its slots are to be dropped.
     pub(crate) cancelled: Cell<bool>,

@@ -145,7 +145,7 @@ pub(crate) struct ComputeNode {
     pub(crate) suspects: Suspects,
     /// Numbers of rows that it has counted last.
     pub(crate) counted: LastCount,
-    /// What the thread of each coordinator is doing.
+    /// Activity of the thread of each coordinator.
     pub(crate) pulses: Box<[Arc<Pulse>]>,
     /// Its latest beat, as a word.
     beat: AtomicU64,

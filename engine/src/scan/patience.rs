@@ -53,12 +53,12 @@ fn decide(error: &ReadError, waited: Waited, patience: Duration) -> Next {
 }
 
 /// A wait for one page.
-pub(crate) struct Patience {
+pub(crate) struct RetryBudget {
     begun: Nanos,
     stood_still: Nanos,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Begins to wait.
     pub(crate) fn begin(coordinator: &Coordinator) -> Self {
         let begun = coordinator.executor.now();
@@ -86,7 +86,7 @@ impl Patience {
 /// which it has tried.
 pub(crate) async fn draw(session: &Session) -> Result<Held, (ReadError, Duration)> {
     let coordinator = session.coordinator();
-    let (mut patience, mut attempts) = (Patience::begin(coordinator), 0);
+    let (mut patience, mut attempts) = (RetryBudget::begin(coordinator), 0);
     loop {
         let error = match Held::draw(session.slot()).await {
             Ok(held) => return Ok(held),

@@ -210,9 +210,9 @@ pub(crate) struct Writer<'a> {
 /// Rows of a file.
 #[derive(Clone, Copy, Default)]
 struct Count {
-    /// As the file has them: of an ordered table, the nodes of its tree.
+    /// Rows as the file has them: of an ordered table, the nodes of its tree.
     stored: u64,
-    /// As the application has them.
+    /// Rows as the application has them.
     rows: u64,
 }
 

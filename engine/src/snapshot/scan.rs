@@ -23,7 +23,7 @@ use crate::api::error::{ClusterError, TxnError};
 use crate::cluster::once::Unanswered;
 use crate::node::coordinator::Coordinator;
 use crate::scan::held::Held;
-use crate::scan::patience::{self, Next, Patience};
+use crate::scan::patience::{self, Next, RetryBudget};
 use crate::scan::place::ScanPlace;
 use crate::scan::reader::{ReadError, Reader, RowSink};
 use crate::txn::session::Session;
@@ -105,7 +105,7 @@ pub(crate) async fn read_all(
 /// Learns the tables from the catalogue, and asks again while the authority does not answer.
 async fn learn_tables(session: &Session) -> Result<(), CopyError> {
     let coordinator = session.coordinator();
-    let (mut patience, mut attempts) = (Patience::begin(coordinator), 0);
+    let (mut patience, mut attempts) = (RetryBudget::begin(coordinator), 0);
     loop {
         let shared = Arc::clone(&coordinator.shared);
         let learned = coordinator.shared.council.apart(move || shared.learn_tables().map(drop));
@@ -178,7 +178,7 @@ impl TableCopy {
         held: &Held,
         place: ScanPlace,
     ) -> Result<(Rows, Option<ScanPlace>), CopyError> {
-        let (mut patience, mut attempts) = (Patience::begin(session.coordinator()), 0);
+        let (mut patience, mut attempts) = (RetryBudget::begin(session.coordinator()), 0);
         loop {
             let mut rows = Rows::default();
             let mut reader = Reader::new(session, held, Arc::clone(&self.table));

@@ -154,7 +154,7 @@ pub(crate) enum TxnKind {
     Write(Isolation),
 }
 
-/// What to begin, and the time that it has.
+/// Transaction to begin, and the time that it has.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) kind: TxnKind,

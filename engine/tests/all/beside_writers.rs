@@ -220,7 +220,10 @@ fn snapshot(cluster: &Cluster) -> (Vec<u8>, SnapshotInfo) {
 /// Restores a file into another cluster, which must be consistent and work.
 #[track_caller]
 fn assert_restores(bytes: &[u8], info: &SnapshotInfo) {
-    let path = std::env::temp_dir().join(format!("lotus-beside-{}", std::process::id()));
+    // Tests run side by side, in one process and in several.
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let (process, file) = (std::process::id(), FILES.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(format!("lotus-beside-{process}-{file}"));
     std::fs::write(&path, bytes).expect("there is room");
     let cluster = start(small().memory_nodes(1).replicas(1));
     let restored = cluster.restore(&path);

@@ -117,7 +117,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Before, the numbers of new nodes were drawn from a generator that each life seeds alike: a
+/// Regression: the numbers of new nodes were drawn from a generator that each life seeds alike: a
 /// restored table had rows with just those numbers, and of the rows of a second life a tenth were
 /// refused, finally, with an `AlreadyExists` that named a node.
 #[test]

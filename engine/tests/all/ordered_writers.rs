@@ -76,7 +76,7 @@ fn all_at_once(cluster: &Running, nodes: usize, table: TableId, way: Way) -> Vec
     submitted.into_iter().filter_map(|attempt| outcome(attempt).err()).collect()
 }
 
-/// Before, each attempt read the root first, which all could; then each wanted to write it, and
+/// Regression: each attempt read the root first, which all could; then each wanted to write it, and
 /// none could: 7 of 5,120 attempts of 128 clients committed.
 #[test]
 fn all_who_write_to_a_table_of_one_leaf_succeed_at_once() {

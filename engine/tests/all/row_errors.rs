@@ -28,14 +28,14 @@ fn with_rows() -> (Running, TableId, TableId) {
     (cluster, people, log)
 }
 
-/// What the error says of its row: table, key, and the place of its item.
+/// Row that the error names: table, key, and the place of its item.
 #[track_caller]
 fn told(error: &TxnError) -> (TableId, Vec<u8>, Option<u32>) {
     let (table, row) = error.row().expect("it is about a row");
     (table, row.key().to_vec(), row.item().map(lotus::Item::index))
 }
 
-/// Before, an insert into an ordered table left the attempt alive and one into another table ended
+/// Regression: an insert into an ordered table left the attempt alive and one into another table ended
 /// it; a body that went on all the same was committed in the one case and not in the other.
 #[test]
 fn a_row_that_exists_ends_the_attempt_in_every_kind_of_table() {

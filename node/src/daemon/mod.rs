@@ -2,7 +2,7 @@
 //!
 //! * `process`: its start, its services and its end; `log`: its log lines; `memory`: memory that it
 //!   lends, and `standing`: whether that is used; `turned_away`: connections that it refuses;
-//! * `service`: its work for applications;
+//! * `service`: its work for applications; `watch`: log lines about the other nodes;
 //! * `lives`: the life of its cluster; `founding`: before one begins: with which data.
 //!
 //! Not here: the protocol, which the engine carries out. A node that is started by hand, or by an
@@ -16,5 +16,6 @@ mod process;
 mod service;
 mod standing;
 mod turned_away;
+mod watch;
 
 pub(crate) use process::run;

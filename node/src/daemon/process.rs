@@ -6,20 +6,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lotus::{
-    Authority, Cluster, ClusterError, Data, LoadWatch, Machines, MemoryStanding, MemoryStatus,
-    Threads, Wait,
-};
+use lotus::{Authority, Cluster, ClusterError, Data, LoadWatch, Machines, Threads, Wait};
 use lotus_authority::AuthorityError;
-use lotus_fabric::env::{Env, Nanos};
-use lotus_fabric::ids::NodeId;
+use lotus_fabric::env::Env;
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
 use lotus_points::point_here;
-use lotus_recovery::Membership;
-use lotus_recovery::membership::cuts::Cut;
-use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
+use lotus_recovery::membership::{self, MembershipError};
 use tracing::{error, info, warn};
 
 use super::founding::is_founded;
@@ -28,6 +22,7 @@ use super::memory::Memory;
 use super::service::Service;
 use super::standing::{Duty, Follower, Shown};
 use super::turned_away::{Counts, TurnedAway};
+use super::watch::Watch;
 use crate::agree::records::{self, Record, Stage};
 use crate::agree::rest::Rest;
 use crate::agree::seat::{self, ClusterAuthority, Unreached, authority};
@@ -48,8 +43,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const STARTED_THERE: &str = "if it has not been started, start it on its host";
 /// Interval at which a compute node polls its surroundings.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
-/// Time without new transactions that is worth a line in the log.
-const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Turns of that poll between two looks for tables that other nodes have created. Transactions and
 /// clients that need one make the node look at once; metrics and operators can wait.
@@ -201,7 +194,9 @@ impl<A: Application> Daemon<'_, A> {
                         .to_owned(),
                 ));
             }
-            told = ended.is_ok() && self.stop.is_told_within(LOOK_AT_PORTS);
+            // Until its memory is in use, it may be given up before anybody has used it.
+            let pause = if lends { LOOK_AT_PORTS } else { LOOK_AROUND };
+            told = ended.is_ok() && self.stop.is_told_within(pause);
         }
         self.say_loss(authority);
         self.has_ended(authority);
@@ -481,19 +476,7 @@ impl<A: Application> Daemon<'_, A> {
         self.say(Stage::Serving, &**authority)?;
         point_here!(node.index, Serving);
         info!(%node, "serving");
-        let mut watch = Watch {
-            file,
-            authority: &**authority,
-            epoch: FIRST_EPOCH,
-            out: Default::default(),
-            cleared: 0,
-            answered: true,
-            silent: Vec::new(),
-            cuts: Vec::new(),
-            lost: Vec::new(),
-            last: Vec::new(),
-            waits: None,
-        };
+        let mut watch = Watch::new(file, &**authority);
         let mut turned_away = TurnedAway::default();
         let mut turn = 0_u32;
         while !self.stop.is_told() {
@@ -558,145 +541,6 @@ fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
     // If a connection is still being closed, the cluster stops when it drops its handle.
     let stopped = Arc::into_inner(cluster).map_or(Ok(()), Cluster::stop);
     stopped.map_err(|error| sentence(&error))
-}
-
-/// Names of nodes, as commands take them.
-fn names(file: &ClusterFile, nodes: &[NodeId]) -> String {
-    let names: Vec<String> =
-        nodes.iter().map(|node| NodeName::of(*node, file).to_string()).collect();
-    format!("[{}]", names.join(", "))
-}
-
-/// Logs changes of the other nodes.
-struct Watch<'a> {
-    file: &'a ClusterFile,
-    authority: &'a dyn Authority,
-    epoch: lotus_fabric::ids::Epoch,
-    /// Expelled compute nodes and lost memory nodes.
-    out: (Vec<NodeId>, Vec<NodeId>),
-    /// Number of dropped tables whose memory has been given back.
-    cleared: u32,
-    answered: bool,
-    /// Memory nodes that do not answer.
-    silent: Vec<usize>,
-    /// Paths between compute nodes that are cut, as reported.
-    cuts: Vec<Cut>,
-    /// Memory nodes that are lost.
-    lost: Vec<usize>,
-    /// Memory nodes that have last copies, and do not answer.
-    last: Vec<usize>,
-    /// Since when no transaction begins, and whether that was logged.
-    waits: Option<(Nanos, bool)>,
-}
-
-impl Watch<'_> {
-    /// Logs which memory nodes do not answer any more, or answer again.
-    fn look_at_memory<M: Machines>(&mut self, cluster: &Cluster<M>, compute_node: usize) {
-        if !self.silent.is_empty() {
-            cluster.look_for_memory();
-        }
-        let MemoryStatus { nodes, copies } = cluster.memory_known(compute_node);
-        let all = |what: MemoryStanding| -> Vec<usize> {
-            (0..nodes.len()).filter(|node| nodes[*node] == what).collect()
-        };
-        let (lost, last) = (all(MemoryStanding::Lost), all(MemoryStanding::OutOfReach));
-        let left = copies.into_iter().min().unwrap_or(0);
-        for node in lost.iter().filter(|node| !self.lost.contains(node)) {
-            error!("memory node {node} is lost: copies of each row left: {left} at least");
-        }
-        for node in last.iter().filter(|node| !self.last.contains(node)) {
-            error!(
-                "memory node {node} does not answer and has the last copies of some rows: they are \
-                 lost, and cannot be read or written, unless it comes back with its memory"
-            );
-        }
-        for node in self.last.iter().filter(|node| !last.contains(node)) {
-            info!("memory node {node}, with the last copies of some rows, answers again");
-        }
-        for node in self.lost.iter().filter(|node| !lost.contains(node)) {
-            info!("memory node {node} is back, and is given what it missed");
-        }
-        let silent = cluster.silent_memory(compute_node);
-        for node in silent.iter().filter(|node| !self.silent.contains(node)) {
-            error!("memory node {node} does not answer: nothing can be written without it");
-        }
-        let kept = self.silent.iter().filter(|node| !lost.contains(node));
-        for node in kept.filter(|node| !silent.contains(node)) {
-            info!("memory node {node} answers again");
-        }
-        (self.silent, self.lost, self.last) = (silent, lost, last);
-    }
-
-    /// Logs that nodes wait for each other for long, so that no transaction begins.
-    fn look_at_waits<M: Machines>(
-        &mut self,
-        cluster: &Cluster<M>,
-        compute_node: usize,
-        now: Nanos,
-    ) {
-        match (cluster.is_open(compute_node), self.waits) {
-            (true, Some((_, told))) => {
-                if told {
-                    info!("transactions begin again");
-                }
-                self.waits = None;
-            }
-            (true, None) => {}
-            (false, None) => self.waits = Some((now, false)),
-            (false, Some((since, false))) if now.since(since) >= LONG_WAIT => {
-                error!(
-                    "no transaction begins: not all nodes have let go of a memory node that was \
-                     lost or came back, or of a dropped table"
-                );
-                self.waits = Some((since, true));
-            }
-            (false, Some(_)) => {}
-        }
-    }
-
-    /// Logs which compute nodes do not reach each other.
-    fn look_at_paths(&mut self, now: &Membership) {
-        let named = |id| NodeName::all(self.file).find(|node| node.id(self.file) == id);
-        for cut in now.cuts().iter().filter(|cut| !self.cuts.contains(cut)) {
-            let (Some(by), Some(to)) = (named(cut.by), named(cut.to)) else { continue };
-            let (by, to) = (by.in_words(), to.in_words());
-            error!("{by} does not reach {to}, though both take part: one of them is to give way");
-        }
-        self.cuts = now.cuts().to_vec();
-    }
-
-    fn look(&mut self) {
-        let members = membership::read(self.authority);
-        if members.is_ok() != self.answered {
-            self.answered = members.is_ok();
-            match self.answered {
-                true => info!("the authority answers again"),
-                false => warn!("the authority does not answer"),
-            }
-        }
-        let Ok(now) = members else { return };
-        self.look_at_paths(&now);
-        if now.epoch() > self.epoch {
-            self.epoch = now.epoch();
-            let expelled: Vec<NodeId> = now.expelled().map(|(member, _)| member.node).collect();
-            let lost: Vec<NodeId> = now.lost_memory().iter().map(|lost| lost.node).collect();
-            let cleared = now.cleared() - std::mem::replace(&mut self.cleared, now.cleared());
-            let clearing = now.clearing().map(|clearing| clearing.table().0);
-            let out = (expelled, lost);
-            let epoch = self.epoch.0;
-            if out != self.out {
-                let [expelled, lost] = [&out.0, &out.1].map(|nodes| names(self.file, nodes));
-                warn!(epoch, %expelled, %lost, "the membership has changed");
-            } else if let Some(table) = clearing {
-                info!(epoch, table, "all nodes let go of a dropped table");
-            } else if cleared > 0 {
-                info!(epoch, tables = cleared, "the memory of dropped tables has been given back");
-            } else {
-                info!(epoch, "the membership has changed; as many nodes take part as before");
-            }
-            self.out = out;
-        }
-    }
 }
 
 #[cfg(test)]

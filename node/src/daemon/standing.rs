@@ -33,7 +33,7 @@ const UNHEARD: Duration = Duration::from_secs(10);
 pub enum Duty {
     /// Its process has not begun to serve.
     Starting,
-    /// In use, or about to be.
+    /// Memory in use, or about to be.
     Serving,
     /// Given up before this process lent any memory: it waits to be taken in again.
     Waiting,
@@ -47,7 +47,7 @@ impl Duty {
     const ALL: [Self; 5] =
         [Self::Starting, Self::Serving, Self::Waiting, Self::GivenUp, Self::Unknown];
 
-    /// As a word for health checks; the error says why the node takes no part.
+    /// Word for health checks; the error says why the node takes no part.
     fn in_a_word(self) -> Result<&'static str, &'static str> {
         match self {
             Self::Starting => Err("starting"),

@@ -11,7 +11,7 @@ use crate::config::file::ClusterFile;
 
 /// Bytes of a gibibyte.
 const GIB: f64 = (1_u64 << 30) as f64;
-/// Where groups of version 2 are, alone or beside version 1, and the file with a group's limit.
+/// Paths of groups of version 2, alone or beside version 1, and the file with a group's limit.
 const UNIFIED: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
 const UNIFIED_LIMIT: &str = "memory.max";
 /// The same of version 1, which has a tree for memory alone.

@@ -51,12 +51,12 @@ pub enum Waited {
     Late,
 }
 
-/// What a signal means to a node.
+/// Meaning of a signal to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meaning {
-    /// To end; sent again, to end at once.
+    /// Ends the node; sent again, ends it at once.
     End,
-    /// To end. The system sends it again and again: each second of processor time beyond a limit.
+    /// Ends the node. The system sends it again and again: each second of processor time beyond a limit.
     EndSoon,
     /// Nothing: it is logged.
     Nothing,

@@ -22,7 +22,6 @@ async fn all<T: HashRows<Error: Debug>>(
     accounts.put(txn, &old, &7).await?;
     assert_eq!(accounts.get(txn, &old).await?, Some(7), "its own changes are seen");
     accounts.put(txn, &old, &8).await?;
-    assert!(accounts.insert(txn, &old, &9).await.is_err(), "it is known to exist");
     assert_eq!(accounts.get(txn, &old).await?, Some(8));
 
     accounts.insert(txn, &new, &1).await?;

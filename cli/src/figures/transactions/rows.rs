@@ -255,7 +255,7 @@ label = 'on'
             "all_committed": 200,
             "verbs_per_txn": { "read": 1.0, "write": 2.0, "compare_and_swap": 0.5,
                                "fetch_and_add": 0.0 },
-            "audit": { "passed": passed },
+            "audit": { "outcome": if passed { "passed" } else { "failed" } },
             "simulation": {
                 "bottleneck": { "resource": "atomic unit of node 1", "busy": 0.987 },
                 "nodes": [

@@ -161,7 +161,7 @@ fn who_has_joined_and_never_beats_is_expelled_and_its_place_can_be_taken() {
     assert_eq!(sound_total(&most, table), ROWS * BALANCE);
 }
 
-/// Of three nodes two were started. A dropped table, a lost memory node and the death of the oracle
+/// Two of three nodes were started. A dropped table, a lost memory node and the death of the oracle
 /// each stopped the others for ever: all waited for the third one. Its own rows could not be used.
 #[test]
 fn whoever_does_not_come_is_given_up_and_comes_as_another_life() {

@@ -9,8 +9,8 @@ use super::faults::Fault;
 use super::memory::Region;
 use super::messages::recycle;
 use super::profile::Atomics;
-use super::queue::{TraceHash, picos};
-use super::state::{Inbox, Lane, NONE, Path, State};
+use super::queue::{TraceHash, duration, picos};
+use super::state::{Inbox, Lane, NONE, State};
 use super::world::{Config, schedule_now, waits_for_the_world};
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::contract::region::{Memory, Rights};
@@ -186,13 +186,14 @@ impl Fabric for SimFabric {
         Ok(())
     }
 
-    fn unreached(&self, at: NodeId, patience: Duration) -> Vec<NodeId> {
+    fn unreached(&self, at: NodeId, patience: Duration) -> Vec<(NodeId, Duration)> {
         let state = self.state();
         let Some(node) = state.nodes.get(usize::from(at.0)) else { return Vec::new() };
-        let is_broken =
-            |path: &Path| path.broken.is_some_and(|(since, last)| last - since >= picos(patience));
-        let broken = node.paths.iter().enumerate().filter(|(_, path)| is_broken(path));
-        broken.map(|(node, _)| NodeId(node as u16)).collect()
+        let broken = node.paths.iter().enumerate().filter_map(|(node, path)| {
+            let (_, last) = path.broken.filter(|(since, last)| last - since >= picos(patience))?;
+            Some((NodeId(node as u16), duration(state.now - last)))
+        });
+        broken.collect()
     }
 
     fn reaches(&self, from: NodeId, to: NodeId) -> bool {

@@ -28,7 +28,7 @@ pub(super) struct Inner {
     pub(super) limits: Limits,
     pub(super) waiting: Waiting,
     pub(super) env: Env,
-    /// What became of message connections to each node.
+    /// Outcome of message connections to each node.
     pub(super) paths: Paths,
     /// Nodes that a test has made unreachable.
     pub(super) cut: Box<[AtomicBool]>,

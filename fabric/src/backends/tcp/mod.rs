@@ -163,8 +163,8 @@ impl Fabric for TcpFabric {
         }
     }
 
-    fn unreached(&self, _at: NodeId, patience: Duration) -> Vec<NodeId> {
-        self.inner.paths.unreached(patience)
+    fn unreached(&self, _at: NodeId, patience: Duration) -> Vec<(NodeId, Duration)> {
+        self.inner.paths.unreached(patience, self.inner.env.now())
     }
 
     /// Asks for a fence that changes nothing: its answer has come all the way.

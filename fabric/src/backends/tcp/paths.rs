@@ -55,13 +55,15 @@ impl Paths {
     }
 
     /// Nodes to which all connections have failed for at least `patience`, from the first failure
-    /// to the last.
-    pub(super) fn unreached(&self, patience: Duration) -> Vec<NodeId> {
-        let is_broken =
-            |path: &Option<Break>| path.is_some_and(|path| path.last.since(path.since) >= patience);
+    /// to the last, each with the time from the last until `now`.
+    pub(super) fn unreached(&self, patience: Duration, now: Nanos) -> Vec<(NodeId, Duration)> {
+        let lasts = |path: &Break| path.last.since(path.since) >= patience;
         let paths = self.lock();
-        let broken = paths.iter().enumerate().filter(|(_, path)| is_broken(path));
-        broken.map(|(node, _)| NodeId(node as u16)).collect()
+        let broken = paths.iter().enumerate().filter_map(|(node, path)| {
+            let path = path.filter(lasts)?;
+            Some((NodeId(node as u16), now.since(path.last)))
+        });
+        broken.collect()
     }
 }
 
@@ -78,7 +80,10 @@ mod tests {
     #[test]
     fn a_path_is_broken_from_the_first_failure_until_a_connection_is_admitted() {
         let paths = Paths::new(2);
-        let unreached = || paths.unreached(Duration::from_secs(4));
+        let unreached = || {
+            let all = paths.unreached(Duration::from_secs(4), at(50));
+            all.into_iter().map(|(node, _)| node).collect::<Vec<_>>()
+        };
         paths.fails(NODE, at(10));
         paths.fails(NODE, at(12));
         assert_eq!(unreached(), [], "for two seconds");

@@ -1,0 +1,28 @@
+//! The application's rows in a stored row.
+
+use super::TableSpec;
+use crate::key::PrimaryKey;
+
+impl TableSpec {
+    /// Number of the application's rows in a stored row with this value: those of a leaf if the
+    /// table is ordered, else one.
+    pub fn rows_in(&self, value: &[u8]) -> u64 {
+        if self.ordered { lotus_tree::rows_in(value) } else { 1 }
+    }
+
+    /// Visits the application's rows in a stored row, each as key and value: the entries of a leaf
+    /// if the table is ordered, else the row itself.
+    pub fn for_each_row(
+        &self,
+        key: &PrimaryKey,
+        value: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) {
+        if !self.ordered {
+            return visit(key.as_bytes(), value);
+        }
+        let leaf = lotus_tree::Node::read(value).filter(|node| node.level() == 0);
+        let entries = leaf.iter().flat_map(|leaf| leaf.entries());
+        entries.for_each(|(key, value)| visit(key, value));
+    }
+}
