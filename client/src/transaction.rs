@@ -154,8 +154,8 @@ pub struct Transaction {
     changes: BTreeMap<(TableId, PrimaryKey), Option<Box<[u8]>>>,
 }
 
-/// Identity that the attempts of one transaction share, so that a server knows a retry and what the attempt
-/// before was refused.
+/// Identity that the attempts of one transaction share, so that a server knows a retry and what
+/// the attempt before was refused.
 #[derive(Clone, Copy)]
 pub(crate) struct Lineage {
     pub(crate) number: u32,

@@ -202,6 +202,7 @@ impl DoorState {
                 Seating::Free => {}
                 Seating::Instead(other) => {
                     guests.leave(other);
+                    self.refused.fetch_add(1, Ordering::Relaxed);
                     // Its thread finds the connection ended.
                     self.connections().get(&other).iter().for_each(|handle| handle.hang_up());
                 }

@@ -108,9 +108,9 @@ impl Progress {
         reading
     }
 
-    /// Ends the run at the latest when about `commits` transactions have committed, so that it does
-    /// the same work whatever the clock shows: each coordinator commits an equal share, and what is
-    /// in flight then ends as usual.
+    /// Ends the run at the latest when a coordinator has committed its equal share of `commits`
+    /// transactions, so that it does about the same work whatever the clock shows. What is in
+    /// flight then ends as usual.
     #[must_use]
     pub fn ending_after(self, commits: u64) -> Self {
         let share = commits.div_ceil(self.coordinators.len() as u64);

@@ -77,10 +77,10 @@ pub struct CommonArgs {
     /// Time in which transactions count, in seconds [default: 10; 86400 with --txns].
     #[arg(long, value_name = "SECONDS", value_parser = positive_secs)]
     pub secs: Option<f64>,
-    /// Ends the run when about so many transactions have committed: each coordinator commits an
-    /// equal share. There is no warm-up, and --secs is a bound.
+    /// Ends the run of a closed loop once a coordinator has committed its equal share of so many
+    /// transactions. There is no warm-up, and --secs is a bound.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    #[arg(conflicts_with = "warmup")]
+    #[arg(conflicts_with_all = ["warmup", "rate"])]
     pub txns: Option<u64>,
     /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
     #[arg(long, value_name = "SECONDS", value_parser = secs)]

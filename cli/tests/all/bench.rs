@@ -13,9 +13,14 @@ const TINY_COMPANY: [&str; 7] =
     ["tpcc", "--warehouses", "3", "--customers-per-district", "20", "--items", "50"];
 const FULL_RECORDS: [&str; 4] = ["--engine", "motor", "--record-store", "full"];
 
-/// Runs `lotus bench` for a few transactions; returns what it printed.
+/// Runs `lotus bench` for a few transactions; an open loop for a short time, which is its length.
+/// Returns what it printed.
 fn bench(flags: &[&str]) -> String {
-    run(&[flags, &["--txns", "500"]].concat())
+    let length: &[&str] = match flags.contains(&"--rate") {
+        true => &["--secs", "0.2", "--warmup", "0.05"],
+        false => &["--txns", "500"],
+    };
+    run(&[flags, length].concat())
 }
 
 /// Runs `lotus bench` of locks, or of structures under them, for a few operations; where a node is

@@ -35,8 +35,8 @@ fn told(error: &TxnError) -> (TableId, Vec<u8>, Option<u32>) {
     (table, row.key().to_vec(), row.item().map(lotus::Item::index))
 }
 
-/// Regression: an insert into an ordered table left the attempt alive and one into another table ended
-/// it; a body that went on all the same was committed in the one case and not in the other.
+/// Regression: an insert into an ordered table left the attempt alive and one into another table
+/// ended it; a body that went on all the same was committed in the one case and not in the other.
 #[test]
 fn a_row_that_exists_ends_the_attempt_in_every_kind_of_table() {
     #[derive(Clone, Copy, Debug)]

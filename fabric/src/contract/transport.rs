@@ -187,8 +187,8 @@ pub trait Fabric: Send + Sync {
 
     /// Nodes that messages from node `at` have not reached for at least `patience`, although some
     /// were sent again and again, each with the time since the last one failed: a node may have
-    /// begun another life meanwhile. A message that was delivered, read or not, ends that. The default,
-    /// none, is for back ends without paths that can be cut.
+    /// begun another life meanwhile. A message that was delivered, read or not, ends that. The
+    /// default, none, is for back ends without paths that can be cut.
     fn unreached(&self, _at: NodeId, _patience: Duration) -> Vec<(NodeId, Duration)> {
         Vec::new()
     }

@@ -56,7 +56,8 @@ pub enum Waited {
 enum Meaning {
     /// Ends the node; sent again, ends it at once.
     End,
-    /// Ends the node. The system sends it again and again: each second of processor time beyond a limit.
+    /// Ends the node. The system sends it again and again: each second of processor time beyond a
+    /// limit.
     EndSoon,
     /// Nothing: it is logged.
     Nothing,

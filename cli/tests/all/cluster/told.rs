@@ -236,7 +236,6 @@ fn make_key(described: &Described) {
 /// A memory node stood still for so long that the others gave it up. Its process went on afterwards
 /// as if nothing had happened, healthy by its own word, so nothing started it again.
 #[test]
-#[ignore = "not noticed if the node is given up before its first look, within two seconds"]
 fn a_memory_node_that_was_given_up_says_so_and_ends_with_a_code() {
     let (described, host) = Described::tcp("given-up");
     let described = described.with_memory_metrics(host);
