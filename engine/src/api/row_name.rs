@@ -92,9 +92,8 @@ impl fmt::Display for RowName {
 
 impl fmt::Debug for RowName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.table {
-            Some(table) => write!(f, "{table:?}:")?,
-            None => {}
+        if let Some(table) = &self.0.table {
+            write!(f, "{table:?}:")?;
         }
         write!(f, "{}", ShownKey(&self.0.key))
     }

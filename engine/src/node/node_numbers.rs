@@ -19,7 +19,7 @@
 //! Nothing is drawn, so nothing depends on luck.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use lotus_fabric::ids::{Incarnation, TxnId};
 use lotus_mvcc::PrimaryKey;
@@ -68,7 +68,7 @@ impl NodeNumbers {
 /// A child without a row gets a number as well, which no row has. So what was damaged stays
 /// damaged, and is found where it is read.
 pub(crate) fn renumber<'a>(rows: impl Iterator<Item = (&'a mut PrimaryKey, &'a mut [u8])>) {
-    let mut numbers = HashMap::new();
+    let mut numbers = BTreeMap::new();
     let mut next = 1..LOADED;
     let mut number = |before: u64| match before {
         ROOT => ROOT,
@@ -128,7 +128,7 @@ mod tests {
         let mut keys: Vec<PrimaryKey> = vec![ROOT.into(), far.into(), 5.into(), [9; 3].into()];
         let root = edit::root_above(0, 5, b"m", far);
         let dangling = edit::root_above(0, 77, b"x", 5);
-        let mut nodes = vec![root, vec![1; 3], dangling, vec![0xFF; 40]];
+        let mut nodes = [root, vec![1; 3], dangling, vec![0xFF; 40]];
         renumber(keys.iter_mut().zip(nodes.iter_mut().map(Vec::as_mut_slice)));
         // Numbers follow the order in which they are met.
         let expected: Vec<PrimaryKey> = vec![ROOT.into(), 2.into(), 1.into(), [9; 3].into()];

@@ -121,10 +121,12 @@ mod tests {
         gone
     }
 
+    /// A case: its name, the number of members, the cuts as reported, and the nodes that go.
+    type Case<'a> = (&'a str, u16, &'a [(u16, u16)], &'a [u16]);
+
     #[test]
     fn the_node_with_most_cuts_goes_then_the_youngest_and_no_more_than_must() {
-        // (what, members, cuts as reported, who goes)
-        let cases: &[(&str, u16, &[(u16, u16)], &[u16])] = &[
+        let cases: &[Case<'_>] = &[
             ("all is well", 3, &[], &[]),
             ("two nodes, both report", 2, &[(1, 2), (2, 1)], &[2]),
             ("two nodes, one reports", 2, &[(1, 2)], &[2]),

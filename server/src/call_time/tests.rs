@@ -7,11 +7,14 @@ use rand::{Rng, SeedableRng};
 const RETENTION_MS: u64 = 1600;
 const PACE: Pace = Pace { retention_ms: RETENTION_MS, step_ms: 100 };
 
+/// Time, own and others' progress, and what has passed on the own clock; then time and own progress
+/// afterwards.
+type Turn<'a> = (u64, Option<u64>, &'a [u64], u64, (u64, u64));
+
 #[test]
 fn the_time_runs_with_the_slowest_and_no_clock_moves_it_by_more_than_a_step() {
     let day = 86_400_000;
-    // (time, own, others, passed on the own clock) and (time, own) afterwards
-    let cases: [(u64, Option<u64>, &[u64], u64, (u64, u64)); 10] = [
+    let cases: [Turn<'_>; 10] = [
         (1000, None, &[], 0, (1000, 1000)),
         (1000, None, &[1050], 70, (1000, 1000)),
         (1000, Some(1000), &[], 40, (1040, 1040)),
@@ -203,10 +206,8 @@ fn whatever_a_clock_does_calls_are_remembered_for_the_retention_and_not_much_lon
                 100..120 => world.nodes[0].wrong_ms = world.step_of_a_clock(),
                 // One of the others may be expelled, and returns as another life.
                 120..124 if world.live().len() == NODES => world.nodes[index].is_live = false,
-                124..140 => {
-                    if !world.nodes[index].is_live {
-                        world.nodes[index] = world.node();
-                    }
+                124..140 if !world.nodes[index].is_live => {
+                    world.nodes[index] = world.node();
                 }
                 140..141 => world.begin(),
                 _ => {}

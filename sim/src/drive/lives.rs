@@ -334,7 +334,7 @@ impl Stage<'_> {
             [("sorted", &sorted, &ledger.sorted), ("plain", &plain, &ledger.plain)]
         {
             let lost = |(key, told): &(&Key, &bool)| match stored.get(&key[..]) {
-                Some(found) => *found != value(*key, bytes),
+                Some(found) => *found != value(key, bytes),
                 None => **told,
             };
             if let Some((key, _)) = added.iter().find(lost) {
