@@ -5,7 +5,7 @@
 //! killed. A second signal ends the process at once at any time.
 //!
 //! No other signal of a user or of a limit ends a node without a word, as the system would have it
-//! ([`Meaning`]). Those of a fault of the program (`SIGSEGV`, `SIGABRT` and their like) and
+//! (`Meaning`). Those of a fault of the program (`SIGSEGV`, `SIGABRT` and their like) and
 //! `SIGQUIT` do, with a core dump where the system makes one; `SIGPIPE` is ignored by every Rust
 //! program.
 
