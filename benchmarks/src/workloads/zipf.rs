@@ -5,7 +5,7 @@
 //! share of the first ranks together is up to 1.7 percentage points too large. It does not converge
 //! at θ ≥ 1, where rejection sampling (`rand_distr`) takes over at three times the cost. θ = 0 is
 //! uniform. Both generators divide by 1 − θ and lose all digits near 1, so a skew within
-//! [`NEAR_ONE`] of 1 is taken as 1.
+//! `NEAR_ONE` of 1 is taken as 1.
 //!
 //! Popularity ranks are scattered over the keys by multiplying with a number coprime to the number
 //! of keys. Unlike YCSB's hash this is one-to-one: every key can be drawn, and the ranks keep
