@@ -9,7 +9,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use serde_json::Value;
 
-use crate::common::{host, lotus};
+use crate::common::{host, lotus, show_if_failed};
 
 /// A small cluster, with a lease for a busy machine.
 const SMALL: &str = "client_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
@@ -124,6 +124,7 @@ impl Described {
 
 impl Drop for Described {
     fn drop(&mut self) {
+        show_if_failed(|| self.logs());
         // A failed test leaves nothing running.
         let _ = self.cluster(&["down", "--no-snapshot"]);
         let _ = fs::remove_dir_all(&self.directory);

@@ -8,7 +8,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use super::text;
-use crate::common::{host, lotus};
+use crate::common::{host, lotus, show_if_failed};
 
 /// Settings of all clusters here: small nodes, and a lease for a busy machine.
 const SMALL: &str = "replicas = 2\nmemory = \"64M\"\nlock_table = \"1M\"\ncoroutines = 4\n\
@@ -154,6 +154,7 @@ impl Described {
 
 impl Drop for Described {
     fn drop(&mut self) {
+        show_if_failed(|| self.logs());
         // A failed test leaves nothing running.
         let _ = self.cluster(&["down", "--discard"]);
         let _ = fs::remove_dir_all(&self.directory);

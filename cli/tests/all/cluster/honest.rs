@@ -85,16 +85,19 @@ fn a_cluster_does_not_go_on_with_an_authority_that_has_lost_its_state() {
     let process = |name: &str| node(&status, name).0;
     signal(process("mn-0"), "-KILL");
     wait_until("it has ended", || !is_alive(process("mn-0")));
-    let log = described.directory.join("mn-0.by-hand");
+    let log = described.directory.join("c.state/mn-0.by-hand.log");
     let output = fs::File::create(&log).expect("it is ours");
     let mut again = Command::new(env!("CARGO_BIN_EXE_lotus"));
     again.args(["mn", "--file", &described.file(), "--node", "0"]);
     let again = again.stdout(Stdio::null()).stderr(output).spawn();
     let mut again = ByHand(again.expect("the binary was built for this test"));
-    let has_ended = |again: &mut ByHand| again.0.try_wait().expect("it is ours").is_some();
-    let compute = ["cn-0", "cn-1"].map(process);
-    wait_until("the nodes of the cluster that is lost have ended", || {
-        has_ended(&mut again) && !compute.iter().any(|process| is_alive(*process))
+    for name in ["cn-0", "cn-1"] {
+        wait_until(&format!("{name}, of the cluster that is lost, has ended"), || {
+            !is_alive(process(name))
+        });
+    }
+    wait_until("the new memory node 0 has ended", || {
+        again.0.try_wait().expect("it is ours").is_some()
     });
     let said = fs::read_to_string(&log).expect("it has written");
     assert!(said.contains("the authority of a running cluster was here"), "{said}");

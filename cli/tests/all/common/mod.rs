@@ -39,6 +39,14 @@ pub fn is_alive(process: u32) -> bool {
     })
 }
 
+/// Shows the logs of a cluster whose test has failed, among the test's output.
+#[expect(clippy::print_stderr, reason = "the test runner captures it")]
+pub fn show_if_failed(logs: impl FnOnce() -> String) {
+    if std::thread::panicking() {
+        eprintln!("{}", logs());
+    }
+}
+
 /// A directory for one run's files, removed when it is dropped. Tests run side by side: no two
 /// share a directory, whatever their names.
 pub struct Scratch(TempDir);
