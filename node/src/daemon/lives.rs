@@ -5,17 +5,81 @@ use std::sync::Arc;
 
 use lotus::{Cluster, Machines};
 use lotus_authority::Authority;
+use lotus_fabric::env::Env;
 use tracing::error;
 
 use super::founding::{Founding, is_founded};
 use super::process::{Daemon, PATIENCE};
 use super::service::Service;
 use crate::agree::records::{Record, Stage};
+use crate::agree::seat::{ClusterAuthority, Host};
 use crate::agree::terms::Terms;
 use crate::application::Application;
 use crate::config::name::{NodeKind, NodeName};
 use crate::host::stop::Early;
 use crate::snapshots::beginning::Beginning;
+
+/// The authority, as a memory node reaches it.
+pub(super) enum Reach<'a> {
+    /// It is in this process, or memory node 0 has begun its life in etcd.
+    Host(&'a Host),
+    /// It is elsewhere.
+    Guest(&'a ClusterAuthority),
+}
+
+impl Reach<'_> {
+    pub(super) fn authority(&self) -> &dyn Authority {
+        match self {
+            Self::Host(host) => host.store(),
+            Self::Guest(authority) => *authority,
+        }
+    }
+
+    /// Number of connections that the authority in this process has refused.
+    pub(super) fn refused(&self) -> u64 {
+        match self {
+            Self::Host(host) => host.refused(),
+            Self::Guest(_) => 0,
+        }
+    }
+
+    /// Whether nodes have called here that belong to a cluster whose authority has ended.
+    pub(super) fn is_called_by_an_earlier_life(&self) -> bool {
+        match self {
+            Self::Host(host) => host.is_called_by_an_earlier_life(),
+            Self::Guest(_) => false,
+        }
+    }
+}
+
+/// What ties a memory node to one authority: the memory that its cluster uses.
+///
+/// Compute nodes end when the authority is lost, perhaps before another one is in its place. The
+/// memory node stays, and tells that one whose memory it has.
+#[derive(Default)]
+pub(super) struct Tie {
+    stays: bool,
+    is_replaced: bool,
+}
+
+impl Tie {
+    /// Ties the node once its memory `is_used` by the cluster that the authority knows, and says so
+    /// once that authority is lost.
+    pub(super) fn look(&mut self, reach: &Reach<'_>, is_used: bool, env: &Env) {
+        let Reach::Guest(authority) = reach else { return };
+        if is_used && !self.stays {
+            authority.stay(env);
+            self.stays = true;
+        }
+        if authority.is_replaced() && !self.is_replaced {
+            error!(
+                "memory node 0 has ended and another authority is in its place: the memory of this \
+                 node is of the cluster that is lost. lotus cluster down --no-snapshot ends it"
+            );
+            self.is_replaced = true;
+        }
+    }
+}
 
 impl<A: Application> Daemon<'_, A> {
     /// Checks that the cluster, if there is one, was made with a file like this node's.
