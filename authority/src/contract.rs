@@ -85,7 +85,7 @@ pub trait Authority: Send + Sync {
         Ok(self.read(key)?.filter(|found| found.version > seen))
     }
 
-    /// Time for which this authority, whose values end with a process, may have been gone; the
+    /// Time for which this authority may have been gone, if its values end with a process; the
     /// longest there is once it is known to have ended. Zero where the values outlast every process
     /// of the cluster, or are in this one.
     fn silence(&self) -> Duration {

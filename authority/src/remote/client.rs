@@ -86,7 +86,7 @@ struct Hearing {
     env: Env,
     /// Time at which the last question was asked that was answered.
     heard: Nanos,
-    /// Whether nobody has listened there since: a server listens for as long as it lives.
+    /// Whether no process has listened there since: a server listens for as long as it lives.
     has_ended: bool,
 }
 

@@ -51,7 +51,7 @@
 //! beside the others: a node beats, and is believed alive, while its
 //! [council](crate::node::council) waits.
 //!
-//! An authority whose values end with its process may have ended when it is silent. Once that is so
+//! An authority in a node's process may have ended when it is silent. Once that is so
 //! for a lease, or its process is known to have ended, every coordinator lets nothing commit until
 //! it answers again ([`Coordinator::heed_authority`]): without it no loss is survived any more.
 

@@ -15,7 +15,7 @@ impl Coordinator {
     }
 
     /// Lets nothing commit here while the authority may have ended: the cluster would end with it,
-    /// and nobody could take in what was committed.
+    /// and no node could take in what was committed.
     pub(crate) fn heed_authority(&self, lease: Duration) {
         let lacks_authority = self.lacks_authority(lease);
         if lacks_authority {

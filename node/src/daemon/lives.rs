@@ -43,7 +43,7 @@ impl Reach<'_> {
         }
     }
 
-    /// Whether nodes have called here that belong to a cluster whose authority has ended.
+    /// Whether nodes have called here that belong to a cluster that has lost its authority.
     pub(super) fn is_called_by_an_earlier_life(&self) -> bool {
         match self {
             Self::Host(host) => host.is_called_by_an_earlier_life(),
@@ -55,7 +55,7 @@ impl Reach<'_> {
 /// What ties a memory node to one authority: the memory that its cluster uses.
 ///
 /// Compute nodes end when the authority is lost, perhaps before another one is in its place. The
-/// memory node stays, and tells that one whose memory it has.
+/// memory node stays, and tells that one of the earlier cluster.
 #[derive(Default)]
 pub(super) struct Tie {
     stays: bool,
@@ -63,14 +63,19 @@ pub(super) struct Tie {
 }
 
 impl Tie {
-    /// Ties the node once its memory `is_used` by the cluster that the authority knows, and says so
-    /// once that authority is lost.
-    pub(super) fn look(&mut self, reach: &Reach<'_>, is_used: bool, env: &Env) {
+    /// Ties the node once a cluster `uses` its memory, to the authority that has answered last: it
+    /// reported there that it serves. To be called before that authority is asked again.
+    pub(super) fn make(&mut self, reach: &Reach<'_>, uses: bool, env: &Env) {
         let Reach::Guest(authority) = reach else { return };
-        if is_used && !self.stays {
+        if uses && !self.stays {
             authority.stay(env);
             self.stays = true;
         }
+    }
+
+    /// Says so once that authority is lost.
+    pub(super) fn look(&mut self, reach: &Reach<'_>) {
+        let Reach::Guest(authority) = reach else { return };
         if authority.is_replaced() && !self.is_replaced {
             error!(
                 "memory node 0 has ended and another authority is in its place: the memory of this \

@@ -181,8 +181,10 @@ impl<A: Application> Daemon<'_, A> {
                 .look(Counts { at_the_authority: reach.refused(), ..counts }, self.env.now());
             // Noted before the membership is read.
             let lends = memory.is_in_use();
+            // An authority that is new by now would be taken for the one of the cluster.
+            tie.make(reach, lends, &self.env);
             let members = membership::read(authority);
-            tie.look(reach, lends && members.is_ok(), &self.env);
+            tie.look(reach);
             if let Some(duty) = follower.look(self.env.now(), lends, members) {
                 ended = self.now_stands(duty);
             }

@@ -1,4 +1,4 @@
-//! The loss of memory node 0, whose process hosts the authority.
+//! The loss of memory node 0 and of the authority in its process.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -103,7 +103,7 @@ fn memory_that_is_left_tells_of_the_cluster_that_is_lost() {
 }
 
 /// Regression: memory node 0 was killed, and rows without a copy there were written on without end,
-/// though nobody could take them in any more.
+/// though no node could take them in any more.
 #[test]
 fn nothing_is_acknowledged_without_the_authority() {
     let (described, host) = Described::serving_tcp("alone");

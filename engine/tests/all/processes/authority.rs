@@ -38,7 +38,7 @@ pub fn outrun() -> (TestAuthority, Arc<AtomicBool>) {
 }
 
 /// Regression: memory node 0 hosted the authority and was killed. Rows without a copy there were
-/// written on, though nobody was left that could keep them.
+/// written on, though no node was left that could keep them.
 #[test]
 fn nothing_commits_while_the_authority_may_have_ended() {
     let authority = Arc::new(TestAuthority::default());
