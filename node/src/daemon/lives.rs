@@ -11,11 +11,10 @@ use tracing::error;
 use super::founding::{Founding, is_founded};
 use super::process::{Daemon, PATIENCE};
 use super::service::Service;
-use crate::agree::records::{Record, Stage};
+use crate::agree::loss;
 use crate::agree::seat::{ClusterAuthority, Host};
 use crate::agree::terms::Terms;
 use crate::application::Application;
-use crate::config::name::{NodeKind, NodeName};
 use crate::host::stop::Early;
 use crate::snapshots::beginning::Beginning;
 
@@ -125,24 +124,11 @@ impl<A: Application> Daemon<'_, A> {
         Founding { file, node: *node, stop, env, patience: PATIENCE }
     }
 
-    /// Says loudly what ends with this memory node, which was told to end and obeys: the authority
-    /// of a cluster that others serve.
+    /// Says loudly what others lose with this memory node, which was told to end and obeys.
     pub(super) fn say_loss(&self, authority: &dyn Authority) {
-        if self.node.index != 0 || self.file.authority.outlives_the_cluster() {
-            return;
-        }
-        let serves = |node: &NodeName| {
-            let record = Record::read(*node, authority).ok().flatten();
-            record.is_some_and(|record| {
-                matches!(record.stage, Stage::Opening | Stage::Serving)
-                    && record.runs() != Some(false)
-            })
-        };
-        let compute = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
-        let names: Vec<String> = compute.filter(serves).map(NodeName::in_words).collect();
-        if !names.is_empty() {
-            let names = names.join(", ");
-            error!("the cluster's only authority ends, and the cluster with it: {names} serves");
+        // An authority that does not answer is reported right after this.
+        if let Ok(Some(loss)) = loss::look(self.file, authority, &[self.node]) {
+            error!("{loss}");
         }
     }
 

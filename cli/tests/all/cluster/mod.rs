@@ -5,6 +5,7 @@ mod benchmarks;
 mod described;
 mod honest;
 mod lock_systems;
+mod parts;
 mod rows;
 mod tables;
 mod told;
