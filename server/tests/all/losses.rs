@@ -71,7 +71,7 @@ impl<F: Fn()> Drop for AtEnd<F> {
 #[test]
 fn a_memory_node_out_of_reach_is_named_until_it_is_back() {
     let builder = Cluster::embedded().compute_nodes(1).memory_nodes(2).replicas(2);
-    let builder = builder.lock_table_bytes(1 << 16).commit_timeout(Duration::from_millis(200));
+    let builder = builder.lock_table_bytes(1 << 16).commit_timeout(Duration::from_secs(2));
     let metrics = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = metrics.local_addr().unwrap();
     let metrics = Mutex::new(Some(metrics));
