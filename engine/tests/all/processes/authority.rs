@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, ClusterBuilder, Isolation, TxnError};
+use lotus::{Authority, Cluster, ClusterBuilder, Isolation, Secret, TxnError};
 use lotus_authority::testing::{Fate, Question, TestAuthority};
 
 use super::{LEASE, load, wait_until};
@@ -28,8 +28,8 @@ pub fn outrun() -> (TestAuthority, Arc<AtomicBool>) {
         if let Question::Swap { key: "tables", expected, value } = question
             && !happens.swap(true, Ordering::SeqCst)
         {
-            // An empty catalogue: its format, and no table.
-            let written = values.compare_and_swap("tables", expected, &value[..1]);
+            // An empty catalogue: its format, the secret of names, and no table.
+            let written = values.compare_and_swap("tables", expected, &value[..1 + Secret::BYTES]);
             written.expect("this process would be the first");
         }
         Fate::Answered
