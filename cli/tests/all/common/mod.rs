@@ -40,6 +40,7 @@ pub fn is_alive(process: u32) -> bool {
 }
 
 /// Shows the logs of a cluster whose test has failed, among the test's output.
+#[cfg(feature = "tcp")]
 #[expect(clippy::print_stderr, reason = "the test runner captures it")]
 pub fn show_if_failed(logs: impl FnOnce() -> String) {
     if std::thread::panicking() {
