@@ -109,6 +109,17 @@ impl Cluster {
         (0..COMPUTE_NODES).map(|node| committed_at(self.host, METRICS + node)).sum()
     }
 
+    /// Waits until every compute node says that it serves: each learns by itself, a little after the
+    /// membership has changed, that a memory node is not needed any more.
+    fn all_serve(&self) {
+        for node in 0..COMPUTE_NODES {
+            eventually(|| match get(self.host, METRICS + node, "/health") {
+                Some(answer) if answer.ends_with("serving\n") => Ok(()),
+                answer => Err(format!("compute node {node}: {answer:?}")),
+            });
+        }
+    }
+
     /// Waits until `more` transactions have committed than by now; returns whether they did before
     /// the benchmark ended.
     fn goes_on(&self, benchmark: &mut Child, more: u64) -> bool {
@@ -136,12 +147,19 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-fn committed_at(host: Ipv4Addr, port: u16) -> Option<u64> {
+/// What a node answers at its metrics port; `None` if it does not.
+fn get(host: Ipv4Addr, port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect((host, port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: lotus\r\nConnection: close\r\n\r\n").ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+fn committed_at(host: Ipv4Addr, port: u16) -> Option<u64> {
+    let answer = get(host, port, "/metrics")?;
     let line = "lotus_transactions_total{outcome=\"committed\"} ";
     answer.lines().find_map(|found| found.strip_prefix(line))?.trim().parse().ok()
 }
@@ -226,6 +244,7 @@ fn memory_node_0_returns_to_a_cluster_that_goes_on() {
     // The node that it was filled from may go.
     cluster.kill(|node| node == "mn-1");
     eventually(|| has_come_to(4));
+    cluster.all_serve();
     cluster.is_sound();
     cluster.done("down");
 }
