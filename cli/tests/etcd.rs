@@ -109,8 +109,8 @@ impl Cluster {
         (0..COMPUTE_NODES).map(|node| committed_at(self.host, METRICS + node)).sum()
     }
 
-    /// Waits until every compute node says that it serves: each learns by itself, a little after the
-    /// membership has changed, that a memory node is not needed any more.
+    /// Waits until every compute node says that it serves: each learns by itself, a little after
+    /// the membership has changed, that a memory node is not needed any more.
     fn all_serve(&self) {
         for node in 0..COMPUTE_NODES {
             eventually(|| match get(self.host, METRICS + node, "/health") {
