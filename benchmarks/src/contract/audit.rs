@@ -85,13 +85,15 @@ impl Audit {
         Self { passed: outcome == AuditOutcome::Passed, outcome, checks }
     }
 
-    /// The verdict as one line, which ends the command's output.
+    /// The verdict as one line, which ends the command's output: with what was found where a check
+    /// failed.
     pub fn verdict(&self) -> String {
-        let names = |of: fn(&Check) -> bool| {
-            let names = self.checks.iter().filter(|check| of(check)).map(|c| c.name.as_str());
-            names.collect::<Vec<_>>().join("; ")
+        let list = |of: fn(&Check) -> bool, word: fn(&Check) -> String| {
+            let words = self.checks.iter().filter(|check| of(check)).map(word);
+            words.collect::<Vec<_>>().join("; ")
         };
-        let (failed, open) = (names(Check::has_failed), names(|check| !check.judged));
+        let failed = list(Check::has_failed, |check| format!("{} ({})", check.name, check.detail));
+        let open = list(|check| !check.judged, |check| check.name.clone());
         match (self.outcome, open.as_str()) {
             (AuditOutcome::Passed, _) => "audit passed".to_owned(),
             (AuditOutcome::Incomplete, "") => "audit INCOMPLETE: nothing was checked".to_owned(),
@@ -236,9 +238,9 @@ mod tests {
         let audit = Audit::new(vec![Check::new("a", true, ""), check.clone()]);
         assert_eq!((audit.outcome, audit.passed), (AuditOutcome::Incomplete, false));
         assert_eq!(audit.verdict(), "audit INCOMPLETE: not judged: sum");
-        let audit = Audit::new(vec![Check::new("a", false, ""), check]);
+        let audit = Audit::new(vec![Check::new("a", false, "1 of 2"), check]);
         assert_eq!((audit.outcome, audit.passed), (AuditOutcome::Failed, false));
-        assert_eq!(audit.verdict(), "audit FAILED: a; not judged: sum");
+        assert_eq!(audit.verdict(), "audit FAILED: a (1 of 2); not judged: sum");
     }
 
     /// Regression: an audit that could look at nothing said that it had passed.
@@ -255,11 +257,11 @@ mod tests {
     #[test]
     fn the_verdict_names_what_failed() {
         let good = Check::new("a", true, "");
-        let bad = Check::new("b", false, "");
+        let bad = Check::new("b", false, "3 of 4");
         assert_eq!(Audit::new(vec![good.clone()]).verdict(), "audit passed");
         let audit = Audit::new(vec![good, bad]);
         assert!(!audit.passed);
-        assert_eq!(audit.verdict(), "audit FAILED: b");
+        assert_eq!(audit.verdict(), "audit FAILED: b (3 of 4)");
     }
 
     #[test]

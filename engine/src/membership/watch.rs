@@ -25,6 +25,9 @@ use crate::membership::members::{Heard, beat_word};
 use crate::node::coordinator::Coordinator;
 use crate::node::members::Suspect;
 
+/// Part of a lease for which a turn may be late.
+const LATE: u32 = 2;
+
 /// State of the beats; see the module's documentation.
 pub(crate) struct Watch {
     detector: Detector,
@@ -36,6 +39,9 @@ pub(crate) struct Watch {
     /// Places of memory nodes in use at the last turn.
     in_use: Vec<usize>,
     inbox: Rc<RefCell<Inbox>>,
+    last_turn: Nanos,
+    /// Time without a turn that is worth a line in the log.
+    late: Duration,
 }
 
 /// Results of the batches.
@@ -64,12 +70,23 @@ impl Watch {
             in_use: (0..count).collect(),
             memory,
             inbox: Rc::new(RefCell::new(inbox)),
+            last_turn: coordinator.executor.now(),
+            late: lease / LATE,
         }
     }
 
     /// Beats, and returns what was heard since the last turn; `None` if nothing was.
     pub(crate) fn listen(&mut self, coordinator: &Rc<Coordinator>) -> Option<Heard> {
         let now = coordinator.executor.now();
+        let gap = now.since(std::mem::replace(&mut self.last_turn, now));
+        if gap >= self.late {
+            tracing::warn!(
+                compute_node = coordinator.node.index,
+                ?gap,
+                "coordinator 0 stood still, and its node has not beaten: other nodes take a node \
+                 for dead that does not beat for a lease"
+            );
+        }
         let left = |place: &usize| !coordinator.configuration.has_left(self.memory[*place]);
         let places: Vec<usize> = (0..self.memory.len()).filter(left).collect();
         for place in places.iter().filter(|place| !self.in_use.contains(place)) {

@@ -1,10 +1,15 @@
 //! The log of a node: one line for each event on standard error, of level `info` and above, or as
 //! `RUST_LOG` says.
+//!
+//! A thread of its own writes the lines: a terminal that is paused, a pipe that nobody reads, or a
+//! slow disk must not hold up the thread that has something to say, which may be the one that beats
+//! for the node. Lines that find [`WAITING_LINES`] others waiting are dropped.
 
 use std::io::{self, Write};
 
 use lotus_security::printable;
 use tracing::warn;
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -12,6 +17,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Variable with the filter of the log: a level, or `TARGET=LEVEL`, with commas.
 const VARIABLE: &str = "RUST_LOG";
+
+/// Most lines that wait to be written, of some hundred bytes each.
+const WAITING_LINES: usize = 8192;
 
 /// A log that gets each event in one write. An event takes one line, with whatever names, keys and
 /// errors of others in it.
@@ -35,19 +43,33 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Starts to log the events of this process.
-pub fn start() {
+/// Starts to log the events of this process. Lines that wait are written when the guard is dropped,
+/// for about a second at most.
+#[must_use]
+pub fn start() -> WorkerGuard {
     let written = std::env::var(VARIABLE).unwrap_or_default();
     let filter = filter(&written);
     let misread = filter.is_none();
     let filter = filter.unwrap_or_else(usual);
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(|| OneLine(io::stderr())).with_ansi(false);
+    let (log, guard) = aside(io::stderr());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(move || OneLine(log.clone()))
+        .with_ansi(false);
     // A subscriber that is there already is as good.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     if misread {
         warn!("{VARIABLE} is {written:?}, which is no list of LEVEL and TARGET=LEVEL");
     }
+    guard
+}
+
+/// A writer that never waits: a thread of its own writes to `log`.
+fn aside(log: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default()
+        .buffered_lines_limit(WAITING_LINES)
+        .lossy(true)
+        .thread_name("lotus-log")
+        .finish(log)
 }
 
 fn usual() -> Targets {

@@ -74,7 +74,8 @@ pub(crate) fn run(
         let (path, in_words) = (file.path.display(), node.in_words());
         return Err(format!("{path} describes no {in_words}: there are {count}, from 0 on"));
     }
-    log::start();
+    // Dropped last: the lines come before the sentence with which the process ends.
+    let _written = log::start();
     let env = Env::real(0);
     let stop = Stop::listen(&env).map_err(|error| sentence(&error))?;
     descriptors::provide(file, node)?;

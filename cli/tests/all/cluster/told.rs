@@ -2,7 +2,7 @@
 //! hand, or returned.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 
@@ -22,13 +22,7 @@ impl ByHand {
     fn start(described: &Described, kind: &str, index: &str, level: &str) -> Self {
         let log = described.directory.join(format!("by-hand-{kind}-{index}"));
         let errors = File::create(&log).expect("it is ours");
-        let child = Command::new(env!("CARGO_BIN_EXE_lotus"))
-            .args([kind, "--file", &described.file(), "--node", index])
-            .env("RUST_LOG", level)
-            .stdout(Stdio::null())
-            .stderr(errors)
-            .spawn()
-            .expect("the binary was built for this test");
+        let child = spawn(described, [kind, index], level, errors);
         Self { child, log: log.into_os_string().into_string().expect("UTF-8") }
     }
 
@@ -66,6 +60,22 @@ impl ByHand {
         assert!(!said.contains("error: "), "{said}");
         said
     }
+}
+
+/// Starts a node, the one with this kind and number, with this standard error.
+fn spawn(
+    described: &Described,
+    [kind, index]: [&str; 2],
+    level: &str,
+    errors: impl Into<Stdio>,
+) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_lotus"))
+        .args([kind, "--file", &described.file(), "--node", index])
+        .env("RUST_LOG", level)
+        .stdout(Stdio::null())
+        .stderr(errors)
+        .spawn()
+        .expect("the binary was built for this test")
 }
 
 impl Drop for ByHand {
@@ -224,6 +234,28 @@ fn status_knows_nodes_that_ended_and_nodes_that_were_started_by_hand() {
     let ended = |node: &Value| node["state"] == "ended" && node["process"].is_null();
     assert!(nodes.iter().all(ended), "{status}");
     assert!(described.left().is_empty(), "{:?}", described.left());
+}
+
+/// Regression: a node waited with each line until there was room for it, and beat no more meanwhile.
+/// A terminal that is paused, or a program that does not read, had it expelled.
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_node() {
+    let described = Described::shm("unread");
+    described.done(&["up"]);
+    kill(node(&described.status(), "cn-1").0);
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    let (mut reader, mut writer) = io::pipe().expect("a pipe");
+    let room = rustix::pipe::fcntl_getpipe_size(&writer).expect("it is a pipe");
+    writer.write_all(&vec![b'\n'; room]).expect("there is so much room");
+    let mut child = spawn(&described, ["cn", "1"], "debug", writer);
+    wait_until("it takes part", || described.status()["healthy"] == true);
+    assert_eq!(node(&described.status(), "cn-1"), (child.id(), "serving".to_owned()));
+    described.done(&["down", "--discard"]);
+    assert!(child.wait().expect("it was told to end").success());
+    // The pipe was full to the end.
+    let mut unread = Vec::new();
+    reader.read_to_end(&mut unread).expect("a pipe");
+    assert!(unread.len() == room && unread.iter().all(|byte| *byte == b'\n'));
 }
 
 /// Gives the nodes of a file their key, as `up` would.
