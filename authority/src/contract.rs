@@ -18,6 +18,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use lotus_fabric::ids::Incarnation;
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,13 @@ pub trait Authority: Send + Sync {
     /// [`AuthorityError::Unavailable`].
     fn changed_since(&self, key: &str, seen: Version) -> Result<Option<Versioned>, AuthorityError> {
         Ok(self.read(key)?.filter(|found| found.version > seen))
+    }
+
+    /// Time for which this authority may have been gone, if its values end with a process; the
+    /// longest there is once it is known to have ended. Zero where the values outlast every process
+    /// of the cluster, or are in this one.
+    fn silence(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

@@ -67,6 +67,7 @@ struct Hold {
     waits: bool,
     asked: u64,
     lost: u64,
+    silence: Duration,
 }
 
 /// Authority with a script. See the module's description. The default one answers everything.
@@ -178,6 +179,11 @@ impl TestAuthority {
         self.released.notify_all();
     }
 
+    /// Says, from now on, that it may have been gone for this long, whatever it answers.
+    pub fn seem_silent_for(&self, silence: Duration) {
+        lock(&self.hold).silence = silence;
+    }
+
     /// Whether a question waits.
     pub fn is_waited_for(&self) -> bool {
         lock(&self.hold).waits
@@ -226,6 +232,10 @@ impl Authority for TestAuthority {
     ) -> Result<Version, AuthorityError> {
         let question = Question::Swap { key, expected, value };
         self.answer(question, || self.inner.compare_and_swap(key, expected, value))
+    }
+
+    fn silence(&self) -> Duration {
+        lock(&self.hold).silence
     }
 }
 

@@ -11,6 +11,7 @@ use crate::args::{
 };
 use crate::chaos;
 use crate::config::{self, load::Load};
+use crate::operate::consent::Others;
 use crate::operate::{commands, ranges, rows, shards, status};
 use crate::show::Verdict;
 use lotus_node::Node;
@@ -42,11 +43,12 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         ClusterTask::Snapshot { wait_secs, json, .. } => {
             commands::snapshot(&file, Duration::from_secs(wait_secs), json)
         }
-        ClusterTask::Down { wait_secs, no_snapshot, discard, others_have_ended, .. } => {
+        ClusterTask::Down { wait_secs, no_snapshot, discard, others_have_ended, force, .. } => {
             let discards = no_snapshot || discard;
             let snapshot = (!discards).then(|| Duration::from_secs(wait_secs));
             let silent = if others_have_ended { Silent::HaveEnded } else { Silent::MayLive };
-            commands::down(&file, snapshot, silent)
+            let others = if force { Others::MayLose } else { Others::LoseNothing };
+            commands::down(&file, snapshot, silent, others)
         }
         #[cfg(feature = "fault-points")]
         ClusterTask::Matrix(_) => unreachable!("it has no file"),

@@ -271,7 +271,7 @@ fn down_ends_no_life_in_which_compute_nodes_of_other_hosts_take_part() {
     let cluster = Cluster::new("elsewhere", 5, &etcd.endpoint());
     eventually(|| cluster.succeeds("up"));
     let down = |flag: &str| {
-        let mut down = cluster.lotus(&["cluster", "down", "--discard"], "--file");
+        let mut down = cluster.lotus(&["cluster", "down", "--discard", "--force"], "--file");
         down.args((!flag.is_empty()).then_some(flag));
         let output = down.output().expect("it runs");
         (output.status.code(), text(&output))

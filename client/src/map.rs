@@ -11,7 +11,7 @@ use ahash::AHasher;
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::{Naming, PrimaryKey};
 
-use lotus_protocol::messages::{Directory, Kind, Owner, Table};
+use lotus_protocol::messages::{Directory, Kind, NameSecret, Owner, Table};
 
 /// Hasher of names and numbers that are looked up for each request.
 type Fixed = BuildHasherDefault<AHasher>;
@@ -27,6 +27,8 @@ pub(crate) struct Map {
     procedures: HashMap<String, Kind, Fixed>,
     /// One word per shard: epoch above, owner in the low 16 bits, so that the larger word is newer.
     owners: Box<[AtomicU64]>,
+    /// Naming of rows; `None` as long as there is no table.
+    naming: Option<Naming>,
 }
 
 impl Map {
@@ -37,6 +39,7 @@ impl Map {
             owners: directory.owners.iter().map(word).collect(),
             tables: directory.tables.into_iter().map(|table| (table.id, table)).collect(),
             procedures: directory.procedures.into_iter().map(|p| (p.name, p.kind)).collect(),
+            naming: directory.names.map(NameSecret::naming),
         }
     }
 
@@ -62,6 +65,7 @@ impl Map {
             tables: self.tables.clone(),
             procedures: self.procedures.clone(),
             owners: self.owners.iter().map(word).collect(),
+            naming: self.naming,
         }
     }
 
@@ -93,11 +97,10 @@ impl Map {
         Some(self.tables.get(&table.0)?.record_bytes as usize)
     }
 
-    /// The shard of a row; `None` if the table is unknown.
+    /// The shard of a row; `None` if the table is unknown, or was the first of all and made since.
     pub(crate) fn shard(&self, table: TableId, key: &PrimaryKey) -> Option<u16> {
         let table = self.tables.get(&table.0)?;
-        // As the tables of the cluster name rows.
-        let name = Naming::KNOWN.name(key, table.critical_field(), table.shards.max(1));
+        let name = self.naming?.name(key, table.critical_field(), table.shards.max(1));
         Some(name.key.shard().raw())
     }
 
@@ -186,6 +189,7 @@ mod tests {
             procedures: Vec::new(),
             owners: (0..4096).map(|shard| Owner { node: Some(shard % 3), epoch: 1 }).collect(),
             in_flight: 1,
+            names: Some(NameSecret::of(Naming::KNOWN)),
         })
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lotus::{Cluster, Isolation, Seat, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, Isolation, Seat, Secret, Session, TableId, TableSpec, TxnError};
 use lotus_fabric::env::Env;
 
 const ROWS: u64 = 500_000;
@@ -52,7 +52,10 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test" || argument == "--list") {
         return;
     }
-    let cluster = Cluster::embedded().start().expect("the defaults are valid");
+    let cluster = Cluster::embedded()
+        .name_secret(Some(Secret::from_seed(0)))
+        .start()
+        .expect("the defaults are valid");
     let spec = TableSpec::new("numbers").record_bytes(8).capacity(ROWS);
     let table = cluster.create_table(spec).expect("there is room");
     let zero = |row: u64, value: &mut Vec<u8>| {

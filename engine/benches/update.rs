@@ -2,7 +2,7 @@
 //! with sixteen coroutines side by side (time per transaction).
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use lotus::{Cluster, Isolation, Seat, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, Isolation, Seat, Secret, Session, TableId, TableSpec, TxnError};
 
 const ROWS: u64 = 100_000;
 const COROUTINES: u64 = 16;
@@ -32,7 +32,10 @@ async fn updates(
 }
 
 fn single_record_update(criterion: &mut Criterion) {
-    let cluster = Cluster::embedded().start().expect("the defaults are valid");
+    let cluster = Cluster::embedded()
+        .name_secret(Some(Secret::from_seed(0)))
+        .start()
+        .expect("the defaults are valid");
     let spec = TableSpec::new("numbers").record_bytes(8).capacity(ROWS);
     let table = cluster.create_table(spec).expect("there is room");
     let zero = |row: u64, value: &mut Vec<u8>| {

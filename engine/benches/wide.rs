@@ -2,7 +2,7 @@
 //! in one execution, on one coordinator.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use lotus::{Cluster, Seat, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, Seat, Secret, Session, TableId, TableSpec, TxnError};
 
 const ROWS: u64 = 10_000;
 const SEAT: Seat = Seat { compute_node: 0, thread: 0 };
@@ -30,7 +30,10 @@ async fn read(
 }
 
 fn wide_transactions(criterion: &mut Criterion) {
-    let cluster = Cluster::embedded().start().expect("the defaults are valid");
+    let cluster = Cluster::embedded()
+        .name_secret(Some(Secret::from_seed(0)))
+        .start()
+        .expect("the defaults are valid");
     let spec = TableSpec::new("numbers").record_bytes(8).capacity(ROWS);
     let table = cluster.create_table(spec).expect("there is room");
     let row = |row: u64, value: &mut Vec<u8>| {

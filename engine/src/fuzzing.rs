@@ -12,13 +12,13 @@ pub use crate::snapshot::fuzzing::{snapshot, snapshot_sample};
 /// Decodes a catalogue of 1 to 4 groups: one that is accepted is what would be written.
 pub fn catalogue(bytes: &[u8]) {
     for groups in 1..=4 {
-        if let Some(tables) = decode(bytes, groups, Naming::KNOWN) {
-            assert_eq!(encode(&tables), bytes, "another encoding of the same tables");
+        if let Some((naming, tables)) = decode(bytes, groups, Naming::KNOWN) {
+            assert_eq!(encode(naming, &tables), bytes, "another encoding of the same tables");
         }
     }
 }
 
 /// A catalogue that is sound, of two groups.
 pub fn catalogue_sample() -> Vec<u8> {
-    encode(&sample())
+    encode(Naming::KNOWN, &sample())
 }

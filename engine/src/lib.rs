@@ -84,7 +84,9 @@ pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
 pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::table::{MAX_RECORD_BYTES, SpecError, max_ordered_record_bytes};
-pub use lotus_mvcc::{CriticalField, Inline, KeyRange, PrimaryKey, TableSpec, Timestamp};
+pub use lotus_mvcc::{
+    CriticalField, Inline, KeyRange, Naming, PrimaryKey, Secret, TableSpec, Timestamp,
+};
 pub use lotus_router::{Intent, ShardEpoch};
 pub use lotus_rows::path;
 pub use node::counted::{RowCounts, TableRows};

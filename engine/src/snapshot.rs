@@ -180,6 +180,9 @@ fn write_down<'a, M: Machines>(
 ) -> Result<Option<Writer<'a>>, SnapshotError> {
     let Some(Piece::Begin(timestamp)) = cluster.machines().wait(pieces) else { return Ok(None) };
     let mut writer = Writer::begin(sink, &SnapshotHead { timestamp, label: label(timestamp)? })?;
+    if let Some(naming) = cluster.naming() {
+        writer.secret(naming.secret())?;
+    }
     while let Some(piece) = cluster.machines().wait(pieces) {
         match piece {
             Piece::Begin(_) => unreachable!("it begins once"),

@@ -45,6 +45,6 @@ pub mod visibility;
 pub use key::{CriticalField, PrimaryKey};
 pub use key_range::KeyRange;
 pub use lotus_fabric::ids::TableId;
-pub use naming::{Naming, RowName};
+pub use naming::{Naming, RowName, Secret};
 pub use table::{Inline, TableDef, TableSpec};
 pub use timestamp::Timestamp;

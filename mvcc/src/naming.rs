@@ -11,10 +11,10 @@
 //!
 //! Keys are chosen by strangers. So the hash takes a secret ([`Naming`]): without it a stranger
 //! cannot tell which keys share a lock, a shard or a chain of buckets. Names lie in remote memory
-//! and travel between hosts, so it can be no process's own. A table knows it
-//! ([`crate::TableDef::name`]), so that no caller has to. For now all clusters have one that is
-//! known to all ([`Naming::KNOWN`]): a stranger that chooses keys can make rows share a name. That
-//! costs these rows a lock that they share and longer chains, and no longer the row of another.
+//! and travel between hosts, so it can be no process's own. It is the cluster's, decided with the
+//! cluster's first table, and kept with the list of tables and in snapshots. A table has a copy of
+//! it ([`crate::TableDef::name`]), so that no caller has to know it, and naming a row takes no look
+//! elsewhere.
 //!
 //! # The hash
 //!
@@ -72,6 +72,45 @@ pub struct RowName {
     pub mark: KeyMark,
 }
 
+/// A secret for a [`Naming`]. It is shown nowhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret([u64; 2]);
+
+impl Secret {
+    /// Bytes of a stored secret.
+    pub const BYTES: usize = 16;
+
+    /// The secret of these words, which nobody can guess.
+    pub const fn of(words: [u64; 2]) -> Self {
+        Self(words)
+    }
+
+    /// A secret that follows from a seed, and so is none: for simulations and benchmarks, which are
+    /// to be repeated.
+    pub const fn from_seed(seed: u64) -> Self {
+        // Zeroes for zero, as of [`Naming::KNOWN`].
+        Self([round(seed), round(seed.rotate_left(32))])
+    }
+
+    /// The secret as it is stored.
+    pub const fn to_bytes(self) -> [u8; Self::BYTES] {
+        let number = self.0[1] as u128;
+        (number << u64::BITS | self.0[0] as u128).to_le_bytes()
+    }
+
+    /// The secret that is stored as these bytes.
+    pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let number = u128::from_le_bytes(bytes);
+        Self([number as u64, (number >> u64::BITS) as u64])
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
 /// The function from primary keys to names. With its secret one can find keys that share a name, so
 /// that is not shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,12 +129,23 @@ impl fmt::Debug for Naming {
 
 impl Naming {
     /// Naming by a secret that is none.
-    pub const KNOWN: Self = Self::by([0; 2]);
+    pub const KNOWN: Self = Self::by(Secret([0; 2]));
 
     /// Naming by this secret.
     #[inline]
-    pub const fn by(secret: [u64; 2]) -> Self {
-        Self { secret, kept: u64::MAX }
+    pub const fn by(secret: Secret) -> Self {
+        Self { secret: secret.0, kept: u64::MAX }
+    }
+
+    /// Its secret.
+    pub const fn secret(&self) -> Secret {
+        Secret(self.secret)
+    }
+
+    /// The same by another secret.
+    #[must_use]
+    pub const fn with_secret(self, secret: Secret) -> Self {
+        Self { secret: secret.0, ..self }
     }
 
     /// The same with names of so few `bits`, half of them the shard's, that many rows share each:
@@ -169,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    const SECRET: Naming = Naming::by([0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210]);
+    const SECRET: Naming = Naming::by(Secret([0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210]));
 
     fn of(naming: Naming, key: impl Into<PrimaryKey>) -> RowName {
         naming.name(&key.into(), CriticalField::Hashed, 4096)
@@ -238,7 +288,7 @@ mod tests {
         let one = key_of_16(0xB939_42EA_7B73_8267, 0xD754_6379_A4BA_4790);
         let other = key_of_16(0x550E_8400_E29B_41D4, 0xA716_4466_5544_0000);
         for secret in 0..100 {
-            let naming = Naming::by([secret, !secret]);
+            let naming = Naming::by(Secret([secret, !secret]));
             assert_ne!(of(naming, one).key, of(naming, other).key);
         }
         // Numbers that share 52 bits under one secret, found by trying.
@@ -249,7 +299,7 @@ mod tests {
         let first = (0..twin).find(|number| of(few, *number).key == of(few, twin).key);
         let first = first.expect("it was seen");
         let share = |secret| {
-            let naming = Naming::by([secret, 1]).with_hash_bits(32);
+            let naming = Naming::by(Secret([secret, 1])).with_hash_bits(32);
             of(naming, first).key == of(naming, twin).key
         };
         assert!((0..1000).all(|secret| !share(secret)), "{first} and {twin}");
@@ -288,7 +338,17 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_is_read_back_as_it_was_stored() {
+        for secret in [SECRET.secret(), Secret::from_seed(3)] {
+            assert_eq!(Secret::from_bytes(secret.to_bytes()), secret);
+            assert_eq!(Naming::KNOWN.with_secret(secret), Naming::by(secret));
+        }
+        assert_eq!(Secret([1, 2]).to_bytes(), [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_ne!(Secret::from_seed(1), Secret::from_seed(2));
+    }
+
+    #[test]
     fn the_secret_is_not_shown() {
-        assert_eq!(format!("{SECRET:?}"), "Naming(..)");
+        assert_eq!(format!("{SECRET:?} {:?}", SECRET.secret()), "Naming(..) Secret(..)");
     }
 }

@@ -499,6 +499,12 @@ impl TableDef {
         &self.geometry
     }
 
+    /// Naming of the rows, the same for all tables of a cluster.
+    #[inline]
+    pub fn naming(&self) -> Naming {
+        self.naming
+    }
+
     /// Name and mark of the row with this primary key.
     #[inline]
     pub fn name(&self, primary_key: &PrimaryKey) -> RowName {

@@ -70,6 +70,11 @@ impl Incoming {
         }
     }
 
+    /// Whether a whole frame, or one that is too long, waits to be taken.
+    pub fn has_frame(&self) -> bool {
+        self.taken < self.bytes.len() && self.missing() == 0
+    }
+
     /// The next whole frame, without its header; `None` if there is none.
     ///
     /// # Errors

@@ -230,6 +230,7 @@ mod tests {
             procedures: Vec::new(),
             owners: Vec::new(),
             in_flight: 64,
+            names: None,
         })
     }
 

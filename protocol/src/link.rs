@@ -215,6 +215,11 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 self.interval.iter_mut().for_each(|interval| interval.sends.owed = 0);
                 return Poll::Pending;
             }
+            if self.incoming.has_frame() {
+                // Left when the receiver was not ready, which it became by what was written since:
+                // neither the socket nor the outbox would wake this loop for it.
+                continue;
+            }
             match self.wire.poll_read(cx, self.incoming.space(READ_BYTES)) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Hangup),
                 Poll::Ready(Ok(count)) => self.received += count as u64,
@@ -320,7 +325,9 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
-    use std::task::Waker;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
 
     /// Takes all that is written, in batches; nothing ever comes, and gathering never ends.
     #[derive(Default)]
@@ -424,6 +431,44 @@ mod tests {
         fn is_ready(&self) -> bool {
             self.0.unsent() < ENOUGH
         }
+    }
+
+    /// Counts how often a loop is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Regression: requests that had come with others waited for ever if the receiver had enough
+    /// for a moment, and all of its answers could be written at once.
+    #[test]
+    fn frames_that_wait_for_the_receiver_are_taken_without_another_wake() {
+        let (mut peer, outbox) = (Peer::default(), Outbox::default());
+        let count = ENOUGH / ANSWER.len() + 1;
+        peer.0.takes.set(usize::MAX);
+        peer.0.sends.borrow_mut().extend(asks(count));
+        let frames = Cell::new(0);
+        let mut receiver = Eager(&outbox, &frames);
+        // All that has come before but for one makes enough.
+        outbox.push(|out| out.resize(ENOUGH - ANSWER.len(), 0)).unwrap();
+        let patience = Patience::of(Duration::from_secs(1));
+        let bounds = Bounds { frame_bytes: 1000, patience };
+        let mut incoming = Incoming::new(1000);
+        incoming.space(0).append(&mut peer.0.sends.borrow_mut());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let mut link = pin!(run(&mut peer, &outbox, &mut incoming, &mut receiver, bounds));
+        let mut polls = 0;
+        while polls <= woken.0.load(Ordering::Relaxed) {
+            polls += 1;
+            assert!(link.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!((frames.get(), outbox.unsent()), (count, 0));
     }
 
     /// Runs a loop for `ms` milliseconds, calling `each` before each poll. Returns how it has

@@ -13,7 +13,7 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use lotus_mvcc::{CriticalField, TableSpec};
+use lotus_mvcc::{CriticalField, Naming, Secret, TableSpec};
 
 pub use crate::steps::{Action, Begin, Found, Keys, Kind, Step, StepEnd};
 
@@ -403,6 +403,29 @@ impl fmt::Display for Room {
     }
 }
 
+/// Secret of the names of rows, by which a client finds a row's shard. Told to clients that were
+/// let in, and shown nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameSecret([u8; Secret::BYTES]);
+
+impl NameSecret {
+    /// The wire form of a naming's secret.
+    pub fn of(naming: Naming) -> Self {
+        Self(naming.secret().to_bytes())
+    }
+
+    /// The naming by this secret.
+    pub fn naming(self) -> Naming {
+        Naming::by(Secret::from_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for NameSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NameSecret(..)")
+    }
+}
+
 /// Data by which clients route: nodes, tables, stored transactions and the shards' owners.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Directory {
@@ -418,6 +441,8 @@ pub struct Directory {
     pub owners: Vec<Owner>,
     /// Number of requests that a connection may have in flight.
     pub in_flight: u32,
+    /// Secret of the names of rows; `None` as long as there is no table.
+    pub names: Option<NameSecret>,
 }
 
 /// A table, as clients see it.

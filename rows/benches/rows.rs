@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::rc::Rc;
 
-use lotus::{Cluster, Isolation, Seat, Session, TableId, TableSpec, Transaction, TxnError};
+use lotus::{Cluster, Isolation, Seat, Secret, Session, TableId, TableSpec, Transaction, TxnError};
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
@@ -311,6 +311,7 @@ fn main() -> Result<(), Error> {
     let whole = std::env::args().any(|arg| arg == "--bench");
     let (count, each, rounds) = if whole { (100_000, 4_000, 21) } else { (2_000, 20, 1) };
     let cluster = Cluster::embedded().compute_nodes(1).memory_nodes(1).replicas(1);
+    let cluster = cluster.name_secret(Some(Secret::from_seed(0)));
     let cluster = cluster.threads(1).coroutines(COROUTINES as usize).memory_limit(1 << 30);
     let cluster = cluster.start()?;
     let rows = Rows::load(&cluster, count)?;

@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use lotus::{
-    Cluster, ClusterError, CoordinatorFigures, Machines, MemoryFigures, MemoryStatus, NodeFigures,
-    RowCounts, Seat, Session, ShardId, ShardOwner, Submitted, TableId, TableSpec,
+    Cluster, ClusterError, CoordinatorFigures, Machines, MemoryFigures, MemoryStatus, Naming,
+    NodeFigures, RowCounts, Seat, Session, ShardId, ShardOwner, Submitted, TableId, TableSpec,
 };
 use lotus_fabric::env::Env;
 
@@ -22,6 +22,7 @@ pub(crate) trait Host: Send + Sync {
     fn clock(&self) -> Env;
     fn submit(&self, seat: Seat, job: SlotJob);
     fn tables(&self) -> Vec<(TableId, TableSpec)>;
+    fn naming(&self) -> Option<Naming>;
     fn create_table(&self, spec: TableSpec, patience: Duration) -> Result<TableId, ClusterError>;
     fn drop_table(
         &self,
@@ -65,6 +66,10 @@ where
 
     fn tables(&self) -> Vec<(TableId, TableSpec)> {
         Self::tables(self)
+    }
+
+    fn naming(&self) -> Option<Naming> {
+        Self::naming(self)
     }
 
     fn create_table(&self, spec: TableSpec, patience: Duration) -> Result<TableId, ClusterError> {

@@ -9,7 +9,7 @@ use lotus::{MemoryStanding, MemoryStatus, Seat, ShardId, TableId};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_protocol::frame;
 use lotus_protocol::link::Budget;
-use lotus_protocol::messages::{self, Answer, Directory, Failure, Owner, Procedure};
+use lotus_protocol::messages::{self, Answer, Directory, Failure, NameSecret, Owner, Procedure};
 
 use crate::call_time::CallTime;
 use crate::calls;
@@ -186,6 +186,7 @@ impl NodeServer {
             procedures: procedures.collect(),
             owners: owners.collect(),
             in_flight: self.limits.in_flight as u32,
+            names: self.host().naming().map(NameSecret::of),
         })
     }
 

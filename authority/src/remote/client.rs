@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lotus_fabric::env::{Env, Nanos};
 use lotus_security::nonce;
 
 use super::server::{CLIENT, SERVER};
@@ -80,6 +81,15 @@ impl Believed {
     }
 }
 
+/// What a client knows of the server that it stays with.
+struct Hearing {
+    env: Env,
+    /// Time at which the last question was asked that was answered.
+    heard: Nanos,
+    /// Whether no process has listened there since: a server listens for as long as it lives.
+    has_ended: bool,
+}
+
 /// An authority in another process. Calls block for at most `patience`, twice that for reads, which
 /// are tried again on a new connection; one call at a time.
 pub struct RemoteAuthority {
@@ -88,6 +98,7 @@ pub struct RemoteAuthority {
     patience: Duration,
     connection: Mutex<Option<Stream>>,
     believed: Mutex<Believed>,
+    hearing: Mutex<Option<Hearing>>,
 }
 
 impl RemoteAuthority {
@@ -95,14 +106,16 @@ impl RemoteAuthority {
     /// lost.
     pub fn new(address: Address, security: Security, patience: Duration) -> Self {
         let (connection, believed) = (Mutex::default(), Mutex::default());
-        Self { address, security, patience, connection, believed }
+        Self { address, security, patience, connection, believed, hearing: Mutex::default() }
     }
 
     /// Believes, from now on, only the server that has answered last. If another takes its place no
-    /// question is answered any more.
-    pub fn stay(&self) {
+    /// question is answered any more. Its silence is measured by the clock of `env`.
+    pub fn stay(&self, env: &Env) {
         let mut believed = self.believed();
         *believed = believed.fixed();
+        let hearing = Hearing { env: env.clone(), heard: env.now(), has_ended: false };
+        *self.hearing() = Some(hearing);
     }
 
     /// Whether another server is in the place of the one that this client stays with.
@@ -112,6 +125,26 @@ impl RemoteAuthority {
 
     fn believed(&self) -> MutexGuard<'_, Believed> {
         self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hearing(&self) -> MutexGuard<'_, Option<Hearing>> {
+        self.hearing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a question was answered, which was asked at `asked`.
+    fn note_answer(&self, asked: Option<Nanos>) {
+        if let (Some(hearing), Some(asked)) = (&mut *self.hearing(), asked) {
+            hearing.heard = hearing.heard.max(asked);
+            hearing.has_ended = false;
+        }
+    }
+
+    /// Notes that no connection can be made.
+    fn note_failure(&self, error: &io::Error) {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        if let Some(hearing) = &mut *self.hearing() {
+            hearing.has_ended |= matches!(error.kind(), ConnectionRefused | NotFound);
+        }
     }
 
     /// Connects now, so that errors of the configuration are reported.
@@ -139,6 +172,7 @@ impl RemoteAuthority {
             return Err(replaced());
         }
         let stream = Stream::connect(&self.address, &self.security, self.patience);
+        let stream = stream.inspect_err(|error| self.note_failure(error));
         let mut stream = stream.map_err(unreachable)?;
         let patient = stream.set_patience(Some(self.patience), self.patience);
         patient.map_err(unreachable)?;
@@ -185,6 +219,7 @@ impl RemoteAuthority {
     /// Asks once. On failure the connection is dropped.
     fn ask(&self, request: &Request) -> Result<Reply, AuthorityError> {
         let lost = AuthorityError::Unavailable;
+        let asked = self.hearing().as_ref().map(|hearing| hearing.env.now());
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stream = match connection.take() {
             Some(stream) => stream,
@@ -193,6 +228,7 @@ impl RemoteAuthority {
         wire::send(&mut stream, request).map_err(|_| lost)?;
         let reply = wire::receive(&mut stream, MAX_FRAME_BYTES).ok().flatten().ok_or(lost)?;
         *connection = Some(stream);
+        self.note_answer(asked);
         Ok(reply)
     }
 
@@ -230,6 +266,15 @@ impl Authority for RemoteAuthority {
 
     fn changed_since(&self, key: &str, seen: Version) -> Result<Option<Versioned>, AuthorityError> {
         self.find(&Request::ChangedSince { key: checked(key), seen })
+    }
+
+    /// Zero for a client that stays with no server.
+    fn silence(&self) -> Duration {
+        match &*self.hearing() {
+            None => Duration::ZERO,
+            Some(hearing) if hearing.has_ended || self.is_replaced() => Duration::MAX,
+            Some(hearing) => hearing.env.now().since(hearing.heard),
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The contract over sockets, admission of clients, and the effect of garbage.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use lotus_fabric::env::Env;
+use lotus_fabric::env::{Clock, Env, Nanos};
 
 use super::wire::{Hello, Reply, Request};
 use super::*;
@@ -107,16 +108,18 @@ fn a_server_that_has_lost_its_values_is_not_taken_for_the_one_before() {
     let server = serve(&security);
     let (stays, any) = (client(&server, security.clone()), client(&server, security.clone()));
     assert_eq!((stays.read("a"), any.read("a")), (Ok(None), Ok(None)));
-    stays.stay();
+    stays.stay(&Env::real(0));
     assert!(stays.compare_and_swap("a", Version::ABSENT, b"kept").is_ok());
     let address = server.address().clone();
     drop(server);
     assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable));
     assert!(!stays.is_replaced(), "it may be silent only");
+    assert_eq!((stays.silence(), any.silence()), (Duration::MAX, Duration::ZERO), "none listens");
     let server = AuthorityServer::start(address, &security, &Env::real(0)).expect("serves");
     for _ in 0..2 {
         assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable));
         assert!(stays.is_replaced());
+        assert_eq!(stays.silence(), Duration::MAX);
     }
     assert!(matches!(stays.connect(), Err(ConnectError::Replaced { .. })));
     assert_eq!(any.read("a"), Ok(None), "who stays with none believes the next");
@@ -125,6 +128,37 @@ fn a_server_that_has_lost_its_values_is_not_taken_for_the_one_before() {
         server.is_called_by_an_earlier_life()
     });
     assert!(told, "the server has learnt that a cluster is left");
+}
+
+/// A clock that stands still unless a test moves it.
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn silence_is_the_time_since_the_last_question_that_was_answered() {
+    let hand = Arc::new(Hand(AtomicU64::new(1)));
+    let env = Env::with_clock(Arc::clone(&hand) as Arc<dyn Clock>, 0);
+    let pass = |secs: u64| hand.0.fetch_add(secs * 1_000_000_000, Ordering::Relaxed);
+    let server = serve(&key(1));
+    let client = RemoteAuthority::new(server.address().clone(), key(1), Duration::from_secs(1));
+    assert_eq!(client.read("a"), Ok(None));
+    client.stay(&env);
+    pass(3);
+    assert_eq!(client.silence(), Duration::from_secs(3));
+    assert_eq!(client.read("a"), Ok(None));
+    assert_eq!(client.silence(), Duration::ZERO);
+    let Address::Tcp(at) = *server.address() else { unreachable!() };
+    drop(server);
+    // It accepts nothing: connections wait in its queue, and nothing is answered.
+    let _mute = TcpListener::bind(at).expect("it is free again");
+    pass(4);
+    assert_eq!(client.read("a"), Err(AuthorityError::Unavailable));
+    assert_eq!(client.silence(), Duration::from_secs(4), "somebody may listen there");
 }
 
 #[test]

@@ -295,6 +295,9 @@ pub struct ClusterConfig {
     /// Bits of the names of rows: with fewer than 64, many rows share a name.
     #[serde(skip)]
     pub name_bits: u32,
+    /// Seed of the secret that the names of rows have, so that a run is repeated; 0 for none.
+    #[serde(skip)]
+    pub name_seed: u64,
     /// Interval at which compute nodes exchange the oldest snapshots that they read, in
     /// microseconds.
     #[serde(skip)]
@@ -346,6 +349,7 @@ impl Default for ClusterConfig {
             visible: Visible::BackupsFirst,
             retain_versions: Retention::On,
             name_bits: u64::BITS,
+            name_seed: 0,
             horizon_us: 1_000,
             balance_us: None,
             lease_us: None,

@@ -66,6 +66,10 @@ pub enum ClusterTask {
         /// that the life of the cluster ends there. A node that does answer keeps it going.
         #[arg(long)]
         others_have_ended: bool,
+        /// Ends the nodes of this host even if others that serve lose the only authority with them,
+        /// or the last copies of some rows.
+        #[arg(long)]
+        force: bool,
     },
     /// Strikes the processes of a small cluster at every step of a start, of a snapshot and of
     /// down, and checks what is left.

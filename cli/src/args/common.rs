@@ -423,6 +423,7 @@ impl CommonArgs {
                 balance_us: self.balance.map(|ms| ms * 1_000),
                 horizon_us: ClusterConfig::default().horizon_us,
                 name_bits: ClusterConfig::default().name_bits,
+                name_seed: ClusterConfig::default().name_seed,
                 lease_us: self.lease.map(|ms| ms * 1_000),
                 memory_limit_bytes: self.memory_limit,
             },

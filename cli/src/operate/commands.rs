@@ -13,7 +13,7 @@ use lotus_fabric::env::Env;
 use lotus_points::point_here;
 use rustix::process::Signal;
 
-use super::consent;
+use super::consent::{self, Others};
 use super::status::{self, Addresses, Status, Survey};
 use crate::show::Verdict;
 use crate::show::screen::say;
@@ -432,15 +432,16 @@ pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result
 /// `lotus cluster down`: ends the nodes of this host. Where the file names a snapshot directory, it
 /// takes a snapshot first, for at most `snapshot`; nothing is committed after it. Where the file
 /// names none, the operator must have agreed to the loss of all data, by no `snapshot` or at the
-/// terminal.
+/// terminal. Unless a snapshot was taken, `others` says what nodes of other hosts may lose.
 ///
 /// # Errors
-/// A sentence: no snapshot was taken, or the operator has not agreed, and nothing was ended; or as
-/// [`stop`].
+/// A sentence: no snapshot was taken, or the operator has not agreed, or others lose something, and
+/// nothing was ended; or as [`stop`].
 pub fn down(
     file: &ClusterFile,
     snapshot: Option<Duration>,
     silent: Silent,
+    others: Others,
 ) -> Result<Verdict, String> {
     #[cfg(feature = "fault-points")]
     lotus_node::host::fault_point::arm(None)?;
@@ -464,6 +465,9 @@ pub fn down(
         })?;
         say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
         point_here!(0, LastTaken);
+    } else if any_runs {
+        let here = NodeName::all(file).filter(|node| state.remembers(*node));
+        consent::check_others(file, &here.collect::<Vec<_>>(), others)?;
     }
     match end_here(file, &state, silent, &steps)? {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),

@@ -3,13 +3,34 @@
 //! # What it is
 //! The memory of nodes that `lotus cluster down` ends has the only copy of all data, unless the
 //! cluster takes snapshots. So the command needs a flag there, or a yes at a terminal.
+//!
+//! Beside that, the nodes of this host may have what nodes of other hosts need that serve: the only
+//! authority, or the last copies of some rows ([`loss`]). To end them takes another flag, since the
+//! first one is given on every host.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::Duration;
 
+use lotus_authority::Authority;
+use lotus_fabric::env::Env;
+use lotus_node::agree::loss::{self, Loss};
+use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
+use lotus_node::config::name::NodeName;
 
 /// Flag that gives the consent.
 pub const DISCARD: &str = "--discard";
+/// Flag by which others may lose what ends here.
+const FORCE: &str = "--force";
+
+/// What nodes of other hosts may lose with those of this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Others {
+    /// Nothing that they need to serve.
+    LoseNothing,
+    /// Anything: the operator says so.
+    MayLose,
+}
 
 /// Ways to learn whether the operator consents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +77,30 @@ pub fn check(file: &ClusterFile, discards: bool) -> Result<(), String> {
     };
     let refused = || format!("{loss}. Nothing was ended; {DISCARD} ends them all the same");
     agrees.then_some(()).ok_or_else(refused)
+}
+
+/// Checks that nodes of other hosts do not need those that run `here`, or that the operator has
+/// said that this does not matter.
+///
+/// # Errors
+/// A sentence: what they would lose. Nothing was ended.
+pub fn check_others(file: &ClusterFile, here: &[NodeName], others: Others) -> Result<(), String> {
+    let all_here = NodeName::all(file).all(|node| here.contains(&node));
+    if all_here || others == Others::MayLose {
+        return Ok(());
+    }
+    let authority = ClusterAuthority::of(file)?;
+    // So that an authority that has ended is told from one that is silent.
+    authority.stay(&Env::real(0));
+    let refused =
+        |lost: &Loss| Err(format!("{lost}. Nothing was ended; {FORCE} ends them all the same"));
+    match loss::look(file, &authority, here) {
+        Ok(None) => Ok(()),
+        Ok(Some(lost)) => refused(&lost),
+        // Its process has ended, and the cluster with it.
+        Err(_) if authority.silence() == Duration::MAX => Ok(()),
+        Err(_) => refused(&Loss::Unknown),
+    }
 }
 
 #[cfg(test)]

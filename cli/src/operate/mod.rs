@@ -10,7 +10,7 @@
 
 mod bytes;
 pub mod commands;
-mod consent;
+pub mod consent;
 pub mod memory;
 pub mod ranges;
 pub mod rows;

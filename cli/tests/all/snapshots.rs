@@ -1,10 +1,11 @@
 //! Clusters of processes that are ended or killed as a whole, and begin with their last snapshot.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use ::lotus::{PrimaryKey, Secret, SnapshotError, SnapshotVisitor, TableSpec, read_snapshot};
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use serde_json::Value;
@@ -109,6 +110,31 @@ impl Described {
         logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
     }
 
+    /// Asserts that the secret of the names of rows is in nothing that a node writes on this host
+    /// beside its snapshots, and in nothing that commands show.
+    #[track_caller]
+    fn assert_hides(&self, secret: Secret) {
+        let bytes = secret.to_bytes();
+        let mut forms = vec![bytes.to_vec(), format!("{bytes:?}").into_bytes()];
+        for half in bytes.as_chunks::<8>().0 {
+            let word = u64::from_le_bytes(*half);
+            let shown = [format!("{word}"), format!("{word:x}"), format!("{word:X}")];
+            forms.extend(shown.map(String::into_bytes));
+        }
+        let files = fs::read_dir(self.directory.join("c.state")).expect("it was made");
+        let paths = files.map(|entry| entry.expect("readable").path());
+        let contents =
+            paths.filter(|path| path.is_file()).map(|path| fs::read(path).expect("ours"));
+        let mut shown: Vec<Vec<u8>> = contents.collect();
+        for arguments in [&["status"][..], &["status", "--json"]] {
+            shown.push(text(&self.cluster(arguments)).into_bytes());
+        }
+        for shown in shown {
+            let has = |form: &Vec<u8>| shown.windows(form.len()).any(|part| part == &form[..]);
+            assert!(!forms.iter().any(has), "{}", String::from_utf8_lossy(&shown));
+        }
+    }
+
     fn kill(&self, node: &str) {
         self.signal(node, "-KILL");
     }
@@ -129,6 +155,31 @@ impl Drop for Described {
         let _ = self.cluster(&["down", "--no-snapshot"]);
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Secret of the names of rows in a snapshot.
+fn secret(snapshot: &Path) -> Secret {
+    #[derive(Default)]
+    struct Kept(Option<Secret>);
+
+    impl SnapshotVisitor for Kept {
+        fn secret(&mut self, secret: Secret) -> Result<(), SnapshotError> {
+            self.0 = Some(secret);
+            Ok(())
+        }
+
+        fn table(&mut self, _: TableSpec) -> Result<(), SnapshotError> {
+            Ok(())
+        }
+
+        fn row(&mut self, _: PrimaryKey, _: &[u8]) -> Result<(), SnapshotError> {
+            Ok(())
+        }
+    }
+
+    let mut kept = Kept::default();
+    read_snapshot(&mut File::open(snapshot).expect("it is there"), &mut kept).expect("whole");
+    kept.0.expect("a cluster with tables has one")
 }
 
 fn text(output: &Output) -> String {
@@ -191,9 +242,13 @@ fn begins_with_its_last_snapshot(described: &Described) {
     assert!(up.contains(&newest), "{up}");
     described.drive();
     // The oldest makes room.
+    let drawn = secret(&kept[0]);
     described.done(&["snapshot"]);
     assert_eq!(described.kept()[0], kept[1]);
     assert_eq!(described.kept().len(), 2);
+    // Three lives, and all have the secret that the first has drawn.
+    assert!(described.kept().iter().all(|one| secret(one) == drawn));
+    described.assert_hides(drawn);
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 

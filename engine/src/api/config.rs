@@ -8,6 +8,7 @@ use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locks::Waiter;
 use lotus_locks::systems::{Choice, Declock, Kind};
 use lotus_locks::word::DeclockFields;
+use lotus_mvcc::Secret;
 use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
 
 use crate::api::error::ClusterError;
@@ -148,6 +149,10 @@ pub struct Config {
     /// Bits of the names of rows; default 64, all of them. With fewer, many rows share a name, and
     /// with it a lock and a chain of buckets: for tests of rows that do. Alike in all processes.
     pub name_bits: u32,
+    /// Secret of the names of rows, in a cluster that begins without a snapshot; `None`, the
+    /// default, to draw one, in simulation from the seed. To be given where a run on real machines
+    /// is to be repeated, and nowhere else: by the secret one finds keys that share a name.
+    pub name_secret: Option<Secret>,
     /// See [`ReadRule`].
     pub read_rule: ReadRule,
     /// See [`VisibleOrder`].
@@ -198,6 +203,7 @@ impl Default for Config {
             block_limit: Duration::from_secs(10),
             seed: 0,
             name_bits: u64::BITS,
+            name_secret: None,
             read_rule: ReadRule::default(),
             visible_order: VisibleOrder::default(),
             locks: LockKind::default(),

@@ -295,6 +295,9 @@ pub enum ClusterError {
     /// The authority did not answer, or another process was faster; ask again.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// The system has no randomness for the secret of the names of rows; see what it says.
+    #[error("the system has no randomness to give: {0}")]
+    Randomness(std::io::Error),
     /// The value stored at the authority makes no sense; another program writes to it.
     #[error("what is stored at the authority is damaged")]
     Damaged,

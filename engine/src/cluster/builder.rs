@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lotus_authority::Authority;
 use lotus_fabric::machines::{Machines, Threads};
+use lotus_mvcc::Secret;
 
 use crate::api::config::{
     Addresses, Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind,
@@ -76,6 +77,8 @@ settings! {
     seed: u64;
     /// Bits of the names of rows; default all 64. For tests of rows that share a name.
     name_bits: u32;
+    /// Secret of the names of rows, for runs that are to be repeated; default to draw one.
+    name_secret: Option<Secret>;
     /// Version that serializable transactions read under a lock; default the latest.
     read_rule: ReadRule;
     /// Order in which a commit's versions become visible; default backups first.

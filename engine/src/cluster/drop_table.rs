@@ -108,9 +108,9 @@ impl<M: Machines> Cluster<M> {
                 };
                 dropped = Some(table);
                 let authority = shared.council.authority();
-                let named = (shared.placement.group_count(), shared.naming());
+                let named = (shared.placement.group_count(), shared.names.proposed());
                 let now = Catalogue::demote(authority, named, table, Demotion::Drop)?;
-                shared.install(&now.tables)?;
+                shared.install(&now)?;
                 shared.drops.0.close();
                 Ok(table)
             },
@@ -129,7 +129,7 @@ impl<M: Machines> Cluster<M> {
             if now.tables.len() < target {
                 now.skip_to(target, shared.council.authority())?;
             }
-            shared.install(&now.tables)
+            shared.install(&now)
         })
     }
 }

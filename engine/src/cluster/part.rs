@@ -10,7 +10,7 @@
 //! | `membership` | every compute node and its incarnation | the founder, before the charter |
 //! | `charter` | the settings that all must have in common | the founder, last |
 //! | `joined/N` | the first process of compute node N, or that none came | that one, or a member |
-//! | `tables` | the catalogue (`catalogue`) | the process that makes a table |
+//! | `tables` | the `catalogue`, with the secret of names | the process that makes a table |
 //! | `loaded` | whether all data is there (`loaded`) | founder, or one that finds it dead |
 //!
 //! The founder is the process of compute node 0. The others wait for the charter: once it can be

@@ -27,6 +27,7 @@ use crate::node::control::Control;
 use crate::node::council::Council;
 use crate::node::locks::lock_region_bytes;
 use crate::node::looks::Looks;
+use crate::node::names::Names;
 use crate::node::nodes::Nodes;
 use crate::node::shared::{ComputeNode, NodeParts, Peer, Shared};
 
@@ -92,6 +93,8 @@ impl Plan {
         let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
         // First what may fail: a place that is taken and not used is lost for a while.
         let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
+        let has_threads = machines.toll().is_none() && machines.courier().is_none();
+        let names = Names::draw(&config, has_threads, &machines.outside())?;
         let council = match machines.courier() {
             None if !part.is_whole() => {
                 Council::elsewhere(Arc::clone(&authority), &machines.outside())?
@@ -128,7 +131,8 @@ impl Plan {
             region: self.region,
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
-            has_threads: machines.toll().is_none() && machines.courier().is_none(),
+            names,
+            has_threads,
             held_up: Mutex::default(),
             stopping: async_channel::bounded(1),
             unended: Mutex::default(),

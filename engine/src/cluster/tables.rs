@@ -14,7 +14,7 @@ use lotus_fabric::machines::Machines;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
 use lotus_mvcc::table::{MAX_TABLE_IDS, MAX_TABLES, SpecError};
-use lotus_mvcc::{TableDef, TableSpec};
+use lotus_mvcc::{Naming, TableDef, TableSpec};
 use lotus_router::Placement;
 
 use crate::api::error::{ClusterError, leaving, unreachable_nodes};
@@ -83,6 +83,12 @@ impl<M: Machines> Cluster<M> {
         creation.carry_out().inspect_err(|_| creation.give_memory_back())
     }
 
+    /// Naming of the rows of all tables: by it one finds the shard of a row's key, and also keys
+    /// that share a name. `None` before there is a table.
+    pub fn naming(&self) -> Option<Naming> {
+        self.shared.names.decided()
+    }
+
     /// Number of the table `name`, if this process knows it.
     pub fn table(&self, name: &str) -> Option<TableId> {
         let known = self.shared.known_tables();
@@ -137,12 +143,12 @@ impl Creation<'_> {
                 shared.placement.group_count(),
                 "I87: a table has a place in every group"
             );
-            let table = TableDef::new(id, self.spec.clone(), self.bases.clone(), shared.naming());
+            let table = TableDef::new(id, self.spec.clone(), self.bases.clone(), catalogue.naming);
             let table = table.map_err(|error| refused(&self.spec, error))?;
             let before = self.in_doubt.replace(table.clone());
             match catalogue.enter(table, shared.council.authority()) {
                 Ok(()) => {
-                    shared.install(&catalogue.tables)?;
+                    shared.install(&catalogue)?;
                     return Ok(id);
                 }
                 // Another process has entered a table meanwhile; ours gets the next number.
@@ -364,7 +370,8 @@ mod tests {
         let table = |number: usize| {
             let spec = TableSpec::named(format!("t{number}")).record_bytes(8).capacity(1);
             let bases = vec![base; shared.placement.group_count()];
-            TableDef::new(TableId(number as u16), spec, bases, shared.naming()).expect("valid")
+            TableDef::new(TableId(number as u16), spec, bases, shared.names.proposed())
+                .expect("valid")
         };
         let mut catalogue = shared.learn_tables().expect("it answers");
         catalogue.tables = (0..MAX_TABLES - 1).map(table).map(TableState::Serving).collect();

@@ -50,6 +50,10 @@
 //! A round trip to the authority takes time, and it may not answer for a while, so step 1 goes on
 //! beside the others: a node beats, and is believed alive, while its
 //! [council](crate::node::council) waits.
+//!
+//! An authority in a node's process may have ended when it is silent. Once that is so
+//! for a lease, or its process is known to have ended, every coordinator lets nothing commit until
+//! it answers again ([`Coordinator::heed_authority`]): without it no loss is survived any more.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -119,6 +123,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             let changing = !coordinator.node.configuration.is_open();
             let turns = if changing { TURNS_WHILE_CHANGING } else { TURNS_PER_LEASE };
             coordinator.executor.sleep(lease / turns).await;
+            coordinator.heed_authority(lease);
             if coordinator.thread == 0
                 && let Some(news) = watch.listen(coordinator)
             {
@@ -219,7 +224,7 @@ async fn turn(
     }
     // The answer may have come too late for the lease.
     let is_held = asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease);
-    if is_held && is_admitted(coordinator, &now).await {
+    if is_held && !coordinator.lacks_authority(lease) && is_admitted(coordinator, &now).await {
         node.resume();
     }
     if let Some(begun) = clearing::begin(coordinator, &now).await {

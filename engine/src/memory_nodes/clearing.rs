@@ -133,14 +133,14 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
 /// failed.
 async fn note_gone(coordinator: &Coordinator, table: TableId) -> Option<()> {
     let shared = &coordinator.shared;
-    let named = (shared.placement.group_count(), shared.naming());
+    let named = (shared.placement.group_count(), shared.names.proposed());
     while !coordinator.node.has_failed() {
         let demote = move |authority: &dyn Authority| {
             Ok(Catalogue::demote(authority, named, table, Demotion::Clear))
         };
         if let Ok(Ok(catalogue)) = coordinator.consult(demote).await {
             // It may be behind by now, which does no harm.
-            coordinator.shared.install(&catalogue.tables).ok()?;
+            coordinator.shared.install(&catalogue).ok()?;
             point!(coordinator.node.id.0, TableGone);
             return Some(());
         }

@@ -1,11 +1,31 @@
 //! Requests of a coordinator to the authority.
 
+use std::time::Duration;
+
 use crate::node::coordinator::Coordinator;
 use lotus_authority::{Authority, AuthorityError};
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, ChangeOutcome, ChangeStep, MembershipError};
 
 impl Coordinator {
+    /// Whether the authority may have ended with all of its values: it has been silent for a lease,
+    /// or is known to have ended.
+    pub(crate) fn lacks_authority(&self, lease: Duration) -> bool {
+        self.shared.council.authority().silence() >= lease
+    }
+
+    /// Lets nothing commit here while the authority may have ended: the cluster would end with it,
+    /// and no node could take in what was committed.
+    pub(crate) fn heed_authority(&self, lease: Duration) {
+        let lacks_authority = self.lacks_authority(lease);
+        if lacks_authority {
+            self.node.suspend();
+        }
+        if lacks_authority != self.configuration.is_muted() {
+            self.configuration.mute(lacks_authority);
+        }
+    }
+
     /// Reads the membership, as the authority has it at some moment from now on.
     pub(crate) async fn membership(&self) -> Result<Membership, MembershipError> {
         Ok(self.change(|_| None).await?.membership())

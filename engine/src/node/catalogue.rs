@@ -7,6 +7,12 @@
 //! never wrong, only behind. A process reads it again when it is asked for an unknown table by
 //! name, and before it recovers another node's transactions.
 //!
+//! # The secret
+//! With the list stands the secret of the rows' names ([`lotus_mvcc::naming`]). Each process draws
+//! one; that of the process that enters the first table is the cluster's from then on, for all its
+//! tables, also when that table is dropped. The two are one value, so a process that knows a table
+//! knows how its rows are named.
+//!
 //! # If it stops anywhere
 //! Memory is taken before the table is entered here. A process that dies in between leaks the
 //! slabs; one that then finds its table's name taken keeps them for its next table
@@ -19,14 +25,14 @@ use lotus_authority::Version;
 use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::layout::LINE_BYTES;
-use lotus_mvcc::{CriticalField, Inline, Naming, TableDef, TableSpec};
+use lotus_mvcc::{CriticalField, Inline, Naming, Secret, TableDef, TableSpec};
 
 use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
 
 const KEY: &str = "tables";
 /// Version of the encoding that this module reads and writes.
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 const HAS_FIELD: u8 = 1;
 const NEVER_INLINE: u8 = 2;
 const ORDERED: u8 = 4;
@@ -72,6 +78,8 @@ impl<T> TableState<T> {
 /// The list of tables, and the version of the value at the authority.
 pub(crate) struct Catalogue {
     version: Version,
+    /// Naming of the rows of all tables; before there is a table, the one that is proposed.
+    pub(crate) naming: Naming,
     pub(crate) tables: Vec<TableState<TableDef>>,
 }
 
@@ -85,20 +93,26 @@ pub(crate) enum Demotion {
 }
 
 impl Catalogue {
-    /// Reads the catalogue.
+    /// Reads the catalogue; one that does not exist yet has the naming `proposed`.
     ///
     /// # Errors
     /// The authority does not answer, or the stored value is no catalogue of `groups` groups.
     pub(crate) fn read(
         authority: &dyn Authority,
         groups: usize,
-        naming: Naming,
+        proposed: Naming,
     ) -> Result<Self, ClusterError> {
         let Some(found) = authority.read(KEY)? else {
-            return Ok(Self { version: Version::ABSENT, tables: Vec::new() });
+            return Ok(Self { version: Version::ABSENT, naming: proposed, tables: Vec::new() });
         };
-        let tables = decode(&found.value, groups, naming).ok_or(ClusterError::Damaged)?;
-        Ok(Self { version: found.version, tables })
+        let decoded = decode(&found.value, groups, proposed).ok_or(ClusterError::Damaged)?;
+        let (naming, tables) = decoded;
+        Ok(Self { version: found.version, naming, tables })
+    }
+
+    /// The naming of rows, if the catalogue is stored and so decides it.
+    pub(crate) fn decided(&self) -> Option<Naming> {
+        (self.version != Version::ABSENT).then_some(self.naming)
     }
 
     /// Number of the table `name` that is in use.
@@ -131,7 +145,13 @@ impl Catalogue {
         authority: &dyn Authority,
     ) -> Result<(), AuthorityError> {
         self.tables.push(TableState::Serving(table));
-        authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
+        self.store(authority)
+    }
+
+    fn store(&mut self, authority: &dyn Authority) -> Result<(), AuthorityError> {
+        let value = encode(self.naming, &self.tables);
+        self.version = authority.compare_and_swap(KEY, self.version, &value)?;
+        Ok(())
     }
 
     /// Adds tables that are gone until there are `target` tables, unless the catalogue was changed
@@ -145,7 +165,7 @@ impl Catalogue {
         authority: &dyn Authority,
     ) -> Result<(), AuthorityError> {
         self.tables.resize(target, TableState::Gone);
-        authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
+        self.store(authority)
     }
 
     /// Changes the state of a table, unless it is in that state, or a later one, already. May
@@ -155,20 +175,20 @@ impl Catalogue {
     /// As [`Self::read`]; the authority does not answer.
     pub(crate) fn demote(
         authority: &dyn Authority,
-        (groups, naming): (usize, Naming),
+        (groups, proposed): (usize, Naming),
         table: TableId,
         how: Demotion,
     ) -> Result<Self, ClusterError> {
         loop {
-            let mut now = Self::read(authority, groups, naming)?;
+            let mut now = Self::read(authority, groups, proposed)?;
             let Some(entry) = now.tables.get_mut(usize::from(table.0)) else { return Ok(now) };
             *entry = match (entry.clone(), how) {
                 (TableState::Serving(def), Demotion::Drop) => TableState::Dropped(def),
                 (TableState::Dropped(_), Demotion::Clear) => TableState::Gone,
                 _ => return Ok(now),
             };
-            match authority.compare_and_swap(KEY, now.version, &encode(&now.tables)) {
-                Ok(version) => return Ok(Self { version, ..now }),
+            match now.store(authority) {
+                Ok(()) => return Ok(now),
                 Err(AuthorityError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -183,8 +203,8 @@ impl Shared {
     /// As [`Catalogue::read`], or there is no memory for a table's addresses.
     pub(crate) fn learn_tables(&self) -> Result<Catalogue, ClusterError> {
         let groups = self.placement.group_count();
-        let catalogue = Catalogue::read(self.council.authority(), groups, self.naming())?;
-        self.install(&catalogue.tables)?;
+        let catalogue = Catalogue::read(self.council.authority(), groups, self.names.proposed())?;
+        self.install(&catalogue)?;
         Ok(catalogue)
     }
 
@@ -197,13 +217,14 @@ impl Shared {
     }
 }
 
-/// Encodes the tables. Little-endian: `format:8`, then for each table `standing:8`, which is 2 for
-/// one that is gone, with nothing behind it; and for the others `name_bytes:8 name record_bytes:32
-/// key_bytes:32 capacity:64 versions:32 shards:32 flags:8 field_start:8 field_len:8 groups:8` and a
-/// base of 64 bits for each group. Flags: 1, there is a critical field; 2, records never lie in
-/// their cells; 4, the table is ordered.
-pub(crate) fn encode(tables: &[TableState<TableDef>]) -> Vec<u8> {
+/// Encodes the tables and the secret of their rows' names. Little-endian: `format:8 secret:128`,
+/// then for each table `standing:8`, which is 2 for one that is gone, with nothing behind it; and
+/// for the others `name_bytes:8 name record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32
+/// flags:8 field_start:8 field_len:8 groups:8` and a base of 64 bits for each group. Flags: 1, a
+/// critical field; 2, records never lie in their cells; 4, the table is ordered.
+pub(crate) fn encode(naming: Naming, tables: &[TableState<TableDef>]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
+    bytes.extend(naming.secret().to_bytes());
     for table in tables {
         bytes.push(table.stage());
         let Some(table) = table.with_memory() else { continue };
@@ -245,14 +266,16 @@ pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
     Some((spec, rest.0))
 }
 
-/// Decodes a catalogue of `groups` groups, with rows named by `naming`; `None` if invalid.
+/// Decodes a catalogue of `groups` groups, and the naming of its rows, which but for the secret is
+/// as `proposed`; `None` if invalid.
 pub(crate) fn decode(
     bytes: &[u8],
     groups: usize,
-    naming: Naming,
-) -> Option<Vec<TableState<TableDef>>> {
+    proposed: Naming,
+) -> Option<(Naming, Vec<TableState<TableDef>>)> {
     let (&FORMAT, body) = bytes.split_first()? else { return None };
     let mut rest = Reader(body);
+    let naming = proposed.with_secret(Secret::from_bytes(rest.take()?));
     let mut tables = Vec::new();
     while !rest.0.is_empty() {
         let id = TableId(u16::try_from(tables.len()).ok()?);
@@ -263,7 +286,7 @@ pub(crate) fn decode(
             _ => return None,
         });
     }
-    Some(tables)
+    Some((naming, tables))
 }
 
 /// Five tables of two groups, for tests.
@@ -362,19 +385,24 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_read_back_and_every_cut_is_refused() {
-        let (tables, bytes) = (sample(), encode(&sample()));
-        assert_eq!(decode(&bytes, 2, Naming::KNOWN), Some(tables));
+        let (tables, bytes) = (sample(), encode(Naming::KNOWN, &sample()));
+        assert_eq!(decode(&bytes, 2, Naming::KNOWN), Some((Naming::KNOWN, tables)));
+        let other = Naming::by(Secret::from_seed(4));
+        let (naming, _) = decode(&encode(other, &[]), 2, Naming::KNOWN).expect("it is sound");
+        assert_eq!(naming, other);
         assert_eq!(decode(&bytes, 3, Naming::KNOWN), None);
-        let one = encode(&sample()[..1]);
-        assert_eq!(encode(&[TableState::Gone]).len(), 2, "a table that is gone takes a byte");
-        for end in (0..one.len()).filter(|end| *end != 1) {
+        let one = encode(Naming::KNOWN, &sample()[..1]);
+        let gone = encode(Naming::KNOWN, &[TableState::Gone]);
+        assert_eq!(gone.len(), 2 + Secret::BYTES, "a table that is gone takes a byte");
+        for end in (0..one.len()).filter(|end| *end != 1 + Secret::BYTES) {
             assert_eq!(decode(&one[..end], 2, Naming::KNOWN), None, "cut at {end}");
         }
         // A standing that there is not; after the name: a field out of range, one of no known kind.
-        for (at, byte) in [(0, 9), (1, 3), (2, 0), (11, 255), (11 + 24, 4)] {
+        for (at, byte) in [(1, 3), (2, 0), (11, 255), (11 + 24, 4)] {
             let mut bytes = one.clone();
-            bytes[at] = byte;
-            assert_ne!(decode(&bytes, 2, Naming::KNOWN), Some(sample()[..1].to_vec()), "byte {at}");
+            bytes[Secret::BYTES + at] = byte;
+            let decoded = decode(&bytes, 2, Naming::KNOWN).map(|(_, tables)| tables);
+            assert_ne!(decoded, Some(sample()[..1].to_vec()), "byte {at}");
         }
     }
 
@@ -387,7 +415,7 @@ mod tests {
             .expect("valid");
         let mut tables = vec![TableState::Serving(table); MAX_TABLES];
         tables.resize(MAX_TABLE_IDS, TableState::Gone);
-        assert!(encode(&tables).len() <= VALUE_BYTES);
+        assert!(encode(Naming::KNOWN, &tables).len() <= VALUE_BYTES);
     }
 
     #[test]
@@ -433,7 +461,7 @@ mod tests {
     #[test]
     fn a_number_stands_for_one_table_whatever_table_has_its_name_since() {
         let tables = sample();
-        let now = Catalogue { version: Version::ABSENT, tables };
+        let now = Catalogue { version: Version::ABSENT, naming: Naming::KNOWN, tables };
         for (name, number, expected) in [
             ("checking", 0, true),
             ("stock", 0, false),

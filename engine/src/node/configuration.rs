@@ -17,6 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Group whose header page has the floors.
 pub(crate) const FLOORS_GROUP: GroupId = GroupId(0);
 
+/// Epoch of no attempt.
+const NO_EPOCH: Epoch = Epoch(0);
+const _: () = assert!(FIRST_EPOCH.0 > NO_EPOCH.0, "attempts have epochs from the first on");
+
 /// Floor of a node that reads nothing any more.
 pub(crate) const NO_FLOOR: u64 = u64::MAX;
 
@@ -193,6 +197,8 @@ impl NodeConfiguration {
 pub(crate) struct Configuration {
     /// Last change for which the coordinator has stopped.
     epoch: Cell<Epoch>,
+    /// Epoch of the attempts that may go on: `epoch`, or [`NO_EPOCH`] while nothing may commit.
+    valid: Cell<Epoch>,
     /// Whether transactions may begin.
     open: Cell<bool>,
     placement: RefCell<Arc<Placement>>,
@@ -215,6 +221,7 @@ impl Configuration {
         let progress = node.lock();
         Self {
             epoch: Cell::new(progress.stop),
+            valid: Cell::new(progress.stop),
             open: Cell::new(progress.resume == progress.stop),
             placement: RefCell::new(Arc::clone(&progress.placement)),
             placed: Cell::new(progress.finish),
@@ -256,6 +263,9 @@ impl Configuration {
         let progress = node.lock().clone();
         if self.epoch.get() < progress.stop {
             self.epoch.set(progress.stop);
+            if !self.is_muted() {
+                self.valid.set(progress.stop);
+            }
             self.open.set(false);
             *self.lost.borrow_mut() = Arc::clone(&progress.lost);
         }
@@ -276,6 +286,16 @@ impl Configuration {
             "I104: reads stop before a placement changes"
         );
         joining
+    }
+
+    /// Lets no attempt commit, or lets those that have begun go on.
+    pub(crate) fn mute(&self, is_muted: bool) {
+        self.valid.set(if is_muted { NO_EPOCH } else { self.epoch.get() });
+    }
+
+    /// Whether no attempt may commit.
+    pub(crate) fn is_muted(&self) -> bool {
+        self.valid.get() == NO_EPOCH
     }
 
     /// Whether transactions may begin.
@@ -337,13 +357,13 @@ impl Configuration {
         if self.open.get() { Ok(self.epoch.get()) } else { Err(TxnError::Timeout) }
     }
 
-    /// Checks that the reads of an attempt of this epoch still count.
+    /// Checks that the reads of an attempt of this epoch still count, and that it may commit.
     ///
     /// # Errors
-    /// `Timeout`, if a memory node was lost meanwhile.
+    /// `Timeout`, if a memory node was lost meanwhile, or while nothing may commit.
     #[inline]
     pub(crate) fn check_epoch(&self, epoch: Epoch) -> Result<(), TxnError> {
-        let current = epoch == self.epoch.get();
+        let current = epoch == self.valid.get();
         if current || broken(Rule::AllStopFirst) { Ok(()) } else { Err(TxnError::Timeout) }
     }
 

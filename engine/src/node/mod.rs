@@ -28,6 +28,7 @@ pub(crate) mod members;
 pub(crate) mod memory_life;
 pub(crate) mod messages;
 pub(crate) mod moves;
+pub(crate) mod names;
 pub(crate) mod node_numbers;
 pub(crate) mod nodes;
 pub(crate) mod oracle;

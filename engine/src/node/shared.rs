@@ -35,6 +35,7 @@ use crate::node::load_counts::NodeCounts;
 use crate::node::looks::Looks;
 use crate::node::members::NodeMembers;
 use crate::node::moves::Order;
+use crate::node::names::Names;
 use crate::node::nodes::Nodes;
 use crate::node::oracle::Oracle;
 use crate::node::pulse::Pulse;
@@ -75,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) stopping: (Sender<()>, Receiver<()>),
     /// Work that had not ended by itself when the cluster was stopped.
     pub(crate) unended: Mutex<Vec<String>>,
+    /// Naming of the rows.
+    pub(crate) names: Names,
     /// Closed when this process drops a table for the first time.
     pub(crate) drops: (Sender<()>, Receiver<()>),
     /// Looks into the catalogue for tables of other processes.

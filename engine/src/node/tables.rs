@@ -17,7 +17,7 @@ use lotus_recovery::Membership;
 
 use crate::api::config::Addresses;
 use crate::api::error::ClusterError;
-use crate::node::catalogue::TableState;
+use crate::node::catalogue::{Catalogue, TableState};
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 
 /// Divisor of memory for the displaced versions of one table while a coordinator reads all rows.
@@ -40,11 +40,6 @@ impl KnownTables {
 }
 
 impl Shared {
-    /// The naming of rows.
-    pub(crate) fn naming(&self) -> Naming {
-        Naming::KNOWN.with_hash_bits(self.config.name_bits)
-    }
-
     /// Tables of the cluster, as this process knows them.
     pub(crate) fn known_tables(&self) -> RwLockReadGuard<'_, KnownTables> {
         self.tables.read().unwrap_or_else(PoisonError::into_inner)
@@ -87,10 +82,13 @@ impl Shared {
         dropped.find_map(TableState::with_memory).map(|table| table.id())
     }
 
-    /// Takes over what the catalogue says of `all` tables, as far as that is news.
-    pub(crate) fn install(&self, all: &[TableState<TableDef>]) -> Result<(), ClusterError> {
+    /// Takes over what the catalogue says, as far as that is news.
+    pub(crate) fn install(&self, catalogue: &Catalogue) -> Result<(), ClusterError> {
+        if let Some(naming) = catalogue.decided() {
+            self.names.decide(naming)?;
+        }
         let mut known = self.known_tables_mut();
-        for (index, entry) in all.iter().enumerate() {
+        for (index, entry) in catalogue.tables.iter().enumerate() {
             let id = TableId(index as u16);
             let Some(before) = known.all.get(index) else {
                 self.add_table(&mut known, id, entry)?;
@@ -127,6 +125,10 @@ impl Shared {
         debug_assert!(
             entry.with_memory().is_none_or(|def| def.id() == id),
             "I87: a table has one number everywhere"
+        );
+        debug_assert!(
+            entry.with_memory().is_none_or(|def| Some(def.naming()) == self.names.decided()),
+            "I325: all tables of a cluster name their rows by its one secret"
         );
         let entry = match entry {
             TableState::Serving(def) => TableState::Serving(Arc::new(def.clone())),
@@ -237,7 +239,7 @@ impl Shared {
     fn stand_in(&self, id: TableId) -> TableDef {
         let spec = TableSpec::new("dropped").record_bytes(8).capacity(1);
         let bases = vec![self.region.first_slab(); self.placement.group_count()];
-        TableDef::new(id, spec, bases, self.naming()).expect("the specification is valid")
+        TableDef::new(id, spec, bases, Naming::KNOWN).expect("the specification is valid")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Made-up snapshot files. See [`crate::fuzzing`].
 
 use lotus_fabric::env::Nanos;
-use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
+use lotus_mvcc::{PrimaryKey, Secret, TableSpec, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{BLOCK_HEAD_BYTES, HEAD_BYTES, Writer, block_head, checksum, magic, push_row};
@@ -17,6 +17,11 @@ struct Checked {
 }
 
 impl SnapshotVisitor for Checked {
+    fn secret(&mut self, _: Secret) -> Result<(), SnapshotError> {
+        assert_eq!(self.tables, 0, "a secret comes before all tables");
+        Ok(())
+    }
+
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
         assert_eq!(spec.validate(), Ok(()), "a table that cannot be made");
         (self.tables, self.spec) = (self.tables + 1, Some(spec));
@@ -94,6 +99,7 @@ pub fn snapshot_sample() -> Vec<u8> {
     let mut bytes = Vec::new();
     let wrote = "memory takes all that is written";
     let mut writer = Writer::begin(&mut bytes, &SnapshotHead { timestamp, label }).expect(wrote);
+    writer.secret(Secret::from_seed(7)).expect(wrote);
     for name in ["numbers", "words"] {
         writer.table(&TableSpec::new(name).record_bytes(24).capacity(9)).expect(wrote);
         let mut rows = Vec::new();

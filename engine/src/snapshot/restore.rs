@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use lotus_fabric::machines::Machines;
-use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
+use lotus_mvcc::{PrimaryKey, Secret, TableSpec, Timestamp};
 use lotus_sabotage::{Rule, broken};
 
 use super::error::SnapshotError;
@@ -124,6 +124,11 @@ impl<M: Machines> Filler<'_, M> {
 }
 
 impl<M: Machines> SnapshotVisitor for Filler<'_, M> {
+    fn secret(&mut self, secret: Secret) -> Result<(), SnapshotError> {
+        self.cluster.shared.names.propose(secret);
+        Ok(())
+    }
+
     fn dropped(&mut self, count: u32) -> Result<(), SnapshotError> {
         self.fill()?;
         // Clients may remember these numbers, so no other table gets them.

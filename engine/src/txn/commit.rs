@@ -344,7 +344,8 @@ impl<'a> Commit<'a> {
         let limit = || now.after(coordinator.shared.config.commit_timeout);
         let deadline = self.deadline.get().unwrap_or_else(limit);
         self.deadline.set(Some(deadline));
-        if now >= deadline {
+        // It is not known whether what was committed while the authority had ended can be kept.
+        if now >= deadline || coordinator.configuration.is_muted() {
             let aborted = broken(Rule::UnknownIsNotAborted);
             let error = if aborted { TxnError::Timeout } else { TxnError::Unknown(self.txn) };
             self.slot.decide(self.txn, Err(error));

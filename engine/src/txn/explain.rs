@@ -6,9 +6,10 @@
 //! application has never heard of: so it is named by a key in that node, or, where the caller knows
 //! it, by the key that was looked for.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
 use lotus_fabric::ids::TableId;
+use lotus_mvcc::{PrimaryKey, TableDef};
 use lotus_sabotage::{Rule, any_broken, broken};
 use lotus_tree::Node;
 
@@ -35,10 +36,10 @@ impl Body {
         let Some(def) = known.map(|known| &known.def) else { return error };
         let is_it = |row: &Row| row.table == table && *key == row.primary_key;
         let Some(place) = self.rows.iter().position(is_it) else { return error };
-        let (row, name) = (&self.rows[place], def.spec().name.clone());
+        let row = &self.rows[place];
         let named = match def.is_ordered() {
-            false => RowName::of_item(name, row.primary_key.as_bytes(), place as u32),
-            true => RowName::in_node(name, self.key_in(row), row.primary_key),
+            false => RowName::of_item(def, row.primary_key, place as u32),
+            true => RowName::in_node(def, self.key_in(row), row.primary_key),
         };
         let taken = match &error {
             TxnError::AlreadyExists { .. } => Some(true),
@@ -74,10 +75,10 @@ impl Body {
 }
 
 impl Transaction {
-    /// Name of a table that the transaction uses.
-    fn table_name(&self, table: TableId) -> Option<Cow<'static, str>> {
+    /// A table that the transaction uses.
+    fn table(&self, table: TableId) -> Option<&Arc<TableDef>> {
         let tables = self.body.as_ref()?.tables.as_ref()?;
-        Some(tables.get(usize::from(table.0))?.def.spec().name.clone())
+        Some(&tables.get(usize::from(table.0))?.def)
     }
 
     /// Ends the attempt because a row exists that it was to insert, and returns the error; `item`
@@ -89,10 +90,10 @@ impl Transaction {
         key: &[u8],
         item: Option<Item>,
     ) -> TxnError {
-        let name = match (self.table_name(table), item) {
-            (Some(name), Some(item)) => RowName::of_item(name, key, item.index()),
-            (Some(name), None) => RowName::of_key(name, key),
-            (None, _) => key.into(),
+        let name = match (self.table(table), item, PrimaryKey::try_from(key)) {
+            (Some(table), Some(item), Ok(key)) => RowName::of_item(table, key, item.index()),
+            (Some(table), _, _) => RowName::of_key(table, key),
+            (None, _, _) => key.into(),
         };
         let error = TxnError::AlreadyExists { table, key: name };
         if let Some(body) = self.body.take() {

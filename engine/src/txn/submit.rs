@@ -181,7 +181,7 @@ where
     let patient_until = began.after(MIN_PATIENCE);
     let deadline = limit.map_or(Nanos(u64::MAX), |limit| began.after(limit));
     loop {
-        let tried = in_time(&slot, deadline, attempt(&mut session, kind, &body)).await;
+        let tried = in_time(&slot, deadline, pin!(attempt(&mut session, kind, &body))).await;
         let error = match tried {
             Some(Ok(committed)) => return Ok(committed),
             Some(Err(Abort::Application(error))) => return Err(error),
@@ -205,14 +205,18 @@ where
 /// Runs an attempt; `None` if the deadline has passed before its commit has begun. It is dropped
 /// then, which aborts it. What follows once the commit has begun is the driver's to decide (H21):
 /// the deadline takes nothing back.
-async fn in_time<T>(slot: &Slot, deadline: Nanos, attempt: impl Future<Output = T>) -> Option<T> {
-    let mut attempt = pin!(attempt);
-    std::future::poll_fn(|cx| match attempt.as_mut().poll(cx) {
+///
+/// Takes the attempt pinned, where it is: it is large, and moving it would copy it.
+fn in_time<T>(
+    slot: &Slot,
+    deadline: Nanos,
+    mut attempt: Pin<&mut impl Future<Output = T>>,
+) -> impl Future<Output = Option<T>> {
+    std::future::poll_fn(move |cx| match attempt.as_mut().poll(cx) {
         Poll::Ready(ended) => Poll::Ready(Some(ended)),
         Poll::Pending if slot.is_late(deadline) && !slot.awaits_verdict() => Poll::Ready(None),
         Poll::Pending => Poll::Pending,
     })
-    .await
 }
 
 /// Runs a transaction once.

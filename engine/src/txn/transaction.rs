@@ -341,15 +341,17 @@ impl Transaction {
         let (slot, id, mode) = (Rc::clone(&self.slot), self.id, self.mode);
         let coordinator = &slot.coordinator;
         let body = self.body_mut()?;
-        let writes = body.check_changes(coordinator).map_err(|error| body.explained(error))?;
-        body.reserve(&slot).await.map_err(|error| body.explained(error))?;
-        point!(coordinator.node.id.0, Reserve);
-        // Last check before the point of no return, after the last read (H4).
-        body.check_locks(coordinator).map_err(|error| body.explained(error))?;
-        coordinator.configuration.check_epoch(body.epoch)?;
-        if slot.attempts.has_yielded(id) {
-            return Err(body.explained(body.given_up()));
-        }
+        let ready = async {
+            let writes = body.check_changes(coordinator)?;
+            body.reserve(&slot).await?;
+            point!(coordinator.node.id.0, Reserve);
+            // Last check before the point of no return, after the last read (H4).
+            body.check_locks(coordinator)?;
+            coordinator.configuration.check_epoch(body.epoch)?;
+            if slot.attempts.has_yielded(id) { Err(body.given_up()) } else { Ok(writes) }
+        };
+        let ready = ready.await;
+        let writes = ready.map_err(|error| body.explained(error))?;
         debug_assert!(
             writes == 0 || mode != Mode::ReadOnly,
             "I1: a read-only transaction writes nothing"

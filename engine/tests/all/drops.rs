@@ -1,7 +1,6 @@
 //! Dropped tables: nothing of them is left, and their memory serves others (decision 0084).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
@@ -9,7 +8,6 @@ use lotus::{
     Transaction, TxnError,
 };
 
-const LEASE: Duration = Duration::from_millis(500);
 const ROW_BYTES: usize = 4000;
 
 /// Two compute nodes with two coordinators each, and little memory on two memory nodes.
@@ -85,7 +83,7 @@ fn the_memory_of_a_dropped_table_serves_the_next() {
 
 #[test]
 fn the_memory_of_a_dropped_table_serves_the_next_where_nodes_are_watched() {
-    all_memory_serves_each(cramped().lease(Some(LEASE)), apart);
+    all_memory_serves_each(cramped().lease(Some(lease())), apart);
 }
 
 #[test]
@@ -151,7 +149,7 @@ impl Drop for SetOnDrop<'_> {
 #[test]
 fn transactions_on_other_tables_go_on() {
     const ROWS: u64 = 32;
-    let (cluster, bank) = with_zeroes(cramped().lease(Some(LEASE)), ROWS);
+    let (cluster, bank) = with_zeroes(cramped().lease(Some(lease())), ROWS);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _at_the_end = SetOnDrop(&over);
@@ -239,7 +237,7 @@ fn a_scan_of_a_table_that_is_dropped_ends_with_an_error() {
 /// A node dies with the log entries of a table that is dropped then, and of one that was before.
 #[test]
 fn nodes_that_die_and_return_leave_nothing_of_dropped_tables() {
-    let cluster = start(cramped().compute_nodes(3).lease(Some(LEASE)));
+    let cluster = start(cramped().compute_nodes(3).lease(Some(lease())));
     for round in 0..4 {
         let name = format!("table {round}");
         let table = cluster.create_table(apart(name.clone())).expect("there is room");

@@ -19,6 +19,7 @@ mod memory_locks;
 mod memory_loss;
 mod memory_returns;
 mod moves;
+mod names;
 mod never_ending;
 mod ordered;
 mod ordered_scans;

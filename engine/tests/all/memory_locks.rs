@@ -42,7 +42,6 @@ fn an_audit_finds_a_lock_that_is_held() {
 }
 
 const ROWS: u64 = 24;
-const LEASE: Duration = Duration::from_millis(500);
 
 /// Adds one to each of these rows, on some node that serves. Returns the number of transactions
 /// that have committed.
@@ -72,7 +71,7 @@ fn sum(cluster: &Cluster, table: TableId) -> u64 {
 #[test]
 fn locks_of_a_lost_node_are_taken_by_the_others_and_by_its_next_life() {
     for kind in KINDS {
-        let builder = small().compute_nodes(3).lease(Some(LEASE)).locks(kind);
+        let builder = small().compute_nodes(3).lease(Some(lease())).locks(kind);
         let (cluster, table) = with_zeroes(builder, ROWS);
         let holding = hold(&cluster, Seat { compute_node: 1, thread: 0 }, table, 8);
         let waiting =
@@ -100,7 +99,7 @@ fn locks_of_a_lost_node_are_taken_by_the_others_and_by_its_next_life() {
 #[test]
 fn locks_that_nobody_wants_of_a_lost_node_pass_an_audit() {
     for kind in KINDS {
-        let builder = small().compute_nodes(2).lease(Some(LEASE)).locks(kind);
+        let builder = small().compute_nodes(2).lease(Some(lease())).locks(kind);
         let (cluster, table) = with_zeroes(builder, ROWS);
         let holding = hold(&cluster, Seat { compute_node: 1, thread: 0 }, table, 8);
         cluster.kill(1);
@@ -116,15 +115,14 @@ fn locks_that_nobody_wants_of_a_lost_node_pass_an_audit() {
 /// held locks all the while does not commit.
 #[test]
 fn locks_move_with_the_primaries_of_lost_memory_nodes() {
-    const LEASE: Duration = Duration::from_millis(300);
     for kind in KINDS {
-        let builder = small().compute_nodes(2).replicas(3).lease(Some(LEASE)).locks(kind);
+        let builder = small().compute_nodes(2).replicas(3).lease(Some(lease())).locks(kind);
         let patience = Duration::from_millis(200);
         let (cluster, table) = with_zeroes(builder.lock_timeout(patience), ROWS);
         let standing = |memory_node: usize, expected: &[MemoryStanding]| {
             let now = || cluster.memory_status().expect("it is in this process").nodes;
             let stands = || expected.contains(&now()[memory_node]);
-            assert!(eventually_within(Duration::from_secs(30), stands), "{kind:?}: {:?}", now());
+            assert!(eventually_within(PATIENCE, stands), "{kind:?}: {:?}", now());
         };
         let fabric = cluster.local_fabric();
         let (mut counted, mut unknown) = (0, 0);

@@ -13,13 +13,10 @@ use lotus::{
 use lotus_fabric::ids::NodeId;
 
 const ROWS: u64 = 64;
-const LEASE: Duration = Duration::from_millis(300);
-/// Limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts three memory nodes with three copies of everything, and rows of zeroes.
 fn loaded() -> (Running, TableId) {
-    with_zeroes(small().compute_nodes(2).replicas(3).lease(Some(LEASE)), ROWS)
+    with_zeroes(small().compute_nodes(2).replicas(3).lease(Some(lease())), ROWS)
 }
 
 fn lose(cluster: &Cluster, memory_node: u16) {

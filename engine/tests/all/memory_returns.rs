@@ -12,12 +12,9 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::transport::Fabric;
 
 const ROWS: u64 = 400;
-const LEASE: Duration = Duration::from_millis(300);
-/// Limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn loaded(replicas: usize) -> (Running, TableId) {
-    with_zeroes(small().compute_nodes(2).replicas(replicas).lease(Some(LEASE)), ROWS)
+    with_zeroes(small().compute_nodes(2).replicas(replicas).lease(Some(lease())), ROWS)
 }
 
 fn lose(cluster: &Cluster, memory_node: u16) {
@@ -128,7 +125,7 @@ fn every_memory_node_in_turn_is_made_anew_while_transactions_run() {
 /// long ago they were expelled.
 #[test]
 fn whoever_is_out_is_fenced_at_a_memory_node_that_returns() {
-    let (cluster, _) = with_zeroes(small().compute_nodes(3).replicas(2).lease(Some(LEASE)), ROWS);
+    let (cluster, _) = with_zeroes(small().compute_nodes(3).replicas(2).lease(Some(lease())), ROWS);
     cluster.kill(2);
     let fence = |memory_node: u16| {
         let refused = cluster.local_fabric().refused_below(NodeId(memory_node), NodeId(3 + 2));
@@ -153,7 +150,7 @@ fn who_comes_back_as_it_was_is_not_used_before_it_is_made_anew() {
     fabric.set_reachable(NodeId(1), true).expect("there is such a node");
     let standing = || cluster.memory_status().expect("it answers").nodes[1];
     assert!(
-        !eventually_within(LEASE * 3, || standing() != MemoryStanding::Lost),
+        !eventually_within(Duration::from_secs(1), || standing() != MemoryStanding::Lost),
         "{:?}",
         standing()
     );

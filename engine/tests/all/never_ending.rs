@@ -14,7 +14,6 @@ use lotus::{
 use lotus_fabric::ids::NodeId;
 
 const SHORT: Duration = Duration::from_millis(200);
-const LEASE: Duration = Duration::from_millis(500);
 const SECOND: Seat = Seat { compute_node: 1, thread: 0 };
 
 /// Locks a row to write, and never ends.
@@ -266,12 +265,13 @@ fn seen(cluster: &Cluster, table: TableId) -> Option<u64> {
 /// member, and the transaction commits.
 #[test]
 fn a_node_whose_thread_is_blocked_beats_all_the_same() {
-    let builder = small().compute_nodes(2).lease(Some(LEASE)).block_limit(120 * LEASE);
+    let lease = lease();
+    let builder = small().compute_nodes(2).lease(Some(lease)).block_limit(120 * lease);
     for compute_node in [0, 1] {
         let (cluster, table) = with_zeroes(builder.clone(), 64);
         let (submitted, release) = blocked(&cluster, table, compute_node);
         let held_for = || cluster.held_up().first().map(|one| one.since).unwrap_or_default();
-        assert!(eventually_within(Duration::from_secs(60), || held_for() > 8 * LEASE));
+        assert!(eventually_within(PATIENCE, || held_for() > 8 * lease));
         for node in [0, 1] {
             assert!(cluster.takes_part(node), "{node} of {compute_node}");
             assert_eq!(cluster.node_figures(node).expelled, 0);
@@ -287,17 +287,18 @@ fn a_node_whose_thread_is_blocked_beats_all_the_same() {
 /// locks are free, and what it had not committed is undone.
 #[test]
 fn a_node_whose_thread_is_blocked_for_too_long_gives_itself_up() {
-    let builder = small().compute_nodes(2).lease(Some(LEASE)).block_limit(2 * LEASE);
+    let lease = lease();
+    let builder = small().compute_nodes(2).lease(Some(lease)).block_limit(2 * lease);
     let (cluster, table) = with_zeroes(builder.stop_timeout(SHORT), 64);
     let (submitted, release) = blocked(&cluster, table, SECOND.compute_node);
-    assert!(eventually_within(Duration::from_secs(60), || !cluster.takes_part(1)));
+    assert!(eventually_within(PATIENCE, || !cluster.takes_part(1)));
     let mut before = None;
     let is_added = || {
         let add = async move |txn: &mut Transaction| add_one(txn, table, 1).await;
         before = cluster.run(Isolation::Serializable, add).wait().ok().map(|added| added.value);
         before.is_some()
     };
-    assert!(eventually_within(Duration::from_secs(60), is_added), "its lock is free");
+    assert!(eventually_within(PATIENCE, is_added), "its lock is free");
     assert_eq!(before, Some(0), "what it had not committed is undone");
     drop(release);
     assert!(submitted.wait().is_err(), "its node is out");

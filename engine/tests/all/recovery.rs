@@ -10,7 +10,6 @@ use crate::common::*;
 use lotus::{Cluster, Isolation, Seat, TableId, Transaction, TxnError};
 
 const ROWS: u64 = 64;
-const LEASE: Duration = Duration::from_millis(500);
 
 /// Adds one to a row on some node that still serves, at least once. Returns the previous number.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
@@ -27,7 +26,7 @@ fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnErro
 /// others serve all rows afterwards, and its reported commits are there.
 #[test]
 fn a_killed_node_s_rows_are_served_by_the_others() {
-    let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);
+    let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(lease())), ROWS);
     let doomed = Seat { compute_node: 1, thread: 0 };
     // Hold a lock of every owner, and never release them.
     let holding = hold(&cluster, doomed, table, 8);

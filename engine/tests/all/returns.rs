@@ -3,13 +3,10 @@
 //! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
 //! end and begin, in one process, and nothing depends on when.
 
-use std::time::Duration;
-
 use crate::common::*;
 use lotus::{Cluster, ClusterError, Isolation, Seat, TableId, TimestampKind, TxnError};
 
 const ROWS: u64 = 32;
-const LEASE: Duration = Duration::from_millis(500);
 
 /// Adds one to a row by a coordinator of this node, as soon as it serves.
 fn increment_at(cluster: &Cluster, compute_node: usize, table: TableId, row: u64) {
@@ -54,7 +51,7 @@ fn check(cluster: &Cluster, table: TableId, expected: u64) {
 /// its locks to others.
 #[test]
 fn nodes_return_and_work_like_before() {
-    let builder = small().compute_nodes(3).lease(Some(LEASE)).timestamps(TimestampKind::Oracle);
+    let builder = small().compute_nodes(3).lease(Some(lease())).timestamps(TimestampKind::Oracle);
     let (cluster, table) = with_zeroes(builder, ROWS);
     let mut expected = 0;
     for node in [0, 1, 0, 2] {
@@ -81,7 +78,7 @@ fn nodes_return_and_work_like_before() {
 /// Locks of the previous life are free, and requests to that life do not reach the new one.
 #[test]
 fn what_the_life_before_had_locked_is_free() {
-    let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);
+    let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(lease())), ROWS);
     let doomed = Seat { compute_node: 1, thread: 0 };
     let holding = hold(&cluster, doomed, table, 8);
     restart(&cluster, 1);

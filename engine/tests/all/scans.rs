@@ -425,7 +425,7 @@ fn a_job_scans_in_its_own_slot() {
 
 #[test]
 fn a_scan_ends_with_its_compute_node() {
-    let builder = small().compute_nodes(2).lease(Some(Duration::from_millis(500)));
+    let builder = small().compute_nodes(2).lease(Some(lease()));
     let (cluster, table) = with_table(builder, ACCOUNTS);
     let account = |row: u64, bytes: &mut Vec<u8>| {
         bytes.extend(value(BALANCE));

@@ -37,7 +37,7 @@
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
-use super::{OFFSET_BITS, Torn, WORD_BYTES, field, hash_seeded};
+use super::{OFFSET_BITS, Torn, WORD_BYTES, field, hash};
 use crate::naming::{KeyMark, RowName};
 use crate::timestamp::Timestamp;
 
@@ -416,7 +416,8 @@ impl CvtHeader {
 #[inline]
 fn last_word(key: u64, shape: u64, mark: KeyMark) -> u64 {
     let mark = u64::from(mark.raw());
-    let check = hash_seeded(&[key, shape], mark) & (u64::MAX >> CHECK_BITS);
+    // The mark lies in the same word as its check, so it needs no mixing.
+    let check = (hash(&[key, shape]) ^ mark) & (u64::MAX >> CHECK_BITS);
     CHECK_SET | mark << CHECK_BITS | check
 }
 

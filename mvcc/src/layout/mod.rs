@@ -24,7 +24,7 @@ pub mod record;
 pub mod region;
 
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use zerocopy::IntoBytes;
 
 #[cfg(not(target_endian = "little"))]
@@ -53,6 +53,12 @@ pub struct Torn;
 #[inline]
 pub(crate) const fn field(word: u64, shift: u32, bits: u32) -> u64 {
     word >> shift & (u64::MAX >> (64 - bits))
+}
+
+/// A stable hash of `words`, in their order in memory.
+#[inline]
+pub(crate) fn hash(words: &[u64]) -> u64 {
+    xxh3_64(words.as_bytes())
 }
 
 /// A stable hash of `words` and `seed`.

@@ -140,10 +140,10 @@ impl ClusterAuthority {
     }
 
     /// From now on, believes only the authority that answers now: one that comes back without its
-    /// state is another. etcd keeps its state.
-    pub fn stay(&self) {
+    /// state is another. etcd keeps its state, however long it is silent.
+    pub fn stay(&self, env: &Env) {
         match self {
-            Self::Hosted(remote) => remote.stay(),
+            Self::Hosted(remote) => remote.stay(env),
             #[cfg(feature = "etcd")]
             Self::Etcd(_) => {}
         }
@@ -241,6 +241,10 @@ impl Authority for ClusterAuthority {
 
     fn changed_since(&self, key: &str, seen: Version) -> Result<Option<Versioned>, AuthorityError> {
         self.inner().changed_since(key, seen)
+    }
+
+    fn silence(&self) -> Duration {
+        self.inner().silence()
     }
 }
 

@@ -5,17 +5,85 @@ use std::sync::Arc;
 
 use lotus::{Cluster, Machines};
 use lotus_authority::Authority;
+use lotus_fabric::env::Env;
 use tracing::error;
 
 use super::founding::{Founding, is_founded};
 use super::process::{Daemon, PATIENCE};
 use super::service::Service;
-use crate::agree::records::{Record, Stage};
+use crate::agree::loss;
+use crate::agree::seat::{ClusterAuthority, Host};
 use crate::agree::terms::Terms;
 use crate::application::Application;
-use crate::config::name::{NodeKind, NodeName};
 use crate::host::stop::Early;
 use crate::snapshots::beginning::Beginning;
+
+/// The authority, as a memory node reaches it.
+pub(super) enum Reach<'a> {
+    /// It is in this process, or memory node 0 has begun its life in etcd.
+    Host(&'a Host),
+    /// It is elsewhere.
+    Guest(&'a ClusterAuthority),
+}
+
+impl Reach<'_> {
+    pub(super) fn authority(&self) -> &dyn Authority {
+        match self {
+            Self::Host(host) => host.store(),
+            Self::Guest(authority) => *authority,
+        }
+    }
+
+    /// Number of connections that the authority in this process has refused.
+    pub(super) fn refused(&self) -> u64 {
+        match self {
+            Self::Host(host) => host.refused(),
+            Self::Guest(_) => 0,
+        }
+    }
+
+    /// Whether nodes have called here that belong to a cluster that has lost its authority.
+    pub(super) fn is_called_by_an_earlier_life(&self) -> bool {
+        match self {
+            Self::Host(host) => host.is_called_by_an_earlier_life(),
+            Self::Guest(_) => false,
+        }
+    }
+}
+
+/// What ties a memory node to one authority: the memory that its cluster uses.
+///
+/// Compute nodes end when the authority is lost, perhaps before another one is in its place. The
+/// memory node stays, and tells that one of the earlier cluster.
+#[derive(Default)]
+pub(super) struct Tie {
+    stays: bool,
+    is_replaced: bool,
+}
+
+impl Tie {
+    /// Ties the node once a cluster `uses` its memory, to the authority that has answered last: it
+    /// reported there that it serves. To be called before that authority is asked again.
+    pub(super) fn make(&mut self, reach: &Reach<'_>, uses: bool, env: &Env) {
+        let Reach::Guest(authority) = reach else { return };
+        if uses && !self.stays {
+            authority.stay(env);
+            self.stays = true;
+        }
+    }
+
+    /// Says so once that authority is lost.
+    pub(super) fn look(&mut self, reach: &Reach<'_>) {
+        let Reach::Guest(authority) = reach else { return };
+        if authority.is_replaced() && !self.is_replaced {
+            error!(
+                "memory node 0 has ended and another authority is in its place: the memory of this \
+                 node is of the cluster that is lost. lotus cluster down --no-snapshot ends it"
+            );
+            self.is_replaced = true;
+        }
+    }
+}
 
 impl<A: Application> Daemon<'_, A> {
     /// Checks that the cluster, if there is one, was made with a file like this node's.
@@ -56,24 +124,11 @@ impl<A: Application> Daemon<'_, A> {
         Founding { file, node: *node, stop, env, patience: PATIENCE }
     }
 
-    /// Says loudly what ends with this memory node, which was told to end and obeys: the authority
-    /// of a cluster that others serve.
+    /// Says loudly what others lose with this memory node, which was told to end and obeys.
     pub(super) fn say_loss(&self, authority: &dyn Authority) {
-        if self.node.index != 0 || self.file.authority.outlives_the_cluster() {
-            return;
-        }
-        let serves = |node: &NodeName| {
-            let record = Record::read(*node, authority).ok().flatten();
-            record.is_some_and(|record| {
-                matches!(record.stage, Stage::Opening | Stage::Serving)
-                    && record.runs() != Some(false)
-            })
-        };
-        let compute = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
-        let names: Vec<String> = compute.filter(serves).map(NodeName::in_words).collect();
-        if !names.is_empty() {
-            let names = names.join(", ");
-            error!("the cluster's only authority ends, and the cluster with it: {names} serves");
+        // An authority that does not answer is reported right after this.
+        if let Ok(Some(loss)) = loss::look(self.file, authority, &[self.node]) {
+            error!("{loss}");
         }
     }
 

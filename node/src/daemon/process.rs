@@ -17,6 +17,7 @@ use lotus_recovery::membership::{self, MembershipError};
 use tracing::{error, info, warn};
 
 use super::founding::is_founded;
+use super::lives::{Reach, Tie};
 use super::log;
 use super::memory::Memory;
 use super::service::Service;
@@ -143,26 +144,23 @@ impl<A: Application> Daemon<'_, A> {
         // Memory node 0 hosts the authority, or begins its life in etcd.
         if node.index == 0 {
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
-            let earlier = || hosted.is_called_by_an_earlier_life();
-            self.lend_until_told(hosted.store(), &memory, &shown, || hosted.refused(), earlier)?;
+            self.lend_until_told(&Reach::Host(&hosted), &memory, &shown)?;
             hosted.end(file, &self.env);
         } else {
             let authority = self.connect()?;
-            self.lend_until_told(&authority, &memory, &shown, || 0, || false)?;
+            self.lend_until_told(&Reach::Guest(&authority), &memory, &shown)?;
         }
         Ok(())
     }
 
-    /// Lends memory until it is told to end, or was given up. `refused` counts the connections that
-    /// the authority in this process has refused.
+    /// Lends memory until it is told to end, or was given up.
     fn lend_until_told(
         &mut self,
-        authority: &dyn Authority,
+        reach: &Reach<'_>,
         memory: &Memory,
         shown: &Shown,
-        refused: impl Fn() -> u64,
-        is_called_by_an_earlier_life: impl Fn() -> bool,
     ) -> Result<(), Early> {
+        let authority = reach.authority();
         // Memory that is new to an existing cluster is not used before it was made ready.
         self.record.found = self.ask(|| match membership::read(authority) {
             Ok(found) => Ok(Some(found.epoch().0)),
@@ -174,19 +172,24 @@ impl<A: Application> Daemon<'_, A> {
         info!(node = %self.node, "serving");
         let mut turned_away = TurnedAway::default();
         let mut follower = Follower::new(self.node.id(self.file), self.env.now(), shown);
+        let mut tie = Tie::default();
         let mut ended = Ok(());
         let mut told = false;
         while ended.is_ok() && !told {
             let counts = memory.counters().map(Counts::from).unwrap_or_default();
-            turned_away.look(Counts { at_the_authority: refused(), ..counts }, self.env.now());
+            turned_away
+                .look(Counts { at_the_authority: reach.refused(), ..counts }, self.env.now());
             // Noted before the membership is read.
             let lends = memory.is_in_use();
+            // An authority that is new by now would be taken for the one of the cluster.
+            tie.make(reach, lends, &self.env);
             let members = membership::read(authority);
+            tie.look(reach);
             if let Some(duty) = follower.look(self.env.now(), lends, members) {
                 ended = self.now_stands(duty);
             }
             // Once another cluster is made here, a straggler of the earlier one changes nothing.
-            if is_called_by_an_earlier_life() && !self.ask(|| is_founded(authority))? {
+            if reach.is_called_by_an_earlier_life() && !self.ask(|| is_founded(authority))? {
                 return Err(Early::Failed(
                     "the authority of a running cluster was here, and its state is gone: nodes of \
                      that cluster still run. lotus cluster down --no-snapshot on all hosts ends \
@@ -369,7 +372,7 @@ impl<A: Application> Daemon<'_, A> {
         if node.index == 0 && !self.ask(|| is_founded(&**authority))? {
             self.ask(|| Terms::of(file).write(&**authority))?;
         }
-        authority.stay();
+        authority.stay(&self.env);
         let index = usize::from(node.index);
         let vigil = Mutex::new(Vigil::new(&self.stop, &self.env));
         let look = move |wait| {

@@ -34,6 +34,8 @@ pub(super) struct Watch<'a> {
     /// Number of dropped tables whose memory has been given back.
     cleared: u32,
     pub(super) answered: bool,
+    /// Whether the authority has been silent for a lease, or is known to have ended.
+    lacks_authority: bool,
     /// Memory nodes that do not answer.
     pub(super) silent: Vec<usize>,
     /// Paths between compute nodes that are cut, as reported.
@@ -56,6 +58,7 @@ impl<'a> Watch<'a> {
             out: Default::default(),
             cleared: 0,
             answered: true,
+            lacks_authority: false,
             silent: Vec::new(),
             cuts: Vec::new(),
             lost: Vec::new(),
@@ -153,6 +156,15 @@ impl<'a> Watch<'a> {
                 false => warn!("the authority does not answer"),
             }
         }
+        let lease = self.file.settings.lease;
+        let lacks_authority = lease.is_some_and(|lease| self.authority.silence() >= lease);
+        if lacks_authority && !self.lacks_authority {
+            error!(
+                "the authority has ended, or has been silent for a lease: nothing is committed \
+                 until it answers"
+            );
+        }
+        self.lacks_authority = lacks_authority;
         let Ok(now) = members else { return };
         self.look_at_paths(&now);
         if now.epoch() > self.epoch {

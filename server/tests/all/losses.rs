@@ -27,7 +27,7 @@ async fn deposit(client: &Client, account: u64, id: CallId) -> bool {
 #[test]
 fn calls_with_an_id_take_effect_once_although_their_node_dies() {
     let builder = Cluster::embedded().compute_nodes(2).memory_nodes(2).replicas(2);
-    let builder = builder.lock_table_bytes(1 << 16).lease(Some(Duration::from_millis(500)));
+    let builder = builder.lock_table_bytes(1 << 16).lease(Some(Duration::from_secs(2)));
     let bank = Bank::over(builder.start().unwrap(), |_| {});
     let made = run(async {
         let client = bank.client().await;

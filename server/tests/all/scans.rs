@@ -327,7 +327,7 @@ fn what_cannot_be_scanned_is_named() {
 #[test]
 fn a_scan_is_lost_with_its_compute_node_and_goes_on_at_another() {
     let builder = lotus::Cluster::embedded().compute_nodes(2).memory_nodes(2).replicas(2);
-    let builder = builder.lock_table_bytes(1 << 16).lease(Some(Duration::from_millis(500)));
+    let builder = builder.lock_table_bytes(1 << 16).lease(Some(Duration::from_secs(2)));
     let bank = Bank::over(builder.start().unwrap(), |_| {});
     let table = bank.cluster.create_table(SPEC).unwrap();
     let row = |row: u64, value: &mut Vec<u8>| {

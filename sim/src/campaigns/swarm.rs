@@ -29,10 +29,8 @@ const FILLS_MEMORY: f64 = 0.15;
 
 /// Share of seeds in which many rows share a name.
 const SHARES_NAMES: f64 = 0.3;
-
 /// Share of seeds in which further tables are made and dropped.
 const DROPS_TABLES: f64 = 0.25;
-
 /// Share of seeds in which a cluster leads several lives.
 const LEADS_LIVES: f64 = 0.2;
 /// Share of seeds in which snapshots are taken and tables scanned, whatever is written and lost.
@@ -176,6 +174,8 @@ fn draw_apart(
         // Enough for the workload and for the slabs that each coordinator takes for two tables.
         scenario.cluster.group_slabs *= 2;
     }
+    // No larger than a scenario's file can say.
+    scenario.cluster.name_seed = seed & u64::from(u32::MAX);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x7714_4A3E);
     if rng.random_bool(SHARES_NAMES) {
         // Chains of thousands of rows would be read from end to end.

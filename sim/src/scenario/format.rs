@@ -90,6 +90,8 @@ pub struct Topology {
     /// Bits of the names of rows. With fewer than 64, many rows share a name, and with it a lock
     /// and a chain of buckets.
     pub name_bits: u32,
+    /// Seed of the secret that the names of rows have. What memory rows take follows from it.
+    pub name_seed: u64,
     /// Bytes of each compute node's lock table.
     pub lock_table_bytes: u64,
     /// Rows in each compute node's version table cache; 0 for none.
@@ -143,6 +145,7 @@ impl Default for Topology {
             inline: Inline::Never,
             shards: 16,
             name_bits: u64::BITS,
+            name_seed: 0,
             lock_table_bytes: 1 << 14,
             version_table_cache: 64,
             locks: Locks::Lotus,

@@ -19,7 +19,7 @@ use lotus_mvcc::layout::record::slot_bytes;
 use lotus_mvcc::layout::region::{HEADER_BYTES, SLAB_BYTES};
 use lotus_mvcc::loader::{LoadedRecord, LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{SlotKind, reserve};
-use lotus_mvcc::{Naming, RowName, TableDef, TableSpec};
+use lotus_mvcc::{Naming, RowName, Secret, TableDef, TableSpec};
 
 use crate::scenario::format::{self, Scenario, Topology};
 
@@ -45,7 +45,8 @@ pub fn loaded_slabs<W: Workload>(workload: &W, cluster: &ClusterConfig, shards: 
     for (index, asked) in workload.tables(cluster).into_iter().enumerate() {
         let bases = vec![ANYWHERE; cluster.mns];
         let spec = with_shards(asked, shards);
-        let naming = Naming::KNOWN.with_hash_bits(cluster.name_bits);
+        let naming =
+            Naming::by(Secret::from_seed(cluster.name_seed)).with_hash_bits(cluster.name_bits);
         let table = TableDef::new(TableId(index as u16), spec, bases, naming);
         let table = table.expect("a valid table");
         let mut value = Vec::new();

@@ -80,6 +80,7 @@ impl Scenario {
             visible: self.cluster.visible,
             retain_versions: self.cluster.retain_versions,
             name_bits: self.cluster.name_bits,
+            name_seed: self.cluster.name_seed,
             horizon_us: self.cluster.horizon_us,
             balance_us: (self.cluster.balance_us > 0).then_some(self.cluster.balance_us),
             lease_us: (self.cluster.lease_us > 0).then_some(self.cluster.lease_us),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lotus::{Cluster, ClusterBuilder};
+use lotus::{Cluster, ClusterBuilder, Secret};
 
 use crate::contract::config::{
     AddressCache, ClusterConfig, LoadConfig, LockWait, Locks, ReadRule, Retention, Routing,
@@ -45,6 +45,7 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
             Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
         })
         .name_bits(config.name_bits)
+        .name_secret(Some(Secret::from_seed(config.name_seed)))
         .retention(match config.retain_versions {
             Retention::On => lotus::Retention::UntilUnneeded,
             Retention::Off => lotus::Retention::None,

@@ -85,13 +85,19 @@ impl Described {
         self
     }
 
+    /// Adds a third memory node, at `host` if nodes have addresses.
+    pub fn with_three_memory_nodes(self, host: Option<Ipv4Addr>) -> Self {
+        let file = fs::read_to_string(self.file()).expect("it is ours");
+        let address = host.map_or(String::new(), |host| format!("address = \"{host}:7405\"\n"));
+        fs::write(self.file(), format!("{file}[[memory_node]]\n{address}")).expect("it is ours");
+        self
+    }
+
     /// Adds a third memory node, at `host` if nodes have addresses, and a third copy.
     pub fn with_three_copies(self, host: Option<Ipv4Addr>) -> Self {
         let file = fs::read_to_string(self.file()).expect("it is ours");
-        let address = host.map_or(String::new(), |host| format!("address = \"{host}:7405\"\n"));
-        let file = file.replace("replicas = 2", "replicas = 3");
-        fs::write(self.file(), format!("{file}[[memory_node]]\n{address}")).expect("it is ours");
-        self
+        fs::write(self.file(), file.replace("replicas = 2", "replicas = 3")).expect("it is ours");
+        self.with_three_memory_nodes(host)
     }
 
     pub fn tcp_with(name: &str, head: &str, tail: &str) -> (Self, Ipv4Addr) {

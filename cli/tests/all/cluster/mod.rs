@@ -1,9 +1,11 @@
 //! `lotus cluster`: processes that are started, inspected, killed and ended.
 
+mod authority;
 mod benchmarks;
 mod described;
 mod honest;
 mod lock_systems;
+mod parts;
 mod rows;
 mod tables;
 mod told;
@@ -43,6 +45,12 @@ fn refusal(output: &Output) -> String {
     assert_eq!(said.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{said}");
     let last = said.lines().last().unwrap_or_default();
     last.strip_prefix("error: ").expect("it says that it is an error").trim_end().to_owned()
+}
+
+/// Sends a signal to a process.
+fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill").args([name, &process.to_string()]).status();
+    assert!(sent.expect("there is such a command").success());
 }
 
 /// The process of a node, and its state.

@@ -14,13 +14,36 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use lotus::{
-    Cluster, ClusterBuilder, Inline, Isolation, Item, PrimaryKey, Receipt, Seat, Session,
+    Cluster, ClusterBuilder, Inline, Isolation, Item, PrimaryKey, Receipt, Seat, Secret, Session,
     SessionView, Submitted, TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 
-/// Limit of one wait.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit of one wait. Nothing takes as long, on however busy a machine.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Lease of a node on a machine that has nothing else to do: tests wait for its end.
+const QUIET_LEASE: Duration = Duration::from_millis(400);
+/// Time of a processor over which a machine is judged.
+const SAMPLE: Duration = Duration::from_millis(10);
+
+/// A lease as short as this machine allows at the moment: as many times longer than on a quiet one
+/// as a thread that computes gets fewer turns. Nodes whose threads wait for their turn keep it.
+pub fn lease() -> Duration {
+    let (clock, began) = (Env::real(0), thread_time());
+    let since = clock.now();
+    while thread_time() - began < SAMPLE {
+        std::hint::spin_loop();
+    }
+    let slowness = clock.now().since(since).as_secs_f64() / SAMPLE.as_secs_f64();
+    QUIET_LEASE.mul_f64(slowness.max(1.0))
+}
+
+/// Time for which this thread has had a processor.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
 
 /// Both ways to run a read-write transaction.
 pub const ISOLATIONS: [Isolation; 2] = [Isolation::Serializable, Isolation::Snapshot];
@@ -28,9 +51,11 @@ pub const ISOLATIONS: [Isolation; 2] = [Isolation::Serializable, Isolation::Snap
 /// Coordinator that every cluster has.
 pub const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
 
-/// A cluster that starts fast: three memory nodes of 48 MiB, one compute node, 1 MiB of locks.
+/// A cluster that starts fast: three memory nodes of 48 MiB, one compute node, 1 MiB of locks. Its
+/// rows have the same names in every run, and so share the same buckets.
 pub fn small() -> ClusterBuilder {
-    Cluster::embedded().memory_limit(48 << 20).lock_table_bytes(1 << 20).coroutines(8)
+    let builder = Cluster::embedded().name_secret(Some(Secret::from_seed(0)));
+    builder.memory_limit(48 << 20).lock_table_bytes(1 << 20).coroutines(8)
 }
 
 /// A table of 8-byte numbers under 8-byte keys.

@@ -195,6 +195,8 @@ fn a_part_that_has_ended_returns() {
     let (mut most, mut one) = (start(&[0, 2]), start(&[1]));
     assert!(most.has_founded() && !one.has_founded() && !one.has_returned());
     let table = load(&most);
+    let naming = most.naming();
+    assert!(naming.is_some(), "the founder has made a table");
     for _ in 0..2 {
         one.kill(1);
         drop(one);
@@ -206,6 +208,7 @@ fn a_part_that_has_ended_returns() {
         assert!(most.has_returned() && !most.has_founded());
         for (part, step) in [(&one, 1), (&most, 5)] {
             assert_eq!(part.open_table(&ACCOUNTS.name).expect("it was made"), table);
+            assert_eq!(part.naming(), naming, "each process and each life draws another secret");
             for row in 0..ROWS {
                 transfer_at_last(part, table, row, (row + step) % ROWS);
             }
