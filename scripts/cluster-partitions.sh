@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # `lotus chaos` on a cluster of six hosts, which are network namespaces: nodes are killed, paused and
-# cut off while a seventh host drives them, also while they start, take snapshots and restore; then
-# all data is audited, and a bank's history of what was read and written is judged; tpcc has one with
-# --history FILE, and fewer calls then. Nothing is left, however it ends. Needs root for namespaces;
-# without, it says so and does nothing.
+# cut off, and lose the path to one other node, while a seventh host drives them, also while they
+# start, take snapshots and restore; then all data is audited, and a bank's history of what was read
+# and written is judged; tpcc has one with --history FILE, and fewer calls then. Nothing is left,
+# however it ends. Needs root for namespaces; without, it says so and does nothing.
 #
 # usage: scripts/cluster-partitions.sh [PROGRAM] [FLAGS OF lotus chaos...]
 # The program is by default that of the release build; the flags `--schedule random --secs 30`.
@@ -60,6 +60,7 @@ TOML
     for at in 14 15 16; do
         printf '[[compute_node]]\naddress = "10.90.0.%s:7401"\nclient = "10.90.0.%s:7500"\n' $at $at
     done
+    printf '[clients]\ncreate_tables = true\n'
     printf '[snapshots]\ndirectory = "snapshots"\n'
     printf '[calls]\nrow_bytes = %s\n[load.%s]\n%s\n' "$call_bytes" "$workload" "$load"
 } >"$work/bank.toml"

@@ -112,7 +112,7 @@ pub struct ChaosArgs {
     #[arg(long, value_name = "NAME", value_parser = ["kvs", "smallbank", "tatp", "tpcc"])]
     pub workload: Option<String>,
     /// Runs each node in a network namespace, NAME-mn-0 and so on, whose cables can be pulled at
-    /// NAME-switch (scripts/cables.sh makes them).
+    /// NAME-switch, and single paths between two be cut (scripts/cables.sh makes them).
     #[arg(long, value_name = "NAME")]
     pub namespaces: Option<String>,
     /// Applications that ask for more than their share beside those that call: one never reads,

@@ -7,7 +7,9 @@
 //! before any has another. A turn is up to three pauses shorter than the lease; then a kill, or a
 //! pause longer than the lease; then a restart. Half of the starts are struck as well, once or
 //! twice: at any time until the node takes part it is killed, or paused, and started again. Where
-//! there are cables, half of the pauses are cuts.
+//! there are cables, half of the pauses are cuts, some of compute nodes of one path only; and some
+//! compute nodes that have just returned lose the path to another one of their lane for so long
+//! that they give way, and are started again: they are the youngest then.
 //!
 //! [`Bounds::draw_all`] puts several such schedules one behind the other, one more than there are
 //! restores, with snapshots just before strikes at compute nodes, so that many snapshots are
@@ -36,6 +38,11 @@ const SEEDS_APART: u64 = 1_000_003;
 const SNAPSHOT_MS: u64 = 400;
 /// Minimum number of leases between two snapshots.
 const LEASES_BETWEEN_SNAPSHOTS: u64 = 3;
+/// Time after which a node notices that packets of one path are lost (`TCP_USER_TIMEOUT`), and some
+/// more.
+const UNNOTICED_MS: u64 = 2500;
+/// Least number of leases after that until one of two compute nodes has given way.
+const LEASES_TO_GIVE_WAY: u64 = 3;
 /// Maximum number of blows at nodes while they start from a snapshot.
 const MOST_BLOWS: usize = 3;
 
@@ -185,25 +192,69 @@ impl Lane<'_> {
         loop {
             nodes.shuffle(&mut self.rng);
             for node in &nodes {
-                let turn = self.turn(*node, now);
-                let ended = turn.last().map_or(now, |last| last.at_ms);
-                now = ended + lease * LEASES_TO_FILL;
-                if now > span {
-                    return strikes;
+                let paths = self.paths(*node, &nodes);
+                // No random number is drawn where there is no choice.
+                let peers = paths.iter().copied().filter(|it| it.kind == NodeKind::Compute);
+                let peers: Vec<NodeName> = peers.collect();
+                let loses_one = !peers.is_empty() && self.rng.random_bool(0.4);
+                for loses_path in [false, true].into_iter().take(1 + usize::from(loses_one)) {
+                    let turn = match loses_path {
+                        true => self.lost_path(*node, &peers, now),
+                        false => self.turn(*node, &paths, now),
+                    };
+                    let ended = turn.last().map_or(now, |last| last.at_ms);
+                    now = ended + lease * LEASES_TO_FILL;
+                    if now > span {
+                        return strikes;
+                    }
+                    strikes.extend(turn);
+                    now += self.rng.random_range(0..=lease);
                 }
-                strikes.extend(turn);
-                now += self.rng.random_range(0..=lease);
             }
         }
     }
 
-    /// Draws a node's strikes from `now` until it is started again.
-    fn turn(&mut self, node: NodeName, mut now: u64) -> Vec<Strike> {
+    /// Nodes from which this one may be cut: of its lane, and memory nodes if it stays one of less
+    /// than half of the compute nodes to miss them.
+    fn paths(&self, node: NodeName, lane: &[NodeName]) -> Vec<NodeName> {
+        let bounds = self.bounds;
+        if !bounds.cables || node.kind == NodeKind::Memory {
+            return Vec::new();
+        }
+        let memory = (0..bounds.memory_nodes as u16)
+            .map(|index| NodeName { kind: NodeKind::Memory, index })
+            .filter(|_| bounds.compute_away() * 2 < bounds.compute_nodes);
+        let all = lane.iter().copied().chain(memory);
+        all.filter(|other| bounds.may_cut(node, *other).is_ok()).collect()
+    }
+
+    /// Draws the loss of one path for so long that this node gives way, and its return.
+    fn lost_path(&mut self, node: NodeName, peers: &[NodeName], now: u64) -> Vec<Strike> {
+        let lease = self.lease.as_millis() as u64;
+        let other = peers[self.rng.random_range(0..peers.len())];
+        let leases = LEASES_TO_GIVE_WAY;
+        let long = self.rng.random_range(lease * leases..=lease * (leases + 2));
+        let healed = now + UNNOTICED_MS + long;
+        let again = healed + self.rng.random_range(0..=lease);
+        [(now, Fault::Cut(other)), (healed, Fault::Mend(other)), (again, Fault::Restart)]
+            .map(|(at_ms, fault)| Strike { at_ms, node, fault })
+            .into()
+    }
+
+    /// Draws a node's strikes from `now` until it is started again. It may be cut from the other
+    /// ends of these `paths`.
+    fn turn(&mut self, node: NodeName, paths: &[NodeName], mut now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let mut strikes = Vec::new();
         let mut strike = |at_ms, fault| strikes.push(Strike { at_ms, node, fault });
         for _ in 0..self.rng.random_range(0..=3) {
-            let [goes, returns] = self.away();
+            let [goes, returns] = match !paths.is_empty() && self.rng.random_bool(0.3) {
+                true => {
+                    let other = paths[self.rng.random_range(0..paths.len())];
+                    [Fault::Cut(other), Fault::Mend(other)]
+                }
+                false => self.away(),
+            };
             strike(now, goes);
             now += self.rng.random_range(lease / 8..=lease / 2);
             strike(now, returns);
@@ -299,8 +350,10 @@ mod tests {
         let mut away = BTreeSet::new();
         for strike in strikes {
             match strike.fault {
-                Fault::Kill | Fault::Pause | Fault::Partition => away.insert(strike.node),
-                Fault::Resume | Fault::Heal | Fault::Restart => away.remove(&strike.node),
+                Fault::Resume | Fault::Heal | Fault::Mend(_) | Fault::Restart => {
+                    away.remove(&strike.node)
+                }
+                _ => away.insert(strike.node),
             };
         }
         away
@@ -411,6 +464,45 @@ mod tests {
         }
         let alone = Bounds { compute_nodes: 1, replicas: 1, ..bounds(true) };
         assert_eq!(alone.draw(7), []);
+    }
+
+    /// Whoever has to give way is younger than the other end.
+    #[test]
+    fn paths_are_cut_for_moments_or_until_the_youngest_has_given_way() {
+        let (mut short, mut long) = (BTreeMap::new(), 0);
+        for (seed, compute_nodes) in (0..80).zip([2, 3, 4, 5].into_iter().cycle()) {
+            let bounds = Bounds { compute_nodes, ..bounds(true) };
+            let drawn = bounds.draw(seed);
+            for (index, cut) in drawn.iter().enumerate() {
+                let Fault::Cut(other) = cut.fault else { continue };
+                let after = drawn[index + 1..].iter().filter(|later| later.node == cut.node);
+                let [mended, next] = [0, 1].map(|nth| after.clone().nth(nth).copied());
+                let mended = mended.expect("it is healed");
+                assert_eq!(mended.fault, Fault::Mend(other), "seed {seed}");
+                assert_eq!(bounds.may_cut(cut.node, other), Ok(()), "seed {seed}");
+                let hosts = NodeName { kind: NodeKind::Memory, index: 0 };
+                assert!(other != hosts && cut.node.kind == NodeKind::Compute, "seed {seed}");
+                assert!(other.kind == NodeKind::Compute || compute_nodes > 2, "seed {seed}");
+                let ms = mended.at_ms - cut.at_ms;
+                if ms <= 500 {
+                    *short.entry(other.kind).or_insert(0) += 1;
+                    continue;
+                }
+                assert!(ms >= 5500 && other.kind == NodeKind::Compute, "seed {seed}: {cut:?}");
+                assert_eq!(next.map(|next| next.fault), Some(Fault::Restart), "seed {seed}");
+                let born = |node| {
+                    let of = |at: &&Strike| at.node == node && at.fault == Fault::Restart;
+                    drawn[..index].iter().rfind(of).map(|at| at.at_ms)
+                };
+                assert!(born(other) < born(cut.node), "seed {seed}: {cut:?}");
+                long += 1;
+            }
+        }
+        for kind in [NodeKind::Memory, NodeKind::Compute] {
+            assert!(short[&kind] > 100 && long > 100, "{short:?} {long}");
+        }
+        let drawn = (0..20).flat_map(|seed| bounds(false).draw(seed));
+        assert!(drawn.into_iter().all(|strike| strike.fault.other().is_none()));
     }
 
     #[test]

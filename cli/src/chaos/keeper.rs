@@ -283,7 +283,8 @@ impl Keeper {
                 Fault::Kill => Fault::Restart,
                 Fault::Pause => Fault::Resume,
                 Fault::Partition => Fault::Heal,
-                Fault::Resume | Fault::Restart | Fault::Heal => return None,
+                Fault::Cut(other) => Fault::Mend(*other),
+                Fault::Resume | Fault::Restart | Fault::Heal | Fault::Mend(_) => return None,
             };
             Some(Strike { at_ms, node: *node, fault })
         };

@@ -9,6 +9,7 @@
 //! * `keeper`: when a strike is due; `striker`: carries it out; `copies`: snapshots under load;
 //! * `callers`: the load, which finds out the outcome of each of its calls; `lives`: joins what
 //!   they saw before and after a restore into one history;
+//! * `growers`: applications that put rows into an ordered table, and the check that all are there;
 //! * `hostile`: applications that ask for more than their share; `resident`: the memory they cost;
 //! * `report`: the output.
 //!
@@ -20,7 +21,8 @@
 //! `matrix` strikes single processes at single steps, without load.
 //!
 //! Nodes that were started in network namespaces have cables, which are pulled and plugged in
-//! again; on loopback there are none, and a schedule that asks for it is refused.
+//! again, and single paths are cut; on loopback there are none, and a schedule that asks for it is
+//! refused.
 //!
 //! # Imports
 //! `operate` and the folders below it; not `bench`.
@@ -33,6 +35,7 @@ mod callers;
 mod copies;
 mod draw;
 mod events;
+mod growers;
 mod hostile;
 mod keeper;
 mod lives;

@@ -10,6 +10,7 @@ use super::aftermath::{Aftermath, Findings};
 use super::callers::{CallerResults, ask_again};
 use super::copies::Copies;
 use super::events::{Restore, Round};
+use super::growers::Growth;
 use super::keeper::{Keeper, Pace};
 use super::lives::Lives;
 use super::report::Report;
@@ -43,6 +44,7 @@ struct Sum {
     seen: Option<CallerResults>,
     lives: Lives,
     copies: Copies,
+    growth: Growth,
     /// Strikes, with times since the load began.
     strikes: Vec<Strike>,
     starts: usize,
@@ -95,13 +97,14 @@ impl Ordeal<'_> {
             all: self.bounds.span,
             keeper: keeper.with_snapshots(&round.snapshots_ms).with_waits(&round.waits_ms),
             copies: std::mem::take(&mut sum.copies),
+            growth: std::mem::take(&mut sum.growth),
             traced,
             hostile,
         };
         let driven = self.load.with(driving)?;
-        let Driven { workload, mut seen, tables, struck, copies, siege } = driven;
+        let Driven { workload, mut seen, tables, struck, copies, growth, siege } = driven;
         sum.lives.add(tables, std::mem::take(&mut seen.logs));
-        sum.copies = copies;
+        (sum.copies, sum.growth) = (copies, growth);
         sum.starts += struck.starts;
         sum.add_strikes(round.began, &struck.strikes);
         let seen = sum.see(seen);
@@ -109,6 +112,8 @@ impl Ordeal<'_> {
         let aftermath = Aftermath { file, nodes, struck: &struck, siege: &siege, steps };
         let mut findings = aftermath.judge(&authority, seen)?;
         sum.find(std::mem::take(&mut findings.checks));
+        let grown = sum.growth.check(file)?;
+        sum.find(grown);
         sum.last = Some(findings);
         Ok(workload)
     }
@@ -131,6 +136,8 @@ impl Ordeal<'_> {
         };
         let name = "what became of calls stays so after each restore";
         sum.find(vec![check, Check::new(name, others.is_empty(), detail)]);
+        let grown = sum.growth.check(file)?;
+        sum.find(grown);
         Ok(())
     }
 
@@ -162,6 +169,7 @@ impl Ordeal<'_> {
             refused: count(|seen| seen.refused),
             unanswered: count(|seen| seen.unanswered),
             found_committed: count(|seen| seen.found),
+            grown: sum.growth.count(),
             longest_silence_ms: count(|seen| seen.silence.as_millis() as u64),
             audit: Audit::new(sum.checks),
         };

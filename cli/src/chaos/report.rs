@@ -48,6 +48,8 @@ pub struct Report {
     pub unanswered: u64,
     /// Number of unanswered calls that turned out to be committed.
     pub found_committed: u64,
+    /// Number of rows that were put into the ordered table; `None` if there is none that grows.
+    pub grown: Option<usize>,
     /// Longest time in which nothing committed, in milliseconds.
     pub longest_silence_ms: u64,
     /// Checks of the data and of the run.
@@ -61,7 +63,9 @@ impl Report {
         strikes.load_preset(comfy_table::presets::NOTHING);
         strikes.set_header(["at ms", "node", "fault"]);
         for Strike { at_ms, node, fault } in &self.schedule {
-            strikes.add_row([at_ms.to_string(), node.to_string(), fault.name().to_owned()]);
+            let other = fault.other().map_or(String::new(), |other| format!(", to {other}"));
+            let fault = format!("{}{other}", fault.name());
+            strikes.add_row([at_ms.to_string(), node.to_string(), fault]);
         }
         let mut checks = Table::new();
         checks.load_preset(comfy_table::presets::NOTHING);
@@ -91,9 +95,13 @@ impl Report {
     }
 
     fn struck(&self) -> String {
+        let grown = match self.grown {
+            Some(rows) => format!("{rows} rows put into an ordered table"),
+            None => "no table grows, since applications may not create any".to_owned(),
+        };
         format!(
-            "{} starts struck; {} snapshots reported, {} not, {} struck; {} restores, {} struck, \
-             {} begun anew",
+            "{grown}; {} starts struck; {} snapshots reported, {} not, {} struck; {} restores, \
+             {} struck, {} begun anew",
             self.starts_struck,
             self.snapshots,
             self.snapshots_failed,

@@ -1,5 +1,5 @@
-//! One round of load: the workload's transactions are called while nodes are struck and hostile
-//! clients run, until the time is up.
+//! One round of load: the workload's transactions are called, and a table grows, while nodes are
+//! struck and hostile clients run, until the time is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,7 @@ use lotus_fabric::ids::TableId;
 
 use super::callers::{CallerResults, Callers};
 use super::copies::Copies;
+use super::growers::{Growers, Growth};
 use super::hostile::{Hostile, Met};
 use super::keeper::Keeper;
 use super::resident::Resident;
@@ -34,6 +35,7 @@ pub struct Driving<'a> {
     pub all: Duration,
     pub keeper: Keeper,
     pub copies: Copies,
+    pub growth: Growth,
     /// Whether calls report what they read and wrote.
     pub traced: bool,
     /// Number of clients that ask for more than their share.
@@ -47,6 +49,7 @@ pub struct Driven {
     pub tables: Vec<(TableId, String)>,
     pub struck: Struck,
     pub copies: Copies,
+    pub growth: Growth,
     pub siege: Siege,
 }
 
@@ -60,7 +63,8 @@ impl Use for Driving<'_> {
     type Outcome = Result<Driven, String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
-        let Self { file, nodes, clock, life, span, all, keeper, copies, traced, hostile } = self;
+        let Self { file, nodes, clock, life, span, all, keeper, copies, growth, traced, hostile } =
+            self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let authority = lotus_node::agree::seat::authority(file)?;
@@ -73,6 +77,7 @@ impl Use for Driving<'_> {
                 let client = connect(file).await?;
                 let tables = attach(&client, &mut workload, file)?;
                 let workload = Arc::new(workload);
+                let growers = Growers::ready(&client, file, clock, growth).await?;
                 let until = clock.now().after(span);
                 let room = file.calls.rows as f64 * f64::from(file.calls.row_bytes);
                 let callers = Callers {
@@ -89,10 +94,12 @@ impl Use for Driving<'_> {
                 let besieged = Hostile::of(file, hostile, clock.clone(), until);
                 let besieged = besieged.map(|hostile| scope.spawn(|| hostile.beset()));
                 let besieged = besieged.map_err(|why| failed(&why))?;
-                Ok((callers.call(&client).await?, tables, struck, besieged))
+                let growing = growers.grow(&client, until, all);
+                let (seen, growth) = tokio::try_join!(callers.call(&client), growing)?;
+                Ok((seen, growth, tables, struck, besieged))
             });
             let driven = driven.map_err(|error: BenchError| error.to_string());
-            let (seen, tables, struck, besieged) = driven?;
+            let (seen, growth, tables, struck, besieged) = driven?;
             let struck =
                 struck.join().map_err(|_| "the thread that strikes has panicked".to_owned())?;
             let met = besieged.join().map_err(|_| "a hostile client has panicked".to_owned())?;
@@ -100,7 +107,7 @@ impl Use for Driving<'_> {
             let resident = watching.join().map_err(|_| "who looks at memory has panicked")?;
             let (struck, copies) = struck?;
             let siege = Siege { met: met?, resident };
-            Ok(Driven { workload: W::NAME, seen, tables, struck, copies, siege })
+            Ok(Driven { workload: W::NAME, seen, tables, struck, copies, growth, siege })
         })
     }
 }

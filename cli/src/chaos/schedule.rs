@@ -27,8 +27,15 @@
 //!  "starting":[{"at_ms":250,"node":"cn-0","fault":"kill"}]}
 //! ```
 //!
+//! The path between two nodes is cut, and healed, while both reach all others; `node` is the end
+//! that gives way if the cut lasts, always a compute node, and of two the younger one:
+//! ```text
+//! {"at_ms":1000,"node":"cn-2","fault":"cut","other":"cn-1"}
+//! {"at_ms":9000,"node":"cn-2","fault":"heal","other":"cn-1"}
+//! ```
+//!
 //! # What may be struck
-//! [`Bounds::may_strike`] alone decides what a cluster survives.
+//! [`Bounds::may_strike`] and [`Bounds::may_cut`] alone decide what a cluster survives.
 //!
 //! # What it is not
 //! Actions: nothing is carried out here; all of it is pure.
@@ -41,8 +48,7 @@ use super::events::{Event, Restore};
 use lotus_node::config::name::{NodeKind, NodeName};
 
 /// A fault of a node's process, or of its network.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The process ends at once (SIGKILL).
     Kill,
@@ -56,6 +62,10 @@ pub enum Fault {
     Partition,
     /// The node's cable is plugged in again.
     Heal,
+    /// The path to this other node is cut, and no other one.
+    Cut(NodeName),
+    /// The path to this other node is healed.
+    Mend(NodeName),
 }
 
 impl Fault {
@@ -67,19 +77,28 @@ impl Fault {
             Self::Resume => "resume",
             Self::Restart => "restart",
             Self::Partition => "partition",
-            Self::Heal => "heal",
+            Self::Cut(_) => "cut",
+            Self::Heal | Self::Mend(_) => "heal",
         }
     }
 
-    /// Whether the fault silences the node until another one brings it back.
+    /// Node at the other end of a path that is cut or healed.
+    pub fn other(self) -> Option<NodeName> {
+        match self {
+            Self::Cut(other) | Self::Mend(other) => Some(other),
+            _ => None,
+        }
+    }
+
+    /// Whether the fault takes the node away, or may, until another one brings it back.
     pub fn goes_away(self) -> bool {
-        matches!(self, Self::Kill | Self::Pause | Self::Partition)
+        matches!(self, Self::Kill | Self::Pause | Self::Partition | Self::Cut(_))
     }
 }
 
 /// One fault at one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Line", into = "Line")]
 pub struct Strike {
     /// Milliseconds since the load began.
     pub at_ms: u64,
@@ -87,6 +106,66 @@ pub struct Strike {
     pub node: NodeName,
     /// Fault.
     pub fault: Fault,
+}
+
+/// A strike as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    at_ms: u64,
+    node: NodeName,
+    fault: Word,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    other: Option<NodeName>,
+}
+
+/// Names of faults.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Word {
+    Kill,
+    Pause,
+    Resume,
+    Restart,
+    Partition,
+    Cut,
+    Heal,
+}
+
+impl TryFrom<Line> for Strike {
+    type Error = &'static str;
+
+    fn try_from(line: Line) -> Result<Self, Self::Error> {
+        let Line { at_ms, node, fault, other } = line;
+        let fault = match (fault, other) {
+            (Word::Cut, Some(other)) => Fault::Cut(other),
+            (Word::Heal, Some(other)) => Fault::Mend(other),
+            (Word::Cut, None) => return Err("cut needs the path's `other` end"),
+            (_, Some(_)) => return Err("only cut and heal have an `other` end"),
+            (Word::Kill, None) => Fault::Kill,
+            (Word::Pause, None) => Fault::Pause,
+            (Word::Resume, None) => Fault::Resume,
+            (Word::Restart, None) => Fault::Restart,
+            (Word::Partition, None) => Fault::Partition,
+            (Word::Heal, None) => Fault::Heal,
+        };
+        Ok(Self { at_ms, node, fault })
+    }
+}
+
+impl From<Strike> for Line {
+    fn from(Strike { at_ms, node, fault }: Strike) -> Self {
+        let word = match fault {
+            Fault::Kill => Word::Kill,
+            Fault::Pause => Word::Pause,
+            Fault::Resume => Word::Resume,
+            Fault::Restart => Word::Restart,
+            Fault::Partition => Word::Partition,
+            Fault::Cut(_) => Word::Cut,
+            Fault::Heal | Fault::Mend(_) => Word::Heal,
+        };
+        Self { at_ms, node, fault: word, other: fault.other() }
+    }
 }
 
 /// Invalid schedule.
@@ -130,6 +209,8 @@ enum Fate {
     Runs,
     Stands,
     CutOff,
+    /// The path to this node is cut.
+    CutFrom(NodeName),
     Dead,
 }
 
@@ -140,7 +221,9 @@ impl Bounds {
     /// A sentence that says why it would not.
     pub fn may_strike(&self, node: NodeName, fault: Fault) -> Result<(), &'static str> {
         match (node.kind, fault) {
-            (_, Fault::Partition | Fault::Heal) if !self.cables => {
+            (_, Fault::Partition | Fault::Heal | Fault::Cut(_) | Fault::Mend(_))
+                if !self.cables =>
+            {
                 Err("it shares a network with the others; see --namespaces")
             }
             (NodeKind::Memory, _) if node.index == 0 && self.hosts_authority => {
@@ -151,6 +234,27 @@ impl Bounds {
                 Err("without lease_ms no other node notices that it is gone")
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Checks that the path from a node that may give way to this other one can be cut.
+    ///
+    /// # Errors
+    /// A sentence that says why not.
+    pub fn may_cut(&self, node: NodeName, other: NodeName) -> Result<(), &'static str> {
+        match (node.kind, other.kind) {
+            _ if node == other => Err("it is both ends of the path"),
+            (NodeKind::Memory, NodeKind::Memory) => Err("memory nodes do not talk to one another"),
+            (NodeKind::Memory, NodeKind::Compute) => {
+                Err("the compute node gives way: it is the `node`, and this one the `other`")
+            }
+            (NodeKind::Compute, NodeKind::Memory) => {
+                self.may_strike(other, Fault::Mend(node)).map_err(|why| match why {
+                    "the authority would go with it" => "it would lose the authority as well",
+                    why => why,
+                })
+            }
+            (NodeKind::Compute, NodeKind::Compute) => Ok(()),
         }
     }
 
@@ -228,7 +332,9 @@ impl Bounds {
                     _ if self.lease.is_none() => {
                         return refuse("without lease_ms no other node notices that it is gone");
                     }
-                    (_, Fault::Partition | Fault::Heal) => return refuse("no cable is pulled"),
+                    (_, Fault::Partition | Fault::Heal | Fault::Cut(_) | Fault::Mend(_)) => {
+                        return refuse("no cable is pulled");
+                    }
                     ("starting", Fault::Restart) => {
                         return refuse("nodes that have ended by then are started again anyway");
                     }
@@ -249,6 +355,15 @@ impl Bounds {
         if let Err(why) = self.may_strike(node, fault) {
             return Err(format!("{node} cannot be struck by {}: {why}", fault.name()));
         }
+        if let Some(other) = fault.other() {
+            self.check_node(other)?;
+            self.may_cut(node, other).map_err(|why| {
+                format!(
+                    "the path from {node} to {other} cannot be struck by {}: {why}",
+                    fault.name()
+                )
+            })?;
+        }
         if fault != Fault::Restart {
             self.check_survivors(before, strike)?;
         }
@@ -257,9 +372,13 @@ impl Bounds {
             Fault::Kill => Fate::Dead,
             Fault::Pause => Fate::Stands,
             Fault::Partition => Fate::CutOff,
-            Fault::Resume | Fault::Restart | Fault::Heal => Fate::Runs,
+            Fault::Cut(other) => Fate::CutFrom(other),
+            Fault::Resume | Fault::Restart | Fault::Heal | Fault::Mend(_) => Fate::Runs,
         });
         match (fate, fault) {
+            (Fate::CutFrom(from), Fault::Mend(other)) if from == other => Ok(()),
+            (Fate::CutFrom(from), _) => Err(format!("{node} is cut from {from}")),
+            (Fate::Runs, Fault::Mend(other)) => Err(format!("{node} is not cut from {other}")),
             (Fate::Dead, Fault::Restart) => Ok(()),
             (_, Fault::Restart) if node.kind == NodeKind::Memory => {
                 Err(format!("{node} has not been killed before"))
@@ -267,10 +386,13 @@ impl Bounds {
             (Fate::Dead, _) => Err(format!("{node} has been killed before")),
             (Fate::Stands, Fault::Pause) => Err(format!("{node} is paused already")),
             (Fate::CutOff, Fault::Partition) => Err(format!("{node} is cut off already")),
-            (Fate::Stands, Fault::Partition | Fault::Heal) => Err(format!("{node} is paused")),
-            (Fate::CutOff, Fault::Pause | Fault::Resume | Fault::Restart) => {
-                Err(format!("{node} is cut off"))
+            (Fate::Stands, Fault::Partition | Fault::Heal | Fault::Cut(_) | Fault::Mend(_)) => {
+                Err(format!("{node} is paused"))
             }
+            (
+                Fate::CutOff,
+                Fault::Pause | Fault::Resume | Fault::Restart | Fault::Cut(_) | Fault::Mend(_),
+            ) => Err(format!("{node} is cut off")),
             (Fate::Runs, Fault::Resume) => Err(format!("{node} is not paused")),
             (Fate::Runs, Fault::Heal) => Err(format!("{node} is not cut off")),
             _ => Ok(()),
@@ -279,7 +401,7 @@ impl Bounds {
 
     /// Checks that enough nodes of its kind are left unstruck when this node is struck as well.
     fn check_survivors(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
-        let Strike { at_ms, node, .. } = strike;
+        let Strike { at_ms, node, fault } = strike;
         let is_struck = |other: NodeName| {
             let last = before.iter().rfind(|earlier| earlier.node == other);
             last.is_some_and(|last| !self.is_filled(last, at_ms))
@@ -289,6 +411,12 @@ impl Bounds {
         match node.kind {
             NodeKind::Compute if spared(self.compute_nodes) == 0 => {
                 Err(format!("{node} is the last compute node that nothing has struck"))
+            }
+            NodeKind::Compute
+                if matches!(fault, Fault::Cut(other) if other.kind == NodeKind::Memory)
+                    && spared(self.compute_nodes) < 2 =>
+            {
+                Err(format!("{node} is half of the compute nodes, and the memory node would go"))
             }
             NodeKind::Memory if spared(self.memory_nodes) + self.replicas <= self.memory_nodes => {
                 Err(format!("{node} may have the last copies that nothing has struck"))
@@ -368,6 +496,7 @@ mod tests {
         assert_eq!(refused("partition", "pause"), Err("cn-1 is cut off".to_owned()));
         assert_eq!(refused("pause", "heal"), Err("cn-1 is paused".to_owned()));
         assert_eq!(refused("kill", "heal"), Err("cn-1 has been killed before".to_owned()));
+        assert_eq!(refused("heal", "kill"), Err("cn-1 is not cut off".to_owned()));
         let back = "{\"at_ms\":5,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
                     {\"at_ms\":4,\"node\":\"cn-1\",\"fault\":\"resume\"}";
         assert_eq!(bounds().parse(back).expect_err("it goes back").line, 2);
@@ -394,6 +523,56 @@ mod tests {
     }
 
     #[test]
+    fn paths_that_no_cluster_can_do_without_are_not_cut() {
+        let wired = Bounds { cables: true, memory_nodes: 3, compute_nodes: 3, ..bounds() };
+        let line = |node: &str, fault: &str, other: &str| {
+            format!(
+                "{{\"at_ms\":1,\"node\":\"{node}\",\"fault\":\"{fault}\",\"other\":\"{other}\"}}\n"
+            )
+        };
+        let cut = |node: &str, other: &str| line(node, "cut", other);
+        let heal = |node: &str, other: &str| line(node, "heal", other);
+        let plain = |node: &str, fault: &str| {
+            format!("{{\"at_ms\":1,\"node\":\"{node}\",\"fault\":\"{fault}\"}}\n")
+        };
+        let sound = [
+            cut("cn-2", "cn-1") + &heal("cn-2", "cn-1") + &plain("cn-2", "restart"),
+            cut("cn-2", "mn-1") + &heal("cn-2", "mn-1") + &plain("cn-2", "kill"),
+            cut("cn-2", "cn-1") + &plain("cn-1", "kill"),
+        ];
+        for text in &sound {
+            let read = wired.parse(text).expect(text);
+            assert_eq!(&write(&read), text);
+        }
+        let pair = Bounds { compute_nodes: 2, ..wired };
+        assert!(pair.parse(&cut("cn-1", "cn-0")).is_ok(), "the last of two stays");
+        let cases = [
+            (wired, cut("cn-2", "cn-2"), "it is both ends of the path"),
+            (wired, cut("cn-2", "cn-9"), "there is no cn-9"),
+            (wired, cut("mn-2", "mn-1"), "memory nodes do not talk to one another"),
+            (wired, cut("mn-2", "cn-1"), "the compute node gives way"),
+            (wired, cut("cn-2", "mn-0"), "it would lose the authority as well"),
+            (wired, plain("cn-2", "cut"), "cut needs the path's `other` end"),
+            (wired, line("cn-2", "kill", "cn-1"), "only cut and heal have an `other` end"),
+            (wired, heal("cn-2", "cn-1"), "cn-2 is not cut from cn-1"),
+            (wired, cut("cn-2", "cn-1") + &heal("cn-2", "cn-0"), "cn-2 is cut from cn-1"),
+            (wired, cut("cn-2", "cn-1") + &cut("cn-2", "cn-1"), "cn-2 is cut from cn-1"),
+            (wired, cut("cn-2", "cn-1") + &plain("cn-2", "pause"), "cn-2 is cut from cn-1"),
+            (wired, plain("cn-2", "pause") + &cut("cn-2", "cn-1"), "cn-2 is paused"),
+            (wired, plain("cn-2", "partition") + &heal("cn-2", "cn-1"), "cn-2 is cut off"),
+            (wired, plain("cn-1", "kill") + &cut("cn-2", "mn-1"), "half of the compute nodes"),
+            (pair, cut("cn-1", "mn-1"), "half of the compute nodes"),
+            (Bounds { replicas: 1, ..wired }, cut("cn-2", "mn-1"), "it has the only copies"),
+            (Bounds { cables: false, ..wired }, cut("cn-2", "cn-1"), "see --namespaces"),
+            (Bounds { lease: None, ..wired }, cut("cn-2", "cn-1"), "without lease_ms"),
+        ];
+        for (bounds, text, why) in cases {
+            let refused = bounds.parse(&text).expect_err(&text);
+            assert!(refused.why.contains(why), "{text}: {refused}");
+        }
+    }
+
+    #[test]
     fn snapshots_and_restores_that_make_no_sense_are_refused() {
         let restore = |list: &str, node: &str, fault: &str| {
             format!(
@@ -412,6 +591,10 @@ mod tests {
             (restore("ending", "mn-1", "kill"), "no snapshot can be taken then"),
             (restore("ending", "cn-9", "kill"), "there is no cn-9"),
             (restore("starting", "cn-1", "heal"), "no cable is pulled"),
+            (
+                restore("ending", "cn-1", "cut\",\"other\":\"cn-0"),
+                "cn-1 cannot be struck by cut: no cable is pulled",
+            ),
             (restore("starting", "cn-1", "restart"), "started again anyway"),
             (restore("between", "cn-1", "kill"), "unknown field `between`"),
             (snapshot.replace("1,", "1,\"node\":\"cn-1\","), "unknown field `node`"),

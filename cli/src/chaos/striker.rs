@@ -21,8 +21,9 @@ use crate::operate::commands::restart;
 use crate::operate::status::Survey;
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::seat::ClusterAuthority;
-use lotus_node::config::file::ClusterFile;
+use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_node::config::namespaces::PathState;
 use lotus_node::host::polling::{PAUSE, wait_until};
 use lotus_node::host::processes::{ProcessState, StateFolder};
 
@@ -140,7 +141,10 @@ impl Nodes {
     pub fn resume_all(&self) -> Result<(), String> {
         self.all().for_each(|node| self.state.signal(node, Signal::CONT));
         let Some(cables) = &self.file.namespaces else { return Ok(()) };
-        self.all().try_for_each(|node| cables.set_cable(node, true))
+        self.all().try_for_each(|node| {
+            cables.set_cable(node, true)?;
+            cables.heal_paths(node)
+        })
     }
 
     /// Last error in a node's log.
@@ -175,8 +179,25 @@ impl Nodes {
             Fault::Restart => restart(&self.file, node)?,
             Fault::Partition => set_cable(false)?,
             Fault::Heal => set_cable(true)?,
+            Fault::Cut(other) => self.set_path(node, other, PathState::Cut)?,
+            Fault::Mend(other) => self.set_path(node, other, PathState::Open)?,
         }
         Ok(())
+    }
+
+    /// Cuts or heals the path between two nodes.
+    fn set_path(&self, node: NodeName, other: NodeName, path: PathState) -> Result<(), String> {
+        let (Some(cables), Net::Tcp { addresses, .. }) = (&self.file.namespaces, &self.file.net)
+        else {
+            return Err("there are no paths that can be cut".to_owned());
+        };
+        let address = |node: NodeName| {
+            let at = addresses.get(&node.id(&self.file)).map(|at| &at.address);
+            let at = at.ok_or_else(|| format!("{node} has no address"))?;
+            let found = at.look_up().map_err(|error| error.to_string())?;
+            Ok::<_, String>((node, found.ip()))
+        };
+        cables.set_path([address(node)?, address(other)?], path)
     }
 }
 
@@ -194,14 +215,16 @@ pub struct Struck {
 
 impl Struck {
     /// Whether nothing was done to a node since it was last started that may have it expelled. A
-    /// pause or a cut of less than half a lease may not.
+    /// pause or a cut of less than half a lease may not; of a longer cut of a path, either end may
+    /// be.
     pub fn is_untouched(&self, node: NodeName, lease: Option<Duration>) -> bool {
-        let mut before = self.strikes.iter().rev().filter(|strike| strike.node == node);
+        let concerns = |strike: &&Strike| strike.node == node || strike.fault.other() == Some(node);
+        let mut before = self.strikes.iter().rev().filter(concerns);
         let half = lease.unwrap_or(Duration::MAX).as_millis() / 2;
         while let Some(strike) = before.next() {
             match (strike.fault, before.next()) {
                 (Fault::Restart, _) => return true,
-                (Fault::Resume | Fault::Heal, Some(begun))
+                (Fault::Resume | Fault::Heal | Fault::Mend(_), Some(begun))
                     if u128::from(strike.at_ms - begun.at_ms) < half => {}
                 _ => return false,
             }
@@ -278,7 +301,10 @@ mod tests {
     fn what_is_short_or_before_the_last_start_explains_no_expulsion() {
         let lease = Some(Duration::from_millis(1000));
         let node = NodeName::compute(1);
-        let cases: [(&[(u64, Fault)], bool); 8] = [
+        let (older, younger) = (NodeName::compute(0), NodeName::compute(2));
+        let cases: [(&[(u64, Fault)], bool); 10] = [
+            (&[(100, Fault::Cut(older)), (500, Fault::Mend(older))], true),
+            (&[(100, Fault::Cut(older)), (9000, Fault::Mend(older))], false),
             (&[], true),
             (&[(100, Fault::Kill)], false),
             (&[(100, Fault::Kill), (900, Fault::Restart)], true),
@@ -304,5 +330,9 @@ mod tests {
             let struck = Struck { strikes, ..Struck::default() };
             assert_eq!(struck.is_untouched(node, lease), expected, "{faults:?}");
         }
+        let of_younger = |(at_ms, fault)| Strike { at_ms, node: younger, fault };
+        let cut = [(100, Fault::Cut(node)), (9000, Fault::Mend(node))].map(of_younger);
+        let struck = Struck { strikes: cut.into(), ..Struck::default() };
+        assert!(!struck.is_untouched(node, lease), "the other end may have given way");
     }
 }

@@ -37,7 +37,8 @@ impl Described {
         let name = format!("lotus-chaos-{name}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).expect("a fresh directory");
-        let file = format!("{nodes}[load.smallbank]\naccounts = 200\n");
+        let file =
+            format!("{nodes}[load.smallbank]\naccounts = 200\n[clients]\ncreate_tables = true\n");
         fs::write(directory.join("c.toml"), file).expect("it is ours");
         fs::write(directory.join("schedule"), schedule).expect("it is ours");
         Self { directory }
@@ -70,6 +71,19 @@ impl Drop for Described {
     }
 }
 
+/// Checks that a table has grown meanwhile, and has all of its rows.
+#[track_caller]
+fn has_grown(report: &Value) {
+    assert!(report["grown"].as_u64() > Some(0), "{report}");
+    let checks = report["audit"]["checks"].as_array().expect("a list");
+    for name in [
+        "the ordered table has all rows put into it and no other",
+        "no new key is refused as one that exists",
+    ] {
+        assert!(checks.iter().any(|check| check["name"] == name), "{name}: {report}");
+    }
+}
+
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
@@ -93,6 +107,7 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
     assert_eq!(report["expelled"], serde_json::json!(["mn-1", "cn-0", "cn-1"]), "{report}");
     assert_eq!(report["schedule"].as_array().map(Vec::len), Some(6), "{report}");
     assert!(report["committed"].as_u64() > Some(0), "{report}");
+    has_grown(&report);
     let checks = report["audit"]["checks"].as_array().expect("a list");
     let has = |name: &str| checks.iter().any(|check| check["name"] == name);
     assert!(has("expelled nodes have been recovered"), "{report}");
@@ -129,6 +144,7 @@ fn h2_nodes_that_are_started_again_take_part_again() {
     // Each was expelled and taken in again: two changes for each of three nodes.
     assert_eq!(report["schedule"].as_array().map(Vec::len), Some(5), "{report}");
     assert_eq!(report["starts_struck"], 0, "{report}");
+    has_grown(&report);
     assert!(report["epoch"].as_u64() >= Some(7), "{report}");
     let checks = report["audit"]["checks"].as_array().expect("a list");
     for node in ["cn-0", "cn-1", "cn-2"] {
@@ -159,6 +175,7 @@ fn h2_nodes_that_are_struck_while_they_start_take_part_in_the_end() {
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
     assert_eq!(report["starts_struck"], 3, "{report}");
+    has_grown(&report);
 }
 
 /// H2, H4, H23: with locks on memory nodes, a node pauses and another is killed under its locks,
@@ -185,6 +202,7 @@ fn h4_locks_on_memory_nodes_outlast_nodes_that_are_paused_and_killed() {
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
     assert!(report["committed"].as_u64() > Some(0), "{report}");
+    has_grown(&report);
     let checks = report["audit"]["checks"].as_array().expect("a list");
     for node in ["cn-0", "cn-1", "cn-2"] {
         let name = format!("{node}: every lock object is free");
@@ -221,6 +239,7 @@ fn what_is_there_after_a_snapshot_and_a_restore_that_were_struck_is_what_was_the
     assert!(output.status.success(), "{}", text(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["audit"]["passed"], true, "{report}");
+    has_grown(&report);
     assert_eq!(report["snapshots_struck"], 2, "{report}");
     assert!(report["snapshots"].as_u64() >= Some(3), "{report}");
     assert_eq!((&report["restores"], &report["restores_struck"]), (&1.into(), &1.into()));
@@ -259,6 +278,7 @@ fn h23_a_random_schedule_brings_everybody_back_whom_it_strikes() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
+    has_grown(&report);
     let strikes = report["schedule"].as_array().expect("a list");
     let count = |kind: &str, fault: &str| {
         let is = |strike: &&Value| {
@@ -290,6 +310,7 @@ fn what_was_made_anew_is_all_that_is_left(name: &str, nodes: &str) {
     assert_eq!(report["epoch"], 5, "{report}");
     assert_eq!(report["expelled"], serde_json::json!(["mn-2"]), "{report}");
     assert!(report["committed"].as_u64() > Some(0), "{report}");
+    has_grown(&report);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use lotus::{Authority, Cluster, ClusterError, Data, LoadWatch, Machines, Threads, Wait};
 use lotus_authority::AuthorityError;
 use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
@@ -321,14 +322,21 @@ impl<A: Application> Daemon<'_, A> {
         outcome
     }
 
-    /// Waits until all memory nodes serve. The log names all that are missing at once.
+    /// Waits until all memory nodes serve but those that the cluster has given up and goes on
+    /// without. The log names all that are missing at once.
     fn await_memory(&self, authority: &dyn Authority) -> Result<(), Early> {
         let mut missing = String::new();
         let waited = self.stop.wait_until(&self.env, PATIENCE, || {
             let memory = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Memory);
+            let members = membership::read(authority).ok();
+            let given_up = |node: NodeId| {
+                let mut lost = members.iter().flat_map(|now| now.lost_memory());
+                lost.any(|lost| lost.node == node)
+            };
             let serves = |node: &NodeName| {
                 let record = Record::read(*node, authority).ok().flatten();
                 record.is_some_and(|record| record.stage == Stage::Serving)
+                    || given_up(node.id(self.file))
             };
             let absent: Vec<String> =
                 memory.filter(|node| !serves(node)).map(NodeName::in_words).collect();

@@ -274,7 +274,7 @@ fn a_memory_node_that_was_given_up_says_so_and_ends_with_a_code() {
     make_key(&described);
     let start = |kind: &str, index: &str| ByHand::start(&described, kind, index, "info");
     let (_mn_0, mn_1) = (start("mn", "0"), start("mn", "1"));
-    let _compute = [start("cn", "0"), start("cn", "1")];
+    let [_cn_0, cn_1] = [start("cn", "0"), start("cn", "1")];
     wait_until("all serve", || described.status()["healthy"] == true);
     let health = || get((host, MEMORY_METRICS + 1), "/health");
     assert!(health().ends_with("serving\n"), "{}", health());
@@ -284,6 +284,11 @@ fn a_memory_node_that_was_given_up_says_so_and_ends_with_a_code() {
     let (code, said) = mn_1.ends_by_itself();
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("error: memory node 1 was given up"), "{said}");
+    // Regression: a compute node that came back meanwhile waited for it, and gave up.
+    kill(cn_1.child.id());
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    let cn_1 = start("cn", "1");
+    cn_1.await_line("taking part again");
     let again = start("mn", "1");
     wait_until("it is filled", || described.status()["healthy"] == true);
     assert!(health().ends_with("serving\n"), "{}", health());
