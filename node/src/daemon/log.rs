@@ -52,9 +52,8 @@ pub fn start() -> WorkerGuard {
     let misread = filter.is_none();
     let filter = filter.unwrap_or_else(usual);
     let (log, guard) = aside(io::stderr());
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(move || OneLine(log.clone()))
-        .with_ansi(false);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(move || OneLine(log.clone())).with_ansi(false);
     // A subscriber that is there already is as good.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     if misread {
