@@ -6,7 +6,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::common::{host, lotus};
+use crate::common::{host, logs, lotus, show_if_failed};
 
 /// Three compute nodes over `shm`, and a lease for a busy machine.
 const SMALL: &str = "fabric = \"shm\"\nclient_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
@@ -65,6 +65,7 @@ impl Described {
 
 impl Drop for Described {
     fn drop(&mut self) {
+        show_if_failed(|| logs(&self.directory));
         // A failed test leaves nothing running.
         let _ = lotus(&["cluster", "down", "--discard", "--file", &self.path("c.toml")]);
         let _ = fs::remove_dir_all(&self.directory);

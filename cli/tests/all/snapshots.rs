@@ -10,7 +10,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use serde_json::Value;
 
-use crate::common::{host, lotus, show_if_failed};
+use crate::common::{self, host, lotus, show_if_failed};
 
 /// A small cluster, with a lease for a busy machine.
 const SMALL: &str = "client_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
@@ -104,10 +104,7 @@ impl Described {
     }
 
     fn logs(&self) -> String {
-        let files = fs::read_dir(self.directory.join("c.state")).into_iter().flatten();
-        let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
-        let logs = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
-        logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
+        common::logs(&self.directory)
     }
 
     /// Asserts that the secret of the names of rows is in nothing that a node writes on this host

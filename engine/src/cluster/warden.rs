@@ -6,8 +6,9 @@
 //! for a second, the log names that job.
 //!
 //! Coordinator 0 also beats for its node ([`crate::membership::watch`]). While a job's code holds
-//! it up this thread beats in its place: the node is alive, and what it has promised holds. So a
-//! transaction that computes for seconds, or blocks on a file, costs no node.
+//! it up, or many of them by turns, this thread beats in its place: the node is alive, and what it
+//! has promised holds. So a transaction that computes for seconds, or blocks on a file, costs no
+//! node, and nor does more work than its processor can do.
 //!
 //! # What it is not
 //! A way to seem healthy. A coordinator that is held up answers no peer, and takes no note of lost
@@ -15,6 +16,8 @@
 //! member. So after [`Config::block_limit`](crate::Config::block_limit), or a few leases when
 //! others wait for this node, it gives the node up, as if it had found it expelled: then the others
 //! recover its transactions and take over its shards. Where there are none it goes on as it is.
+//! Where no job's code is to blame it stops to beat then, and leaves the rest to the others: the
+//! whole process may have stood still.
 //!
 //! Code cannot block a simulated core, so there is no warden in a simulation.
 
@@ -66,6 +69,8 @@ struct Plight {
     /// Time for which the one is held up that has been for longest, and coordinator 0.
     longest: Duration,
     of_first: Duration,
+    /// Time since coordinator 0's last turn to beat, whatever has kept it.
+    late: Duration,
     /// Whether other members wait for this one, and whether there are any.
     is_awaited: bool,
     has_others: bool,
@@ -73,11 +78,11 @@ struct Plight {
 
 /// Decides what to do.
 fn duty(plight: Plight, lease: Duration, limit: Duration) -> Duty {
-    let Plight { longest, of_first, is_awaited, has_others } = plight;
+    let Plight { longest, of_first, late, is_awaited, has_others } = plight;
     let limit = if is_awaited { limit.min(lease * AWAITED_LEASES) } else { limit };
     if has_others && longest >= limit {
         Duty::GiveUp
-    } else if of_first >= lease / MISSED {
+    } else if of_first >= lease / MISSED || (lease / MISSED..limit).contains(&late) {
         Duty::Beat
     } else {
         Duty::Nothing
@@ -153,10 +158,9 @@ impl<'a> Round<'a> {
             for node in &shared.nodes {
                 let held_up = self.look_at(&node, handle.now());
                 if let Some(lease) = lease
-                    && !held_up.is_empty()
                     && !node.has_failed()
                 {
-                    self.keep(&node, &held_up, lease);
+                    self.keep(&node, &held_up, lease, handle.now());
                 }
             }
         }
@@ -205,11 +209,12 @@ impl<'a> Round<'a> {
     }
 
     /// Keeps a node that is held up among the members, or gives it up.
-    fn keep(&self, node: &Arc<ComputeNode>, held_up: &[HeldUp], lease: Duration) {
+    fn keep(&self, node: &Arc<ComputeNode>, held_up: &[HeldUp], lease: Duration, at: Nanos) {
         let longest = held_up.iter().map(|one| one.since).max().unwrap_or_default();
         let first = held_up.iter().find(|one| one.seat.thread == 0);
         let of_first = first.map(|one| one.since).unwrap_or_default();
-        if longest < lease / MISSED {
+        let late = node.members.since_turn(at);
+        if longest.max(late) < lease / MISSED {
             return;
         }
         // Without an answer, it is as if the node could not beat either.
@@ -222,6 +227,7 @@ impl<'a> Round<'a> {
         let plight = Plight {
             longest,
             of_first,
+            late,
             is_awaited: me.is_some_and(behind),
             has_others: now.live().any(|other| other.node != node.id),
         };
@@ -277,25 +283,32 @@ mod tests {
     fn a_node_that_is_held_up_beats_until_others_could_do_better_without_it() {
         let ms = Duration::from_millis;
         let (lease, limit) = (ms(400), ms(10_000));
-        // (longest, of coordinator 0, awaited, with others, what to do), in milliseconds
+        // (longest, of coordinator 0, late, awaited, with others, what to do), in milliseconds
         let cases = [
-            (50, 50, false, true, Duty::Nothing),
-            (100, 100, false, true, Duty::Beat),
-            (5_000, 0, false, true, Duty::Nothing),
-            (5_000, 5_000, false, true, Duty::Beat),
-            (10_000, 10_000, false, true, Duty::GiveUp),
-            (10_000, 0, false, true, Duty::GiveUp),
-            (1_500, 1_500, true, true, Duty::Beat),
-            (1_600, 0, true, true, Duty::GiveUp),
-            (60_000, 60_000, true, false, Duty::Beat),
-            (60_000, 0, true, false, Duty::Nothing),
+            (50, 50, 50, false, true, Duty::Nothing),
+            (100, 100, 100, false, true, Duty::Beat),
+            (5_000, 0, 0, false, true, Duty::Nothing),
+            (5_000, 5_000, 5_000, false, true, Duty::Beat),
+            (10_000, 10_000, 10_000, false, true, Duty::GiveUp),
+            (10_000, 0, 0, false, true, Duty::GiveUp),
+            (1_500, 1_500, 1_500, true, true, Duty::Beat),
+            (1_600, 0, 0, true, true, Duty::GiveUp),
+            (60_000, 60_000, 60_000, true, false, Duty::Beat),
+            (60_000, 0, 0, true, false, Duty::Nothing),
+            // Nobody's code to blame.
+            (0, 0, 99, false, true, Duty::Nothing),
+            (0, 0, 100, false, true, Duty::Beat),
+            (20, 20, 9_999, false, true, Duty::Beat),
+            (0, 0, 10_000, false, true, Duty::Nothing),
+            (0, 0, 1_600, true, true, Duty::Nothing),
         ];
-        for (longest, of_first, is_awaited, has_others, expected) in cases {
-            let (longest, of_first) = (ms(longest), ms(of_first));
-            let plight = Plight { longest, of_first, is_awaited, has_others };
+        for (longest, of_first, late, is_awaited, has_others, expected) in cases {
+            let [longest, of_first, late] = [longest, of_first, late].map(ms);
+            let plight = Plight { longest, of_first, late, is_awaited, has_others };
             assert_eq!(duty(plight, lease, limit), expected, "{plight:?}");
         }
-        let plight = Plight { longest: ms(1), of_first: ms(1), is_awaited: true, has_others: true };
+        let [longest, of_first, late] = [1; 3].map(ms);
+        let plight = Plight { longest, of_first, late, is_awaited: true, has_others: true };
         assert_eq!(duty(plight, lease, ms(1)), Duty::GiveUp, "a limit of its own");
     }
 }

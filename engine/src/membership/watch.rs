@@ -39,7 +39,6 @@ pub(crate) struct Watch {
     /// Places of memory nodes in use at the last turn.
     in_use: Vec<usize>,
     inbox: Rc<RefCell<Inbox>>,
-    last_turn: Nanos,
     /// Time without a turn that is worth a line in the log.
     late: Duration,
 }
@@ -57,6 +56,9 @@ struct Inbox {
 
 impl Watch {
     pub(crate) fn new(coordinator: &Coordinator, lease: Duration) -> Self {
+        let now = coordinator.executor.now();
+        // The others may count from now on, and the first turn may be late too.
+        coordinator.node.members.note_turn(now);
         let memory: Vec<NodeId> = coordinator.shared.placement.primaries().collect();
         let count = memory.len();
         let peers = coordinator.shared.peers.len();
@@ -64,13 +66,12 @@ impl Watch {
         let inbox = Inbox { busy: vec![false; count], answered: vec![None; count], beats };
         Self {
             detector: Detector::new(lease),
-            lease: Lease::new(lease, coordinator.executor.now()),
+            lease: Lease::new(lease, now),
             answers: Answers::new(lease, count),
             lives: Lives(vec![None; peers]),
             in_use: (0..count).collect(),
             memory,
             inbox: Rc::new(RefCell::new(inbox)),
-            last_turn: coordinator.executor.now(),
             late: lease / LATE,
         }
     }
@@ -78,13 +79,13 @@ impl Watch {
     /// Beats, and returns what was heard since the last turn; `None` if nothing was.
     pub(crate) fn listen(&mut self, coordinator: &Rc<Coordinator>) -> Option<Heard> {
         let now = coordinator.executor.now();
-        let gap = now.since(std::mem::replace(&mut self.last_turn, now));
-        if gap >= self.late {
+        if let Some(gap) = coordinator.node.members.note_turn(now)
+            && gap >= self.late
+        {
             tracing::warn!(
                 compute_node = coordinator.node.index,
                 ?gap,
-                "coordinator 0 stood still, and its node has not beaten: other nodes take a node \
-                 for dead that does not beat for a lease"
+                "coordinator 0 has been late to beat: its thread stood still, or has too much to do"
             );
         }
         let left = |place: &usize| !coordinator.configuration.has_left(self.memory[*place]);

@@ -7,6 +7,7 @@ use lotus_recovery::{Beat, Contradiction, Membership};
 use lotus_sabotage::{Rule, broken};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 /// State of the membership that the coordinators of a node share.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct NodeMembers {
     contradiction: Mutex<Option<Contradiction>>,
     /// Send time of the latest beat that has landed; 0 before the first.
     last_beat: AtomicU64,
+    /// Time of coordinator 0's last turn to beat, or of when it began to have any; 0 before that.
+    last_turn: AtomicU64,
 }
 
 /// Membership as a node knows it.
@@ -78,6 +81,7 @@ impl NodeMembers {
             any_settled: AtomicBool::new(false),
             contradiction: Mutex::default(),
             last_beat: AtomicU64::new(0),
+            last_turn: AtomicU64::new(0),
         }
     }
 
@@ -91,6 +95,19 @@ impl NodeMembers {
     pub(crate) fn last_beat(&self) -> Option<Nanos> {
         let sent = self.last_beat.load(Ordering::Relaxed);
         (sent > 0).then_some(Nanos(sent))
+    }
+
+    /// Notes that coordinator 0 has its turn to beat; returns the time since the one before.
+    pub(crate) fn note_turn(&self, now: Nanos) -> Option<Duration> {
+        // Relaxed, as it is a time and nothing else.
+        let before = self.last_turn.swap(now.0, Ordering::Relaxed);
+        (before > 0).then(|| now.since(Nanos(before)))
+    }
+
+    /// Time since coordinator 0's last turn to beat; none before it begins to have any.
+    pub(crate) fn since_turn(&self, now: Nanos) -> Duration {
+        let last = self.last_turn.load(Ordering::Relaxed);
+        if last > 0 { now.since(Nanos(last)) } else { Duration::ZERO }
     }
 
     pub(crate) fn seen(&self) -> Epoch {

@@ -1,8 +1,9 @@
 //! Code of applications that does not come to an end, or holds up its thread, and uses of a cluster
 //! from within a transaction. They ended up in a cluster that stood still, and did not say why.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::*;
@@ -281,6 +282,56 @@ fn a_node_whose_thread_is_blocked_beats_all_the_same() {
         assert_eq!(seen(&cluster, table), Some(1));
         stop_clean(cluster);
     }
+}
+
+/// Lets others of this thread go on, once.
+async fn let_others_go_on() {
+    let mut has = false;
+    poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut has, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Transactions that compute by turns, each for a part of the lease and all together for several, on
+/// the thread that beats for its node. Regression: no single one held the thread up, so nobody beat.
+#[test]
+fn a_node_whose_thread_has_too_much_to_do_beats_all_the_same() {
+    const BODIES: usize = 16;
+    let lease = lease();
+    let builder = small().compute_nodes(2).lease(Some(lease)).block_limit(120 * lease);
+    let (cluster, table) = with_zeroes(builder.coroutines(BODIES), 64);
+    let row = (2..).find(|row| key_owned_by(&cluster, table, 1, *row) == *row);
+    let row = row.expect("there is one");
+    let (rounds, has_gone_round) = async_channel::unbounded();
+    let (release, is_over) = async_channel::bounded::<()>(1);
+    let bodies: Vec<_> = (0..BODIES)
+        .map(|body| {
+            let (rounds, is_over) = (rounds.clone(), is_over.clone());
+            let computes = async move |txn: &mut Transaction| {
+                while !is_over.is_closed() {
+                    std::thread::sleep(lease / 8);
+                    if body == 0 {
+                        let _ = rounds.send(()).await;
+                    }
+                    let_others_go_on().await;
+                }
+                txn.add_ro(table, row)?;
+                txn.execute().await
+            };
+            let options = TxnOptions::new(Isolation::Serializable).at(table, row);
+            cluster.run_with(options, computes).expect("the table is there")
+        })
+        .collect();
+    (0..4).for_each(|_| has_gone_round.recv_blocking().expect("it runs"));
+    for node in [0, 1] {
+        assert!(cluster.takes_part(node), "{node}");
+        assert_eq!(cluster.node_figures(node).expelled, 0);
+    }
+    drop(release);
+    bodies.into_iter().for_each(|body| drop(done(body)));
+    stop_clean(cluster);
 }
 
 /// A node that is held up for too long gives itself up, and the other one takes its place: its

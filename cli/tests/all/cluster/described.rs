@@ -8,7 +8,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use super::text;
-use crate::common::{host, lotus, show_if_failed};
+use crate::common::{self, host, lotus, show_if_failed};
 
 /// Settings of all clusters here: small nodes, and a lease for a busy machine.
 const SMALL: &str = "replicas = 2\nmemory = \"64M\"\nlock_table = \"1M\"\ncoroutines = 4\n\
@@ -142,10 +142,7 @@ impl Described {
     }
 
     pub fn logs(&self) -> String {
-        let files = fs::read_dir(self.directory.join("c.state")).into_iter().flatten();
-        let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
-        let logs = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
-        logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
+        common::logs(&self.directory)
     }
 
     /// Files that are left beside logs, and marks that the cluster has lived.

@@ -3,6 +3,8 @@
 use std::fs;
 #[cfg(feature = "tcp")]
 use std::net::Ipv4Addr;
+#[cfg(feature = "tcp")]
+use std::path::Path;
 use std::process::{Command, Output};
 #[cfg(feature = "tcp")]
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,6 +48,15 @@ pub fn show_if_failed(logs: impl FnOnce() -> String) {
     if std::thread::panicking() {
         eprintln!("{}", logs());
     }
+}
+
+/// Logs of the nodes of a cluster that is described in `c.toml` of this directory.
+#[cfg(feature = "tcp")]
+pub fn logs(directory: &Path) -> String {
+    let files = fs::read_dir(directory.join("c.state")).into_iter().flatten();
+    let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
+    let logs = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
+    logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
 }
 
 /// A directory for one run's files, removed when it is dropped. Tests run side by side: no two
