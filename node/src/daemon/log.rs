@@ -45,7 +45,6 @@ impl<W: Write> Write for OneLine<W> {
 
 /// Starts to log the events of this process. Lines that wait are written when the guard is dropped,
 /// for about a second at most.
-#[must_use]
 pub fn start() -> WorkerGuard {
     let written = std::env::var(VARIABLE).unwrap_or_default();
     let filter = filter(&written);

@@ -236,8 +236,8 @@ fn status_knows_nodes_that_ended_and_nodes_that_were_started_by_hand() {
     assert!(described.left().is_empty(), "{:?}", described.left());
 }
 
-/// Regression: a node waited with each line until there was room for it, and beat no more meanwhile.
-/// A terminal that is paused, or a program that does not read, had it expelled.
+/// Regression: a node waited with each line until there was room for it, and did not beat
+/// meanwhile. A terminal that is paused, or a program that does not read, had it expelled.
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_node() {
     let described = Described::shm("unread");
