@@ -85,9 +85,10 @@ impl Aftermath<'_> {
 
     /// Has one of the serving nodes audit all data; its name is put before each check's.
     ///
-    /// On a busy machine a request may still wait at a node for which its client has waited long
-    /// enough, and one that the node carries out during the audit looks like one that was never
-    /// ended. So what is wrong is looked at again, and one look must find nothing at all.
+    /// Servers have a transaction of their own now and then (`server/src/call_time.rs`), and on a
+    /// busy machine a request may wait at a node that its client has given up. One that is under
+    /// way during the audit looks like one that was never ended. So what is wrong is looked at
+    /// again, and one look must find nothing at all.
     fn audit(
         &self,
         authority: &dyn Authority,
