@@ -16,6 +16,7 @@
 //! which it was started, from which it must reach the nodes.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::name::NodeName;
@@ -50,14 +51,14 @@ impl Namespaces {
     pub fn find(name: &str, nodes: impl Iterator<Item = NodeName>) -> Result<Self, String> {
         let namespaces = Self { name: name.to_owned() };
         let mut wanted = nodes.map(|node| namespaces.of(node)).chain([namespaces.switch()]);
-        match wanted.find(|wanted| !std::path::Path::new(NAMES).join(wanted).exists()) {
+        match wanted.find(|wanted| !Path::new(NAMES).join(wanted).exists()) {
             Some(missing) => Err(format!("there is no network namespace {missing}")),
             None => Ok(namespaces),
         }
     }
 
     /// Command that runs `program` in a node's namespace.
-    pub fn enter(&self, node: NodeName, program: &std::path::Path) -> Command {
+    pub fn enter(&self, node: NodeName, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.of(node)]).arg(program);
         command
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn a_node_is_started_in_its_namespace() {
         let namespaces = Namespaces { name: "bank".to_owned() };
-        let command = namespaces.enter(NodeName::compute(1), std::path::Path::new("/bin/lotus"));
+        let command = namespaces.enter(NodeName::compute(1), Path::new("/bin/lotus"));
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(command.get_program(), "ip");
         assert_eq!(arguments, ["netns", "exec", "bank-cn-1", "/bin/lotus"]);
