@@ -323,7 +323,7 @@ impl ByHand {
 
     /// Starts a node with a file of its own, as on another host.
     fn start_at(described: &Described, file: &str, kind: &str, node: &str) -> Self {
-        let log = described.directory.join(format!("{kind}-{node}.by-hand"));
+        let log = described.directory.join(format!("by-hand-{kind}-{node}.log"));
         let log = File::options().create(true).append(true).open(log).expect("it is ours");
         let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
         command.args([kind, "--file", file, "--node", node]);
@@ -390,7 +390,7 @@ fn a_half_restored_cluster_serves_nobody_and_loses_no_snapshot() {
     assert_eq!((&status["healthy"], &status["data"]), (&false.into(), &"not whole".into()));
     let refused = described.refusal(&["snapshot"]);
     assert!(refused.contains("was cut short"), "{refused}");
-    for log in ["cn-0.by-hand", "cn-1.by-hand"] {
+    for log in ["by-hand-cn-0.log", "by-hand-cn-1.log"] {
         let log = fs::read_to_string(described.directory.join(log)).expect("a log");
         assert!(log.contains("cut short") && log.contains("down --no-snapshot"), "{log}");
     }
@@ -447,7 +447,7 @@ fn the_newest_snapshot_of_all_hosts_counts_and_numbers_never_branch() {
     let mut nodes = start(&all);
     wait_until("compute node 0 refuses", || nodes[2].has_ended());
     let log = || {
-        let log = fs::read_to_string(described.directory.join("cn-0.by-hand"));
+        let log = fs::read_to_string(described.directory.join("by-hand-cn-0.log"));
         log.expect("it has written")
     };
     let said = log();

@@ -8,7 +8,10 @@
 //!
 //! # Which loss is its own
 //! A process that was started again before its predecessor was given up reads of that loss too, and
-//! is to stay: its memory is new. [`Membership::part_of`] tells the two apart.
+//! is to stay: its memory is new. [`Membership::part_of`] tells the two apart by an epoch after
+//! which every loss is this process's own. It is known even of a process that stands still right
+//! after its memory was put to use: a process that was there before the cluster has no predecessor,
+//! and a loss that was read while this memory was blank is the predecessor's last one.
 //!
 //! # What it is not
 //! Needed for safety: memory that was given up is refused by every compute node, however late its
@@ -26,6 +29,8 @@ use lotus_recovery::membership::returns::MemoryPart;
 
 /// Time for which the authority may be silent before the node's part counts as unknown.
 const UNHEARD: Duration = Duration::from_secs(10);
+/// Before the first epoch of a cluster.
+const NO_CLUSTER: Epoch = Epoch(0);
 
 /// Part of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,8 +93,9 @@ impl Shown {
 /// Follows the part of one memory node.
 pub struct Follower {
     me: NodeId,
-    /// Latest epoch of a membership that was read after the node had lent memory.
-    lent: Option<Epoch>,
+    /// A loss that began after this epoch is of the memory that this process lends, if it lends
+    /// any; 0 as long as there was no cluster. `None`: a loss may be the predecessor's.
+    own_after: Option<Epoch>,
     /// Last time at which the authority answered.
     heard: Nanos,
     duty: Duty,
@@ -100,7 +106,11 @@ impl Follower {
     /// Follower of memory node `me`, which begins to serve.
     pub fn new(me: NodeId, now: Nanos, shown: &Shown) -> Self {
         shown.set(Duty::Serving);
-        Self { me, lent: None, heard: now, duty: Duty::Serving, shown: shown.clone() }
+        Self { me, own_after: None, heard: now, duty: Duty::Serving, shown: shown.clone() }
+    }
+
+    fn knew_no_cluster(&self) -> bool {
+        self.own_after.is_none_or(|own| own == NO_CLUSTER)
     }
 
     /// Takes a membership that was read, at time `now`, after it was noted whether the node lends
@@ -114,18 +124,21 @@ impl Follower {
         let duty = match read {
             Ok(members) => {
                 self.heard = now;
-                let duty = match members.part_of(self.me, self.lent) {
+                let part = members.part_of(self.me, self.own_after.filter(|_| lends));
+                if !lends {
+                    self.own_after = members.loss_of(self.me);
+                } else if part != MemoryPart::GivenUp {
+                    self.own_after = Some(members.epoch());
+                }
+                match part {
                     MemoryPart::InUse => Duty::Serving,
                     MemoryPart::Awaited => Duty::Waiting,
                     MemoryPart::GivenUp => Duty::GivenUp,
-                };
-                if lends && duty != Duty::GivenUp {
-                    self.lent = Some(members.epoch());
                 }
-                duty
             }
             // No cluster yet: its founder waits for this node.
-            Err(MembershipError::Damaged(_)) if self.lent.is_none() => {
+            Err(MembershipError::Damaged(_)) if !lends || self.knew_no_cluster() => {
+                self.own_after = Some(NO_CLUSTER);
                 self.heard = now;
                 Duty::Serving
             }
@@ -142,6 +155,7 @@ mod tests {
     use lotus_authority::{AuthorityError, EmbeddedAuthority};
     use lotus_fabric::ids::Incarnation;
     use lotus_recovery::membership;
+    use lotus_router::Placement;
 
     use super::*;
 
@@ -173,5 +187,31 @@ mod tests {
         assert_eq!(node.look(at(113), true, Ok(founded())), Some(Duty::Serving));
         assert_eq!(node.look(at(114), true, none()), None);
         assert_eq!(node.look(at(130), true, none()), Some(Duty::Unknown), "of another life");
+    }
+
+    fn lost() -> Membership {
+        let placement = Placement::new(&[NodeId(0), ME], 2).expect("they fit");
+        founded().complain(NodeId(2), &[ME], &placement).expect("it was in use")
+    }
+
+    #[test]
+    fn a_node_that_stood_still_since_its_memory_was_put_to_use_knows_its_own_loss() {
+        let none = || membership::read(&EmbeddedAuthority::new());
+        // Regression: it waited for ever to be taken in, with memory that is never used again.
+        for was_in_use_before_the_founding in [false, true] {
+            let (mut node, _) = follower();
+            assert_eq!(node.look(at(1), was_in_use_before_the_founding, none()), None);
+            assert_eq!(node.look(at(30), true, Ok(lost())), Some(Duty::GivenUp));
+        }
+    }
+
+    #[test]
+    fn a_node_that_was_started_again_tells_its_predecessors_loss_from_its_own() {
+        let (mut node, _) = follower();
+        assert_eq!(node.look(at(1), false, Ok(founded())), None, "nobody has noticed yet");
+        assert_eq!(node.look(at(2), false, Ok(lost())), Some(Duty::Waiting));
+        assert_eq!(node.look(at(3), true, Ok(lost())), None, "it is ready, and not taken in yet");
+        let (mut node, _) = follower();
+        assert_eq!(node.look(at(2), true, Ok(lost())), Some(Duty::Waiting), "the same at once");
     }
 }

@@ -182,13 +182,18 @@ impl Membership {
         self.returns.iter().find(used).map(|one| one.life)
     }
 
-    /// Part of a memory node's process. `lent` is the latest epoch of a membership that the process
-    /// had read *after* it had lent memory: a loss that began later is its own, an earlier one its
-    /// predecessor's.
-    pub fn part_of(&self, node: NodeId, lent: Option<Epoch>) -> MemoryPart {
-        match self.lost.iter().find(|lost| lost.node == node) {
+    /// Epoch that a memory node's loss began, if it is lost.
+    pub fn loss_of(&self, node: NodeId) -> Option<Epoch> {
+        self.lost.iter().find(|lost| lost.node == node).map(|lost| lost.since)
+    }
+
+    /// Part of a memory node's process. A loss that began after epoch `own_after` is of the memory
+    /// that this process lends, an earlier one its predecessor's; `None` if it lends none, or if
+    /// the process cannot tell. An epoch of which it has read *after* it had lent memory is one.
+    pub fn part_of(&self, node: NodeId, own_after: Option<Epoch>) -> MemoryPart {
+        match self.loss_of(node) {
             None => MemoryPart::InUse,
-            Some(lost) if lent.is_some_and(|lent| lent < lost.since) => MemoryPart::GivenUp,
+            Some(since) if own_after.is_some_and(|own| own < since) => MemoryPart::GivenUp,
             Some(_) => MemoryPart::Awaited,
         }
     }
@@ -197,8 +202,7 @@ impl Membership {
     /// uses it by an earlier placement, every expelled node is resolved, and no table is being
     /// [cleared](super::clearing). `None` otherwise.
     pub fn awaited(&self, node: NodeId) -> Option<Epoch> {
-        let lost = self.lost.iter().find(|lost| lost.node == node)?;
-        (self.may_resume() && self.clearing.is_none()).then_some(lost.since)
+        self.loss_of(node).filter(|_| self.may_resume() && self.clearing.is_none())
     }
 
     /// Records that `by` reaches a lost memory node and reads this life there; the last live node

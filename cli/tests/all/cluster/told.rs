@@ -20,7 +20,7 @@ struct ByHand {
 
 impl ByHand {
     fn start(described: &Described, kind: &str, index: &str, level: &str) -> Self {
-        let log = described.directory.join(format!("by-hand-{kind}-{index}"));
+        let log = described.directory.join(format!("by-hand-{kind}-{index}.log"));
         let errors = File::create(&log).expect("it is ours");
         let child = spawn(described, [kind, index], level, errors);
         Self { child, log: log.into_os_string().into_string().expect("UTF-8") }

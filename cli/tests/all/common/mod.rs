@@ -53,7 +53,8 @@ pub fn show_if_failed(logs: impl FnOnce() -> String) {
 /// Logs of the nodes of a cluster that is described in `c.toml` of this directory.
 #[cfg(feature = "tcp")]
 pub fn logs(directory: &Path) -> String {
-    let files = fs::read_dir(directory.join("c.state")).into_iter().flatten();
+    let folders = [directory.to_owned(), directory.join("c.state")];
+    let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
     let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
     let logs = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
     logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
