@@ -364,6 +364,10 @@ rules! {
     AbandonedAttemptsEnd "abandoned-attempts-end" "H21"
     "an abandoned execution keeps its locks"
 
+    "An attempt whose body does not end is ended when its time is up"
+    DeadlinesEndAttempts "deadlines-end-attempts" "H21"
+    "a body that does not end keeps its slot and its locks for ever"
+
     "A commit that has begun is carried through, whatever becomes of the caller"
     CommitsOutliveCallers "commits-outlive-callers" "H21"
     "a commit stops half-way when its caller is gone"

@@ -47,6 +47,8 @@ pub struct Figures {
     pub snapshots: u64,
     /// Number of dropped tables whose memory was given back.
     pub dropped: u64,
+    /// Number of transactions that did not come to an end, and were ended when their time was up.
+    pub overdue: u64,
     /// Events of the world.
     pub events: u64,
     /// Virtual time.

@@ -9,7 +9,9 @@
 //! twice: at any time until the node takes part it is killed, or paused, and started again. Where
 //! there are cables, half of the pauses are cuts, some of compute nodes of one path only; and some
 //! compute nodes that have just returned lose the path to another one of their lane for so long
-//! that they give way, and are started again: they are the youngest then.
+//! that they give way, and are started again: they are the youngest then. The turn of the memory
+//! node that hosts the authority is up to three pauses of a quarter of a lease at most, in which no
+//! question is answered.
 //!
 //! [`Bounds::draw_all`] puts several such schedules one behind the other, one more than there are
 //! restores, with snapshots just before strikes at compute nodes, so that many snapshots are
@@ -167,8 +169,8 @@ impl Bounds {
     fn lanes(&self) -> Vec<Vec<NodeName>> {
         let memory =
             (0..self.memory_nodes as u16).map(|index| NodeName { kind: NodeKind::Memory, index });
-        let returns = |node: &NodeName| self.may_strike(*node, Fault::Restart).is_ok();
-        let mut lanes: Vec<Vec<NodeName>> = vec![memory.filter(returns).collect()];
+        let is_struck = |node: &NodeName| self.may_strike(*node, Fault::Pause).is_ok();
+        let mut lanes: Vec<Vec<NodeName>> = vec![memory.filter(is_struck).collect()];
         let away = self.compute_away();
         let compute = || (0..self.compute_nodes).map(|index| NodeName::compute(index as u16));
         lanes.extend((0..away).map(|lane| compute().skip(lane).step_by(away).collect()));
@@ -198,12 +200,15 @@ impl Lane<'_> {
                 let peers: Vec<NodeName> = peers.collect();
                 let loses_one = !peers.is_empty() && self.rng.random_bool(0.4);
                 for loses_path in [false, true].into_iter().take(1 + usize::from(loses_one)) {
+                    let is_authority = self.bounds.is_authority(*node);
                     let turn = match loses_path {
                         true => self.lost_path(*node, &peers, now),
+                        false if is_authority => self.moments(*node, now),
                         false => self.turn(*node, &paths, now),
                     };
                     let ended = turn.last().map_or(now, |last| last.at_ms);
-                    now = ended + lease * LEASES_TO_FILL;
+                    // Nothing is to be filled again after a moment.
+                    now = ended + lease * if is_authority { 1 } else { LEASES_TO_FILL };
                     if now > span {
                         return strikes;
                     }
@@ -239,6 +244,20 @@ impl Lane<'_> {
         [(now, Fault::Cut(other)), (healed, Fault::Mend(other)), (again, Fault::Restart)]
             .map(|(at_ms, fault)| Strike { at_ms, node, fault })
             .into()
+    }
+
+    /// Draws moments in which the authority's host is away.
+    fn moments(&mut self, node: NodeName, mut now: u64) -> Vec<Strike> {
+        let (lease, most) = (self.lease.as_millis() as u64, self.bounds.moment_ms() / 2);
+        let mut strikes = Vec::new();
+        for _ in 0..self.rng.random_range(1..=3) {
+            let [goes, returns] = self.away();
+            strikes.push(Strike { at_ms: now, node, fault: goes });
+            now += self.rng.random_range(most / 4..=most);
+            strikes.push(Strike { at_ms: now, node, fault: returns });
+            now += self.rng.random_range(lease / 4..=lease);
+        }
+        strikes
     }
 
     /// Draws a node's strikes from `now` until it is started again. It may be cut from the other
@@ -512,6 +531,10 @@ mod tests {
             let memory: Vec<&Strike> =
                 drawn.iter().filter(|strike| strike.node.kind == NodeKind::Memory).collect();
             for pair in memory.windows(2).filter(|pair| pair[0].node != pair[1].node) {
+                if bounds(true).is_authority(pair[0].node) {
+                    assert!(!pair[0].fault.goes_away(), "seed {seed}");
+                    continue;
+                }
                 assert_eq!(pair[0].fault, Fault::Restart, "seed {seed}");
                 assert!(pair[1].at_ms >= pair[0].at_ms + 1000 * LEASES_TO_FILL, "seed {seed}");
             }
@@ -519,17 +542,28 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_s_host_is_not_struck_and_memory_node_0_is_beside_etcd() {
-        let hosted = bounds(false);
-        let etcd = Bounds { hosts_authority: false, ..hosted };
+    fn the_authority_s_host_is_away_for_moments_and_memory_node_0_is_struck_beside_etcd() {
+        let hosted = bounds(true);
+        let etcd = Bounds { hosts_authority: false, cables: false, ..hosted };
         let host = NodeName { kind: NodeKind::Memory, index: 0 };
         let strikes = |bounds: Bounds, seed| {
-            let drawn = bounds.draw(seed);
-            let of_host = drawn.into_iter().filter(|strike| strike.node == host);
-            of_host.map(|strike| strike.fault.name()).collect::<BTreeSet<_>>()
+            let drawn = bounds.draw(seed).into_iter();
+            drawn.filter(|strike| strike.node == host).collect::<Vec<_>>()
         };
-        assert!((0..20).all(|seed| strikes(hosted, seed).is_empty()));
-        let all = BTreeSet::from(["kill", "pause", "restart", "resume"]);
-        assert_eq!((0..20).flat_map(|seed| strikes(etcd, seed)).collect::<BTreeSet<_>>(), all);
+        let names = |bounds| {
+            let strikes = (0..20).flat_map(|seed| strikes(bounds, seed));
+            strikes.map(|strike| strike.fault.name()).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(names(hosted), BTreeSet::from(["heal", "partition", "pause", "resume"]));
+        assert_eq!(names(etcd), BTreeSet::from(["kill", "pause", "restart", "resume"]));
+        for seed in 0..20 {
+            let strikes = strikes(hosted, seed);
+            assert!(strikes.len() >= 20, "seed {seed}: {}", strikes.len());
+            for pair in strikes.chunks(2) {
+                let [goes, returns] = pair else { panic!("seed {seed}: it is back in the end") };
+                assert!(goes.fault.goes_away() && !returns.fault.goes_away(), "seed {seed}");
+                assert!(returns.at_ms - goes.at_ms <= 250, "seed {seed}: {pair:?}");
+            }
+        }
     }
 }

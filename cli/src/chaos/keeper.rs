@@ -133,8 +133,15 @@ impl Keeper {
         due
     }
 
-    /// Whether the next step needs the standings.
+    /// Whether the next step needs the standings. They cannot be read while the authority's host is
+    /// away: the read would wait, and the host would not come back.
     pub fn looks(&self) -> bool {
+        let is_away = |(node, fault): (&NodeName, &Fault)| {
+            self.bounds.is_authority(*node) && fault.goes_away()
+        };
+        if self.last.iter().any(is_away) {
+            return false;
+        }
         let waits = !self.memory.strikes.is_empty() || !self.started_ms.is_empty();
         self.pace == Pace::Careful || waits
     }
@@ -167,7 +174,10 @@ impl Keeper {
         match self.pace {
             Pace::Exact => idle && self.snapshots_ms.is_empty() && self.waits_ms.is_empty(),
             Pace::Careful => {
-                let whole = standings.values().all(|standing| *standing == Standing::Whole);
+                // Its memory does not come back before the cluster is started anew.
+                let whole = standings.iter().all(|(node, standing)| {
+                    *standing == Standing::Whole || self.bounds.is_authority(*node)
+                });
                 now_ms >= self.span_ms() && idle && whole && !standings.is_empty()
             }
         }
@@ -302,7 +312,9 @@ impl Keeper {
         let lease = self.bounds.lease.unwrap_or_default().as_millis() as u64;
         let mut helped = Vec::new();
         for (&node, standing) in standings {
-            if *standing != Standing::Out || self.is_away(node) {
+            // Nobody survives the end of the authority.
+            let stays = self.bounds.is_authority(node);
+            if *standing != Standing::Out || self.is_away(node) || stays {
                 self.out_since_ms.remove(&node);
                 continue;
             }

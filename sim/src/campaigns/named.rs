@@ -92,6 +92,7 @@ files! {
     "h20-trees-of-the-dead"
     "h20-queues-of-the-dead"
     "h21-memory-out-of-reach"
+    "h21-bodies-that-do-not-end"
     "h21-callers-go-away"
     "h22-stragglers"
     "h23-told-by-one-who-is-out"
@@ -166,6 +167,14 @@ mod tests {
         for scenario in all().filter(|scenario| scenario.cluster.snapshots_us > 0) {
             let outcome = run(&scenario, 0, Budget::default(), None).expect("it can be run");
             assert!(outcome.figures.snapshots >= 3, "{}: {:?}", scenario.name, outcome.figures);
+        }
+    }
+
+    #[test]
+    fn scenarios_with_bodies_that_do_not_end_see_their_time_up() {
+        for scenario in all().filter(|scenario| scenario.cluster.endless_us > 0) {
+            let outcome = run(&scenario, 0, Budget::default(), None).expect("it can be run");
+            assert!(outcome.figures.overdue >= 10, "{}: {:?}", scenario.name, outcome.figures);
         }
     }
 

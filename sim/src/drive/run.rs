@@ -122,6 +122,7 @@ pub fn run(
     figures.returned = watched.returned();
     figures.snapshots = watched.copies();
     figures.dropped = watched.dropped();
+    figures.overdue = watched.overdue();
     violations.extend(watched.take_found());
     violations.extend(end(watched));
     violations.extend(apart(|| starts::start(&scenario.authority.starts, seed).violations));
@@ -136,11 +137,13 @@ pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder
         Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
         _ => MAX_WRITES,
     };
-    // Clients have all coroutines but those that write snapshots, scan, and write further tables.
+    // Clients have all coroutines but those for snapshots, scans, further tables, and transactions
+    // that do not come to an end.
     let copiers = 2 * usize::from(scenario.cluster.snapshots_us > 0);
     let writers = usize::from(scenario.cluster.drops_us > 0);
+    let endless = usize::from(scenario.cluster.endless_us > 0);
     builder(&cluster, load)
-        .coroutines(cluster.coroutines + load.helpers() + copiers + writers)
+        .coroutines(cluster.coroutines + load.helpers() + copiers + writers + endless)
         .memory_limit(scenario.cluster.group_slabs * SLAB_BYTES * cluster.replicas as u64)
         .max_writes(max_writes)
         .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))

@@ -15,6 +15,7 @@ use crate::drive::impatient::{Client, Patience};
 use crate::drive::turns::Turns;
 use crate::properties::copies::Copies;
 use crate::properties::drops::Drops;
+use crate::properties::endless::Endless;
 use crate::properties::losses;
 use crate::properties::returns::Returns;
 use crate::scenario::format::Scenario;
@@ -43,6 +44,7 @@ pub(crate) struct Watched {
     turns: Turns,
     copies: Copies,
     drops: Drops,
+    endless: Endless,
 }
 
 /// Orders moves of random shards.
@@ -103,9 +105,19 @@ impl Watched {
         let mover = Mover::new(scenario, seed);
         let returns = Returns::new(scenario);
         let turns = Turns::new(scenario);
-        let (copies, drops) = (Copies::new(scenario, seed), Drops::new(scenario, seed));
-        let found = Vec::new();
-        Self { cluster, patience, shards, interval, found, mover, returns, turns, copies, drops }
+        Self {
+            cluster,
+            patience,
+            shards,
+            interval,
+            found: Vec::new(),
+            mover,
+            returns,
+            turns,
+            copies: Copies::new(scenario, seed),
+            drops: Drops::new(scenario, seed),
+            endless: Endless::new(scenario, seed),
+        }
     }
 
     /// Outcomes of moves, whether ordered here or by balancing.
@@ -122,6 +134,11 @@ impl Watched {
     /// Number of dropped tables whose memory was given back.
     pub(crate) fn dropped(&self) -> u64 {
         self.cluster.cluster().tables_cleared()
+    }
+
+    /// Number of transactions that were ended because their time was up.
+    pub(crate) fn overdue(&self) -> u64 {
+        self.endless.ended()
     }
 
     /// A dropped table that has memory still, after time to give it back.
@@ -236,7 +253,7 @@ impl Wrapper for Watched {
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);
         while !submitted.iter().all(Submitted::is_finished) {
             let pause = self.mover.pause(self.interval);
-            let pause = self.drops.pause(self.copies.pause(pause));
+            let pause = self.endless.pause(self.drops.pause(self.copies.pause(pause)));
             if !self.turns.run_for(self.cluster.cluster(), pause) {
                 break;
             }
@@ -247,6 +264,7 @@ impl Wrapper for Watched {
             }
             if passed < self.mover.until {
                 self.drops.look(self.cluster.cluster(), pause);
+                self.endless.look(self.cluster.cluster(), pause);
             }
             let wrong = self.copies.look(self.cluster.cluster(), pause);
             for wrong in wrong {
@@ -274,6 +292,10 @@ impl Wrapper for Watched {
         let writers = self.drops.end();
         self.cluster.outcomes(writers)?;
         self.found.extend(self.drops.wrong_row());
+        // Locks of an endless one that were lost would be found by the audit.
+        let running = self.at_last(|watched| watched.endless.left());
+        self.found.extend(running);
+        self.endless.note_ended(self.cluster.cluster());
         // Not in the middle of an audit.
         let left = self.left_of_drops();
         self.found.extend(left);

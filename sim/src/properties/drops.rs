@@ -7,6 +7,11 @@
 //! else the memory of a dropped table gets, by a late write or a late clearing, the checks on the
 //! clients' own tables notice.
 //!
+//! Where memory is scarce, one table in four has an index of up to [`MOST_SLABS`] slabs in each
+//! group. Often it does not fit, at times in some groups only; if it does, it leaves the clients no
+//! room for as long as it is there. Either way inserts must find room again in the end
+//! ([`super::deletions`]).
+//!
 //! # What it is not
 //! Part of the history: these tables are not the workload's.
 
@@ -14,12 +19,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lotus::{Cluster, Inline, Isolation, Session, Submitted, TableId, TableSpec, TxnError};
+use lotus::{
+    Cluster, ClusterError, Inline, Isolation, Session, Submitted, TableId, TableSpec, TxnError,
+};
 use lotus_fabric::sim::SimMachines;
+use lotus_mvcc::layout::region::SLAB_BYTES;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::scenario::format::Scenario;
+use crate::scenario::format::{Scenario, Topology};
 use crate::verdict::Violation;
 
 /// Property that a table shows its own rows only.
@@ -32,6 +40,10 @@ const ROWS: u64 = 48;
 const VALUE_BYTES: usize = 1200;
 /// Most transactions of a writer in a storm, so that long ones end as well.
 const MOST_WRITES: u32 = 500;
+/// Most slabs in each group that the index of a large table takes.
+const MOST_SLABS: u64 = 4;
+/// About as many bytes of an index for each row.
+const INDEX_BYTES_PER_ROW: u64 = 64;
 
 /// Makes and drops tables at an interval.
 pub(crate) struct Drops {
@@ -41,7 +53,11 @@ pub(crate) struct Drops {
     seed: u64,
     /// Pause of a writer after each transaction.
     pace: Duration,
-    /// Number of tables made.
+    /// Groups of memory nodes, if some tables are to be large.
+    scarce: Option<u64>,
+    /// Random numbers for large tables.
+    rng: SmallRng,
+    /// Number of tables made, or that did not fit.
     made: u32,
     /// Name of the table in use.
     name: Option<String>,
@@ -62,9 +78,19 @@ struct Writers {
 impl Drops {
     pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
         let every = Duration::from_micros(scenario.cluster.drops_us);
-        let (since, made, name) = (Duration::ZERO, 0, None);
-        let pace = scenario.storm() / MOST_WRITES;
-        Self { every, since, seed, pace, made, name, writers: Arc::default(), jobs: Vec::new() }
+        let is_scarce = scenario.cluster.group_slabs < Topology::default().group_slabs;
+        Self {
+            every,
+            since: Duration::ZERO,
+            seed,
+            pace: scenario.storm() / MOST_WRITES,
+            scarce: is_scarce.then_some(scenario.cluster.memory_nodes as u64),
+            rng: SmallRng::seed_from_u64(seed ^ 0xD209_5CA2),
+            made: 0,
+            name: None,
+            writers: Arc::default(),
+            jobs: Vec::new(),
+        }
     }
 
     /// Time until the next drop, at most `interval`.
@@ -107,11 +133,28 @@ impl Drops {
             return;
         }
         let name = format!("further {}", self.made);
-        let spec = TableSpec::named(name.clone()).record_bytes(VALUE_BYTES as u32).capacity(ROWS);
-        // Not while nodes are lost, or the last one's memory is not given back.
-        if let Ok(table) = cluster.create_table(spec.shards(4).inline(Inline::Never)) {
-            self.writers.table.store(u32::from(table.0) + 1, Ordering::Relaxed);
-            (self.made, self.name) = (self.made + 1, Some(name));
+        let spec = TableSpec::named(name.clone()).record_bytes(VALUE_BYTES as u32);
+        let spec = spec.capacity(self.capacity()).shards(4).inline(Inline::Never);
+        match cluster.create_table(spec) {
+            Ok(table) => {
+                self.writers.table.store(u32::from(table.0) + 1, Ordering::Relaxed);
+                (self.made, self.name) = (self.made + 1, Some(name));
+            }
+            // The next one may be smaller.
+            Err(ClusterError::OutOfMemory { .. }) => self.made += 1,
+            // Nodes are lost, or the last one's memory is not given back.
+            Err(_) => {}
+        }
+    }
+
+    /// Number of rows that the next table is made for.
+    fn capacity(&mut self) -> u64 {
+        match self.scarce {
+            Some(groups) if self.made % 4 == 3 => {
+                let slabs = self.rng.random_range(1..=MOST_SLABS) * groups;
+                slabs * SLAB_BYTES / INDEX_BYTES_PER_ROW
+            }
+            _ => ROWS,
         }
     }
 

@@ -9,6 +9,7 @@ pub mod cuts;
 pub mod deletions;
 pub(crate) mod drops;
 pub mod durability;
+pub(crate) mod endless;
 pub mod isolation;
 pub mod losses;
 pub mod progress;

@@ -129,6 +129,9 @@ pub struct Topology {
     /// Interval at which a further table is dropped, or made, during the storm, in microseconds; 0
     /// for never.
     pub drops_us: u64,
+    /// Interval at which a transaction begins that does not come to an end, during the storm, in
+    /// microseconds; 0 for never.
+    pub endless_us: u64,
     /// Slabs of 256 KiB that each replica group has on a memory node, the header's among them.
     pub group_slabs: u64,
 }
@@ -163,6 +166,7 @@ impl Default for Topology {
             drain_us: 200,
             snapshots_us: 0,
             drops_us: 0,
+            endless_us: 0,
             group_slabs: 256,
         }
     }

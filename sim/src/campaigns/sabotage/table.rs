@@ -11,6 +11,7 @@ use crate::properties::copies::OF_ONE_TIME;
 use crate::properties::cuts::GAVE_WAY;
 use crate::properties::drops::OWN_ROWS;
 use crate::properties::durability::DURABLE;
+use crate::properties::endless::IN_TIME;
 use crate::properties::isolation::CHECKED;
 use crate::properties::losses::MISSED;
 use crate::properties::progress::{PROGRESS, WAITS};
@@ -283,6 +284,7 @@ const TABLE: &[Hunted] = &[
     ),
     hunted(Rule::UnknownIsNotAborted, &["h21-memory-out-of-reach"], &[Isolation]),
     hunted(Rule::AbandonedAttemptsEnd, &["h21-callers-go-away"], &[Property(READS)]),
+    hunted(Rule::DeadlinesEndAttempts, &["h21-bodies-that-do-not-end"], &[Property(IN_TIME)]),
     hunted(Rule::CommitsOutliveCallers, &["h21-callers-go-away"], &[LOCKED]),
     hunted(Rule::FailedWritesAreRepeated, &["h22-stragglers"], &[LOGGED, LOCKED, REPLICATED]),
     hunted(

@@ -1,0 +1,129 @@
+//! Transactions that do not come to an end, beside the clients, and what must be true of them.
+//!
+//! # What it is
+//! At an interval one more transaction begins on some compute node. Its body awaits what never
+//! comes: at once, after it has read a row of the clients', or after it has locked one. It has a
+//! time limit, and ends by it, or by what strikes its node before; then the next one gets its slot,
+//! and clients get its lock.
+//!
+//! # What it is not
+//! Code that holds up its thread: no time passes meanwhile in a simulated world.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use lotus::{Cluster, Committed, Isolation, Submitted, TableId, Transaction, TxnError, TxnOptions};
+use lotus_fabric::sim::SimMachines;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::scenario::format::Scenario;
+use crate::verdict::Violation;
+
+/// Property that a transaction is ended when its body does not end.
+pub const IN_TIME: &str = "a transaction ends when its time is up";
+
+/// Clients' rows that bodies take: few, so that they meet clients and one another.
+const ROWS: u64 = 8;
+/// Shortest time limit.
+const SHORTEST: Duration = Duration::from_micros(20);
+
+/// What a body has done when it ceases to come back.
+#[derive(Clone, Copy)]
+enum Deed {
+    Nothing,
+    Reads,
+    Locks,
+}
+
+/// Begins transactions that do not end by themselves, at an interval.
+pub(crate) struct Endless {
+    /// Interval; zero for never.
+    every: Duration,
+    since: Duration,
+    longest: Duration,
+    rng: SmallRng,
+    running: Vec<Submitted<Committed<Infallible>>>,
+    /// Number of those whose time was up.
+    ended: u64,
+}
+
+impl Endless {
+    pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
+        Self {
+            every: Duration::from_micros(scenario.cluster.endless_us),
+            since: Duration::ZERO,
+            longest: (scenario.storm() / 4).max(2 * SHORTEST),
+            // A stream of its own, so that the others of this seed stay as they are.
+            rng: SmallRng::seed_from_u64(seed ^ 0xE2D1_E550),
+            running: Vec::new(),
+            ended: 0,
+        }
+    }
+
+    /// Time until the next one begins, at most `interval`.
+    pub(crate) fn pause(&self, interval: Duration) -> Duration {
+        if self.every.is_zero() { interval } else { self.every.min(interval) }
+    }
+
+    /// Takes note that time has `passed`: begins another one, if fewer run than there are
+    /// coordinators, each of which has one slot for it.
+    pub(crate) fn look(&mut self, cluster: &Cluster<SimMachines>, passed: Duration) {
+        self.since += passed;
+        if self.every.is_zero() || self.since < self.every {
+            return;
+        }
+        self.since = Duration::ZERO;
+        self.note_ended(cluster);
+        if self.running.len() >= cluster.seats().count() {
+            return;
+        }
+        let deed = [Deed::Nothing, Deed::Reads, Deed::Locks, Deed::Locks];
+        let deed = deed[self.rng.random_range(0..deed.len())];
+        let row = self.rng.random_range(0..ROWS);
+        let body = async move |txn: &mut Transaction| never_end(txn, deed, row).await;
+        let limit = self.rng.random_range(SHORTEST..self.longest);
+        let options = TxnOptions::new(Isolation::Serializable).name("endless").timeout(limit);
+        self.running.extend(cluster.run_with(options, body));
+    }
+
+    /// Removes those that have ended, and counts those whose time was up.
+    pub(crate) fn note_ended(&mut self, cluster: &Cluster<SimMachines>) {
+        let (ended, running) =
+            std::mem::take(&mut self.running).into_iter().partition(Submitted::is_finished);
+        self.running = running;
+        let ended: Vec<Submitted<_>> = ended;
+        for one in ended {
+            let late = matches!(cluster.wait(one), Err(TxnError::DeadlinePassed { .. }));
+            self.ended += u64::from(late);
+        }
+    }
+
+    /// Number of transactions so far that ended because their time was up.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Transactions that have not ended.
+    pub(crate) fn left(&self) -> Option<Violation> {
+        let left = self.running.iter().filter(|one| !one.is_finished()).count();
+        let detail = format!("{left} have not");
+        (left > 0).then(|| Violation { property: IN_TIME.to_owned(), detail })
+    }
+}
+
+/// Takes a row, and does not come back.
+async fn never_end(txn: &mut Transaction, deed: Deed, row: u64) -> Result<Infallible, TxnError> {
+    let table = TableId(0);
+    let taken = match deed {
+        Deed::Nothing => return pending().await,
+        Deed::Reads => txn.add_ro(table, row),
+        Deed::Locks => txn.add_rw(table, row),
+    };
+    // The first table of some workloads is an ordered one.
+    if taken.is_ok() {
+        txn.execute().await?;
+    }
+    pending().await
+}
