@@ -20,7 +20,8 @@ use crate::connection::{Connection, Unanswered};
 use crate::error::{CallError, ConnectError, Rejection};
 use crate::map::{Choice, Map, Route};
 use crate::nodes::NodeLinks;
-use crate::retry::{Next, Repetition, Tried, Tries};
+use crate::reach::reach;
+use crate::retry::{Next, Repetition, Tried, Tries, pause};
 use crate::scan::Scan;
 use crate::transaction::{Lineage, Transaction};
 use lotus_protocol::frame;
@@ -32,10 +33,6 @@ use lotus_protocol::table_shape::TableShape;
 /// Least time that a call waits for an answer beyond its time-out before its outcome counts as
 /// unknown: the server answers when the time is up, and the answer has to travel.
 const GRACE: Duration = Duration::from_millis(150);
-/// Upper bound of the first pause before a repetition; it doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// Most doublings of a pause.
-const MOST_DOUBLINGS: u32 = 6;
 /// Time for which one node is asked for its directory: longer than servers wait for the authority.
 const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two questions to a node that is doubted.
@@ -63,37 +60,16 @@ pub(crate) struct ClientState {
 }
 
 impl Client {
-    /// Connects to the first server that answers, and learns of all others from it. Where servers
-    /// are there and have no room for a newcomer at the moment, it is tried again for
-    /// [`Config::timeout`].
+    /// Connects to the first server that answers, and learns of all others from it. A server that
+    /// has not answered after a moment delays the others no longer. Where servers are there and
+    /// have no room for a newcomer at the moment, it is tried again for [`Config::timeout`].
     ///
     /// # Errors
-    /// [`ConnectError`] of the last server that was tried.
+    /// [`ConnectError`] of the last server that has failed.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let env = Env::real(config.seed);
-        let deadline = env.now().after(config.timeout);
-        let mut rng = env.rng(0);
-        let mut pauses = 0;
-        loop {
-            let mut last = ConnectError::NoAddress;
-            let mut crowded = false;
-            for address in &config.servers {
-                match Connection::open(address, &config, &env).await {
-                    Ok((connection, directory)) => {
-                        return Ok(Self::over(config.clone(), env, connection, directory));
-                    }
-                    Err(error) => {
-                        crowded |= error.is_for_a_crowd();
-                        last = error;
-                    }
-                }
-            }
-            let pause = pause(&mut pauses, |below| rng.random_range(0..below));
-            if !crowded || deadline.since(env.now()) <= pause {
-                return Err(last);
-            }
-            tokio::time::sleep(pause).await;
-        }
+        let (connection, directory) = reach(&config, &env).await?;
+        Ok(Self::over(config, env, connection, directory))
     }
 
     fn over(config: Config, env: Env, connection: Arc<Connection>, directory: Directory) -> Self {
@@ -579,14 +555,6 @@ async fn look_after(client: Weak<ClientState>, node: usize) {
         drop(shared);
         tokio::time::sleep(DOUBT_PAUSE).await;
     }
-}
-
-/// A random time, with a bound that grows with the number of pauses. `random` draws a number below
-/// another one.
-fn pause(pauses: &mut u32, random: impl FnOnce(u64) -> u64) -> Duration {
-    let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
-    *pauses += 1;
-    Duration::from_nanos(random(longest.as_nanos() as u64))
 }
 
 /// Reason for a node's missing answer.

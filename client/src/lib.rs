@@ -31,6 +31,7 @@ mod error;
 mod map;
 mod nodes;
 mod ordered;
+mod reach;
 mod retry;
 mod run;
 mod scan;

@@ -1,7 +1,14 @@
 //! Decides what to do after one try of a request. Pure.
 
+use std::time::Duration;
+
 use crate::error::CallError;
 use lotus_protocol::messages::{Answer, Failure};
+
+/// Upper bound of the first pause before a repetition; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// Most doublings of a pause.
+const MOST_DOUBLINGS: u32 = 6;
 
 /// Result of one try.
 #[derive(Debug)]
@@ -107,6 +114,14 @@ impl Tries {
         self.doubtful = self.repetition == Repetition::Once;
         Next::Elsewhere(why.to_owned())
     }
+}
+
+/// A random time, with a bound that grows with the number of pauses. `random` draws a number below
+/// another one.
+pub(crate) fn pause(pauses: &mut u32, random: impl FnOnce(u64) -> u64) -> Duration {
+    let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
+    *pauses += 1;
+    Duration::from_nanos(random(longest.as_nanos() as u64))
 }
 
 #[cfg(test)]

@@ -186,3 +186,19 @@ fn an_attempt_to_connect_is_made_once_for_all_and_no_call_waits_longer_than_it_m
     });
     assert_eq!(bank.audit(), ACCOUNTS * (INITIAL + 2));
 }
+
+/// The servers were tried one after another, each for the whole time-out.
+#[test]
+fn a_client_passes_by_a_server_that_does_not_answer() {
+    let listener = silent();
+    let bank = Bank::open(1);
+    run(async {
+        let mut config = lotus_client::Config::new(listener.local_addr().unwrap().to_string());
+        config.servers.push(bank.servers[0].address().to_string());
+        config.connect_timeout = Duration::from_secs(3600);
+        let connecting = tokio::time::timeout(Duration::from_secs(300), Client::connect(config));
+        let client = connecting.await.expect("the second answers").unwrap();
+        assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
+    });
+    bank.audit();
+}
