@@ -24,7 +24,7 @@ use crate::retry;
 /// Time after which the next server is tried beside those that have not answered.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// A connection that was made. It is closed unless somebody takes it.
+/// A connection that was made. It is closed unless it is taken.
 struct Made(Option<(Arc<Connection>, Directory)>);
 
 impl Drop for Made {

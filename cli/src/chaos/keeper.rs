@@ -312,7 +312,7 @@ impl Keeper {
         let lease = self.bounds.lease.unwrap_or_default().as_millis() as u64;
         let mut helped = Vec::new();
         for (&node, standing) in standings {
-            // Nobody survives the end of the authority.
+            // The cluster does not survive the end of the authority.
             let stays = self.bounds.is_authority(node);
             if *standing != Standing::Out || self.is_away(node) || stays {
                 self.out_since_ms.remove(&node);

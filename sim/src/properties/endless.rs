@@ -45,7 +45,7 @@ pub(crate) struct Endless {
     longest: Duration,
     rng: SmallRng,
     running: Vec<Submitted<Committed<Infallible>>>,
-    /// Number of those whose time was up.
+    /// Number of transactions that ended because their time was up.
     ended: u64,
 }
 
@@ -88,7 +88,7 @@ impl Endless {
         self.running.extend(cluster.run_with(options, body));
     }
 
-    /// Removes those that have ended, and counts those whose time was up.
+    /// Removes the ones that have ended, and counts the ones that ended because their time was up.
     pub(crate) fn note_ended(&mut self, cluster: &Cluster<SimMachines>) {
         let (ended, running) =
             std::mem::take(&mut self.running).into_iter().partition(Submitted::is_finished);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::described::Described;
-use super::{kill, node, text, wait_until};
+use super::described::{Described, METRICS};
+use super::{get, kill, node, text, wait_until};
 use crate::common::lotus;
 
 /// A frame of the cluster, as text.
@@ -98,4 +98,22 @@ fn a_stranger_at_the_address_of_a_node_is_no_node() {
     });
     assert_eq!(row(&shown, "mn-0")[0], "nonsense", "{shown}");
     assert_eq!(row(&shown, "mn-1")[0], "unreachable", "{shown}");
+}
+
+/// A quotation mark in a table's name made the whole scrape unreadable, and its node "nonsense".
+#[test]
+fn a_table_of_any_name_is_counted_and_leaves_its_node_readable() {
+    let (described, host) = Described::serving("top-names");
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let (file, _) = file.split_once("[load").expect("it has one");
+    let table = "[[table]]\nname = 'a\"b\\'\nrecord_bytes = 16\ncapacity = 100\n";
+    fs::write(described.file(), format!("{file}{table}")).expect("it is ours");
+    described.done(&["up"]);
+    let put = lotus(&["put", "a\"b\\", "1", "x", "--file", &described.file()]);
+    assert!(put.status.success(), "{}", text(&put));
+    let scraped = get((host, METRICS), "/metrics");
+    assert!(scraped.contains(r#"table="a\"b\\""#), "{scraped}");
+    let shown = frame(&described);
+    assert_eq!(row(&shown, "cn-0")[0], "serving", "{shown}");
+    described.done(&["down", "--discard"]);
 }
