@@ -73,12 +73,19 @@ impl Client {
     }
 
     fn over(config: Config, env: Env, connection: Arc<Connection>, directory: Directory) -> Self {
-        let nodes = NodeLinks::new(directory.nodes.len(), usize::from(directory.node), connection);
+        let (count, node) = (directory.nodes.len(), usize::from(directory.node));
         let rng = Mutex::new(env.rng(0));
         let map = RwLock::new(Arc::new(Map::new(directory)));
         let next_number = AtomicU32::new(0);
         Self {
             shared: Arc::new_cyclic(|this| {
+                let of: Weak<ClientState> = Weak::clone(this);
+                let told = move |directory| {
+                    if let Some(state) = Weak::upgrade(&of) {
+                        state.take_in(directory);
+                    }
+                };
+                let nodes = NodeLinks::new(count, node, connection, Arc::new(told));
                 let this = Weak::clone(this);
                 ClientState { config, env, rng, map, nodes, next_number, this }
             }),
@@ -121,12 +128,12 @@ impl Client {
     /// After [`CallError::Unknown`] it may have been, or may be yet: repeat it.
     pub async fn create_table(&self, spec: &TableSpec) -> Result<TableId, CallError> {
         spec.validate().map_err(|error| CallError::Request(error.to_string()))?;
-        let (shared, map) = (&self.shared, self.shared.map());
-        let target = Target { kind: Kind::Serializable, shard: None };
+        let shared = &self.shared;
+        let target = Target::any(Kind::Serializable);
         let op = |_, timeout_us| Op::CreateTable { table: TableShape::of(spec), timeout_us };
         let timeout = shared.config.timeout;
         // It has no further effect, but an answer is certain of its own try only.
-        let asked = shared.carry_out(&map, target, Repetition::Once, timeout, op).await;
+        let asked = shared.carry_out(target, Repetition::Once, timeout, op).await;
         let (_, answer) = asked?;
         match decode(&answer) {
             Ok(Answer::TableCreated(table)) => {
@@ -158,11 +165,11 @@ impl Client {
         let (shared, map) = (&self.shared, self.shared.map());
         // Without its authority, a node may not know the tables of others.
         let table = map.table(name).or(known).map(|table| table.0);
-        let target = Target { kind: Kind::Serializable, shard: None };
+        let target = Target::any(Kind::Serializable);
         let op = |_, timeout_us| Op::DropTable { name, table, timeout_us };
         let timeout = shared.config.timeout;
         // It has no further effect: a number stands for one table.
-        let asked = shared.carry_out(&map, target, Repetition::Once, timeout, op).await;
+        let asked = shared.carry_out(target, Repetition::Once, timeout, op).await;
         let (_, answer) = asked?;
         match decode(&answer) {
             Ok(Answer::TableDropped) => {
@@ -209,12 +216,12 @@ impl Client {
     /// [`CallError::Unsettled`] if it cannot be found out yet; ask again. [`CallError::Result`] if
     /// the call has committed and its result does not decode as this type.
     pub async fn outcome<R: DeserializeOwned>(&self, id: CallId) -> Result<Option<R>, CallError> {
-        let (shared, map) = (&self.shared, self.shared.map());
-        let target = Target { kind: Kind::Serializable, shard: None };
+        let shared = &self.shared;
+        let target = Target::any(Kind::Serializable);
         let timeout = shared.config.timeout;
         let op = |_, timeout_us| Op::Outcome { id, timeout_us };
         let unsettled = |error| CallError::Unsettled(Box::new(error));
-        let asked = shared.carry_out(&map, target, Repetition::Effectless, timeout, op).await;
+        let asked = shared.carry_out(target, Repetition::Effectless, timeout, op).await;
         let (_, answer) = asked.map_err(unsettled)?;
         match decode(&answer) {
             Ok(Answer::Never) => Ok(None),
@@ -301,9 +308,9 @@ impl<R: DeserializeOwned> Call<R> {
                 id: self.id,
             })
         };
-        let target = Target { kind, shard };
+        let target = Target { shard, ..Target::any(kind) };
         let timeout = self.timeout;
-        let (_, answer) = shared.carry_out(&map, target, repetition, timeout, op).await?;
+        let (_, answer) = shared.carry_out(target, repetition, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Done(Bytes(result))) => decoded(result),
             Ok(Answer::Rejected(Bytes(error))) => Err(CallError::Rejected(Rejection(error.into()))),
@@ -329,8 +336,19 @@ fn decoded<R: DeserializeOwned>(result: &[u8]) -> Result<R, CallError> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) kind: Kind,
-    /// Shard of the first row.
+    /// Shard of the first row: its owner is asked first.
     pub(crate) shard: Option<u16>,
+    /// Node that is asked first if no owner is; `None` for any.
+    pub(crate) near: Option<usize>,
+    /// Time that one node has to answer, if it is not all there is.
+    pub(crate) patience: Option<Duration>,
+}
+
+impl Target {
+    /// Any node.
+    pub(crate) const fn any(kind: Kind) -> Self {
+        Self { kind, shard: None, near: None, patience: None }
+    }
 }
 
 impl ClientState {
@@ -363,20 +381,6 @@ impl ClientState {
     /// asked, if one is, and the time that is left, in microseconds.
     pub(crate) async fn carry_out<'a>(
         &self,
-        map: &Map,
-        target: Target,
-        repetition: Repetition,
-        timeout: Duration,
-        op: impl Fn(Option<u16>, u32) -> Op<'a>,
-    ) -> Result<(Arc<Connection>, Vec<u8>), CallError> {
-        self.carry_out_near(None, map, target, repetition, timeout, op).await
-    }
-
-    /// The same; a request that no owner is asked for goes to node `near` first, if there is one.
-    pub(crate) async fn carry_out_near<'a>(
-        &self,
-        near: Option<usize>,
-        map: &Map,
         target: Target,
         repetition: Repetition,
         timeout: Duration,
@@ -393,11 +397,13 @@ impl ClientState {
             if left.is_zero() {
                 return Err(tries.at_last(obstacle));
             }
+            // A node that was connected to has told a newer one.
+            let map = self.map();
             let shard = target.shard.filter(|_| target.kind != Kind::ReadOnly);
             let owner = shard.and_then(|shard| map.owner(shard));
             let nodes = self.nodes.count();
             let any = || self.random(nodes as u64) as usize;
-            let preferred = owner.or(near).unwrap_or_else(any);
+            let preferred = owner.or(target.near).unwrap_or_else(any);
             let doubted = |node| self.nodes.is_doubted(node, now);
             let Some(Choice { node, preferred }) = route.choose(preferred, nodes, doubted) else {
                 route.forgive();
@@ -407,16 +413,15 @@ impl ClientState {
             };
             // Only the presumed owner checks that it owns the shard; a stand-in serves any.
             let asked = shard.filter(|_| preferred && owner.is_some());
-            let op = op(asked, u32::try_from(left.as_micros()).unwrap_or(u32::MAX));
-            // A directory is told soon, or by another node.
-            let until = match op {
-                Op::Directory => deadline.min(now.after(DIRECTORY_PATIENCE)),
-                _ => deadline,
+            let until = target.patience.map_or(deadline, |each| deadline.min(now.after(each)));
+            let op = || {
+                let left = deadline.since(self.env.now()).as_micros();
+                op(asked, u32::try_from(left).unwrap_or(u32::MAX))
             };
             // Another node may be reached, if this one is not.
             let connecting = if nodes > 1 { left / 2 } else { left };
             let address = &map.nodes[node];
-            let answered = self.try_once(node, address, connecting, &op, until.after(GRACE)).await;
+            let answered = self.try_once(node, address, connecting, op, until.after(GRACE)).await;
             let answer = match &answered {
                 Ok((_, message)) => decode(message).map_err(|_| CallError::Protocol)?,
                 Err(_) => Answer::Never,
@@ -424,6 +429,7 @@ impl ClientState {
             let tried = match &answered {
                 Ok(_) => Tried::Answered(&answer),
                 Err(Unreached::Not(why)) => Tried::NotSent(why.clone()),
+                Err(Unreached::TooLong(why)) => return Err(CallError::Request(why.clone())),
                 Err(Unreached::Lost) => Tried::Lost,
                 Err(Unreached::Late) if until < deadline => Tried::Silent,
                 Err(Unreached::Late) => Tried::Late,
@@ -453,22 +459,28 @@ impl ClientState {
 
     /// Fetches the directory again.
     async fn refresh(&self) -> Result<(), CallError> {
-        let target = Target { kind: Kind::ReadOnly, shard: None };
-        let (map, timeout) = (self.map(), self.config.timeout);
+        // A directory is told soon, or by another node.
+        let target = Target { patience: Some(DIRECTORY_PATIENCE), ..Target::any(Kind::ReadOnly) };
+        let timeout = self.config.timeout;
         let op = |_, _| Op::Directory;
-        let asked = self.carry_out(&map, target, Repetition::Effectless, timeout, op).await;
+        let asked = self.carry_out(target, Repetition::Effectless, timeout, op).await;
         let (_, answer) = asked?;
         self.learn(&answer).then_some(()).ok_or(CallError::Protocol)
     }
 
-    /// Takes in a directory; returns whether the answer is one.
+    /// Takes in an answer; returns whether it is a directory of this cluster.
     fn learn(&self, answer: &[u8]) -> bool {
         let Ok(Answer::Directory(directory)) = decode(answer) else { return false };
+        self.take_in(*directory)
+    }
+
+    /// Takes in a directory; returns whether it may be this cluster's.
+    fn take_in(&self, directory: Directory) -> bool {
         // Connections are made for as many nodes as there were.
         let is_same = directory.nodes.len() == self.nodes.count();
         if is_same {
             let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-            *map = Arc::new(Map::new(*directory));
+            *map = Arc::new(Map::new(directory));
         }
         is_same
     }
@@ -490,23 +502,34 @@ impl ClientState {
     pub(crate) async fn ask(
         &self,
         connection: &Connection,
-        op: &Op<'_>,
+        op: Op<'_>,
     ) -> Result<Vec<u8>, Unanswered> {
         let until = self.env.now().after(self.config.timeout);
-        let answered = connection.ask(op, &self.env, until).await;
+        let answered = connection.ask(|| op, &self.env, until).await;
         if let (Err(Unanswered::Late), Some(node)) = (&answered, self.node_of(connection)) {
             self.doubt(node);
         }
         answered
     }
 
+    /// Error of a request without an answer that had no effect, or has none any more.
+    pub(crate) fn effectless(&self, unanswered: Unanswered) -> CallError {
+        match unanswered {
+            Unanswered::TooLong(bytes) => CallError::Request(too_long(bytes, &self.config)),
+            Unanswered::Late => CallError::Failed(Failure::Timeout),
+            Unanswered::NotSent | Unanswered::Lost => {
+                CallError::Unreachable("the connection was lost".to_owned())
+            }
+        }
+    }
+
     /// Asks a node, which may be connected within `connecting`, and answers until `until`.
-    async fn try_once(
+    async fn try_once<'o>(
         &self,
         node: usize,
         address: &str,
         connecting: Duration,
-        op: &Op<'_>,
+        op: impl FnOnce() -> Op<'o>,
         until: Nanos,
     ) -> Result<(Arc<Connection>, Vec<u8>), Unreached> {
         let (config, env) = (&self.config, &self.env);
@@ -519,7 +542,11 @@ impl ClientState {
         };
         match connection.ask(op, env, until).await {
             Ok(answer) => Ok((connection, answer)),
-            Err(Unanswered::NotSent) => Err(Unreached::Not("the connection is lost".into())),
+            Err(Unanswered::NotSent) => {
+                let why = "the connection is lost, or had no room for the request in time";
+                Err(Unreached::Not(why.into()))
+            }
+            Err(Unanswered::TooLong(bytes)) => Err(Unreached::TooLong(too_long(bytes, config))),
             Err(Unanswered::Lost) => Err(Unreached::Lost),
             Err(Unanswered::Late) => {
                 self.doubt(node);
@@ -547,8 +574,8 @@ async fn look_after(client: Weak<ClientState>, node: usize) {
         let _ = shared.refresh().await;
         let map = shared.map();
         let until = shared.now().after(DIRECTORY_PATIENCE);
-        let op = Op::Directory;
-        let asked = shared.try_once(node, &map.nodes[node], DIRECTORY_PATIENCE, &op, until).await;
+        let (op, address) = (|| Op::Directory, &map.nodes[node]);
+        let asked = shared.try_once(node, address, DIRECTORY_PATIENCE, op, until).await;
         if asked.is_ok_and(|(_, answer)| shared.learn(&answer)) {
             return shared.nodes.trust(node);
         }
@@ -560,8 +587,14 @@ async fn look_after(client: Weak<ClientState>, node: usize) {
 /// Reason for a node's missing answer.
 enum Unreached {
     Not(String),
+    TooLong(String),
     Lost,
     Late,
+}
+
+/// Sentence about a request that is longer than servers take.
+fn too_long(bytes: usize, config: &Config) -> String {
+    format!("it has {bytes} bytes, where a request has {} at most", config.request_bytes)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lotus_protocol::messages::REQUEST_BYTES;
 use lotus_security::Security;
 
 /// Settings of a client.
@@ -20,6 +21,9 @@ pub struct Config {
     /// Time in which a server has to read 64 KiB of the requests that wait for it, or to send as
     /// much of an answer that it has begun; 10 s.
     pub write_patience: Duration,
+    /// Longest request that is sent, in bytes; 256 KiB, which every server takes. A longer one
+    /// fails with [`CallError::Request`](crate::CallError::Request).
+    pub request_bytes: usize,
     /// Seed for the choice of nodes for read-only transactions and for the length of pauses; give
     /// each client its own.
     pub seed: u64,
@@ -34,6 +38,7 @@ impl Config {
             timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
             write_patience: Duration::from_secs(10),
+            request_bytes: REQUEST_BYTES,
             // Clients that start at different times choose differently.
             seed: lotus_fabric::env::Env::real(0).now().0,
         }

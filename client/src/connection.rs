@@ -29,6 +29,8 @@ pub(crate) struct Connection {
     waiting: Mutex<Option<Slab<Waiter>>>,
     /// One permit for each request that the server allows in flight.
     permits: Semaphore,
+    /// Longest request that the server takes, in bytes.
+    request_bytes: usize,
 }
 
 /// A caller that waits for an answer.
@@ -42,11 +44,14 @@ struct Waiter {
 /// Reason for a missing answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unanswered {
-    /// The connection was lost before the request was queued.
+    /// The connection was lost, or time ran out, before the request was queued.
     NotSent,
+    /// The request has so many bytes, more than servers take, and was not sent: the server would
+    /// end the connection, and with it all other requests.
+    TooLong(usize),
     /// The connection was lost after the request was queued.
     Lost,
-    /// The deadline passed.
+    /// The deadline passed after the request was queued.
     Late,
 }
 
@@ -80,6 +85,7 @@ impl Connection {
             outbox: Outbox::default(),
             waiting: Mutex::new(Some(Slab::new())),
             permits: Semaphore::new(directory.in_flight.max(1) as usize),
+            request_bytes: config.request_bytes,
         });
         let patience = Patience::of(config.write_patience);
         let bounds = Bounds { frame_bytes: ANSWER_BYTES, patience };
@@ -96,10 +102,11 @@ impl Connection {
     }
 
     /// Sends a request and returns its answer, a message to be decoded. Waits until `until`, and at
-    /// most [`LOOK`] longer.
-    pub(crate) async fn ask(
+    /// most [`LOOK`] longer. `op` builds the request when it is sent, which may be after a wait for
+    /// its turn: what it says of the time that is left is true then.
+    pub(crate) async fn ask<'o>(
         &self,
-        op: &Op<'_>,
+        op: impl FnOnce() -> Op<'o>,
         env: &Env,
         until: Nanos,
     ) -> Result<Vec<u8>, Unanswered> {
@@ -109,22 +116,24 @@ impl Connection {
             Err(TryAcquireError::NoPermits) => {
                 let patience = until.since(env.now());
                 let acquired = tokio::time::timeout(patience, self.permits.acquire()).await;
-                let acquired = acquired.map_err(|_| Unanswered::Late)?;
-                acquired.map_err(|_| Unanswered::NotSent)?
+                acquired.ok().and_then(Result::ok).ok_or(Unanswered::NotSent)?
             }
         };
+        let op = op();
         let (sender, answer) = oneshot::channel();
         let waiter = Waiter { sender: Some(sender), until };
         let number = match &mut *self.lock() {
             Some(waiting) => waiting.insert(waiter) as u32,
             None => return Err(Unanswered::NotSent),
         };
+        if let Some(bytes) = self.send(number, &op)? {
+            // No answer will come.
+            self.lock().as_mut().and_then(|waiting| waiting.try_remove(number as usize));
+            return Err(Unanswered::TooLong(bytes));
+        }
         // `Answers::receive` gives it back with the answer.
         permit.forget();
-        if self.outbox.push(|out| messages::send(out, number, op)).is_err() {
-            return Err(Unanswered::NotSent);
-        }
-        let mut begun = Begun { connection: self, number: begun_by(op) };
+        let mut begun = Begun { connection: self, number: begun_by(&op) };
         let answer = answer.await;
         if answer.is_ok() {
             // The caller ends it from now on.
@@ -132,6 +141,21 @@ impl Connection {
         }
         let lost = |_| if env.now() < until { Unanswered::Lost } else { Unanswered::Late };
         answer.map_err(lost)
+    }
+
+    /// Queues a request; returns its size instead if it is longer than the server takes.
+    fn send(&self, number: u32, op: &Op<'_>) -> Result<Option<usize>, Unanswered> {
+        let mut too_long = None;
+        let pushed = self.outbox.push(|out| {
+            let before = out.len();
+            messages::send(out, number, op);
+            let bytes = out.len() - before;
+            if bytes > self.request_bytes {
+                out.truncate(before);
+                too_long = Some(bytes);
+            }
+        });
+        pushed.map(|()| too_long).map_err(|_| Unanswered::NotSent)
     }
 
     /// Sends a request and ignores its answer.

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::connection::Connection;
+use lotus_protocol::messages::Directory;
 
 /// Time for which a node is doubted without further looks at it, as when a runtime has ended.
 const DOUBT: Duration = Duration::from_secs(15);
@@ -26,8 +27,15 @@ const DOUBT: Duration = Duration::from_secs(15);
 /// Result of an attempt to connect, for all requests that wait for it.
 type Attempted = Result<Arc<Connection>, Arc<str>>;
 
+/// Takes in the directory that a node tells when it is connected to. The cluster may have been
+/// started anew since the last one: shards have other owners then, in epochs that begin again.
+pub(crate) type Told = Arc<dyn Fn(Directory) + Send + Sync>;
+
 /// The compute nodes, in the directory's order.
-pub(crate) struct NodeLinks(Vec<Arc<NodeLink>>);
+pub(crate) struct NodeLinks {
+    nodes: Vec<Arc<NodeLink>>,
+    told: Told,
+}
 
 #[derive(Default)]
 struct NodeLink {
@@ -40,23 +48,28 @@ struct NodeLink {
 
 impl NodeLinks {
     /// Links to as many nodes, with a connection to one of them.
-    pub(crate) fn new(count: usize, connected: usize, connection: Arc<Connection>) -> Self {
+    pub(crate) fn new(
+        count: usize,
+        connected: usize,
+        connection: Arc<Connection>,
+        told: Told,
+    ) -> Self {
         let nodes: Vec<Arc<NodeLink>> = (0..count).map(|_| Arc::default()).collect();
         match nodes.get(connected) {
             Some(node) => *lock(&node.connection) = Some(connection),
             None => connection.close(),
         }
-        Self(nodes)
+        Self { nodes, told }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.0.len()
+        self.nodes.len()
     }
 
     /// Index of the node at the other end of a connection, unless there is a newer one.
     pub(crate) fn at_end_of(&self, connection: &Connection) -> Option<usize> {
         let is_it = |known: &Arc<Connection>| std::ptr::eq(Arc::as_ptr(known), connection);
-        self.0.iter().position(|node| lock(&node.connection).as_ref().is_some_and(is_it))
+        self.nodes.iter().position(|node| lock(&node.connection).as_ref().is_some_and(is_it))
     }
 
     /// The working connection to a node, made now if there is none. Waits for at most `patience`;
@@ -72,11 +85,11 @@ impl NodeLinks {
         config: &Config,
         env: &Env,
     ) -> Result<Arc<Connection>, String> {
-        let node = &self.0[node];
+        let node = &self.nodes[node];
         if let Some(connection) = node.working() {
             return Ok(connection);
         }
-        let mut attempt = node.attempt(address, config, env);
+        let mut attempt = node.attempt(address, config, env, &self.told);
         let ended = tokio::time::timeout(patience, attempt.wait_for(Option::is_some)).await;
         match ended {
             Ok(Ok(outcome)) => match &*outcome {
@@ -94,16 +107,16 @@ impl NodeLinks {
     /// [`DOUBT`]; returns whether it was trusted before.
     pub(crate) fn doubt(&self, node: usize, now: Nanos) -> bool {
         // Relaxed: a request that still goes there does no harm.
-        self.0[node].doubted.swap(now.after(DOUBT).0, Ordering::Relaxed) <= now.0
+        self.nodes[node].doubted.swap(now.after(DOUBT).0, Ordering::Relaxed) <= now.0
     }
 
     /// Trusts a node again, which has answered.
     pub(crate) fn trust(&self, node: usize) {
-        self.0[node].doubted.store(0, Ordering::Relaxed);
+        self.nodes[node].doubted.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn is_doubted(&self, node: usize, now: Nanos) -> bool {
-        self.0[node].doubted.load(Ordering::Relaxed) > now.0
+        self.nodes[node].doubted.load(Ordering::Relaxed) > now.0
     }
 }
 
@@ -118,6 +131,7 @@ impl NodeLink {
         address: &str,
         config: &Config,
         env: &Env,
+        told: &Told,
     ) -> watch::Receiver<Option<Attempted>> {
         let mut attempt = lock(&self.attempt);
         if let Some(connection) = self.working() {
@@ -133,11 +147,15 @@ impl NodeLink {
         let (ended, begun) = watch::channel(None);
         *attempt = Some(begun.clone());
         let (address, config, env) = (address.to_owned(), config.clone(), env.clone());
+        let told = Arc::clone(told);
         // The task keeps no client alive.
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
             let opened = Connection::open(&address, &config, &env).await;
-            let outcome = opened.map(|(connection, _)| connection);
+            let outcome = opened.map(|(connection, directory)| {
+                told(directory);
+                connection
+            });
             if let Ok(connection) = &outcome {
                 match node.upgrade() {
                     Some(node) => *lock(&node.connection) = Some(Arc::clone(connection)),

@@ -35,15 +35,11 @@ impl Drop for Made {
     }
 }
 
-/// Servers that could not be reached.
-struct Unreached {
-    last: ConnectError,
-    /// Whether one of them is there, and had no room.
-    crowded: bool,
-}
+/// A try to connect; its error names the server.
+type Try = Result<Made, (String, ConnectError)>;
 
-/// Connects to the first server that answers. Where servers are there and have no room for a
-/// newcomer at the moment, all are tried again for [`Config::timeout`].
+/// Connects to the first server that answers. A server that is there and has no room for a newcomer
+/// at the moment is tried again, whatever the others do, for [`Config::timeout`].
 ///
 /// # Errors
 /// The error of the last server that has failed.
@@ -54,30 +50,11 @@ pub(crate) async fn reach(
     let deadline = env.now().after(config.timeout);
     let mut rng = env.rng(0);
     let mut pauses = 0;
-    loop {
-        let Unreached { last, crowded } = match try_all(config, env).await {
-            Ok(made) => return Ok(made),
-            Err(unreached) => unreached,
-        };
-        let pause = retry::pause(&mut pauses, |below| rng.random_range(0..below));
-        if !crowded || deadline.since(env.now()) <= pause {
-            return Err(last);
-        }
-        tokio::time::sleep(pause).await;
-    }
-}
-
-/// Tries each server once.
-async fn try_all(config: &Config, env: &Env) -> Result<(Arc<Connection>, Directory), Unreached> {
-    let mut unreached = Unreached { last: ConnectError::NoAddress, crowded: false };
+    let mut last = ConnectError::NoAddress;
     let (mut servers, mut tries) = (config.servers.iter(), JoinSet::new());
     loop {
         if let Some(address) = servers.next() {
-            let (address, config, env) = (address.clone(), config.clone(), env.clone());
-            tries.spawn(async move {
-                let opened = Connection::open(&address, &config, &env).await;
-                opened.map(|made| Made(Some(made)))
-            });
+            tries.spawn(try_after(Duration::ZERO, address.clone(), config.clone(), env.clone()));
         }
         let head_start = if servers.len() > 0 { HEAD_START } else { Duration::MAX };
         match tokio::time::timeout(head_start, tries.join_next()).await {
@@ -86,13 +63,25 @@ async fn try_all(config: &Config, env: &Env) -> Result<(Arc<Connection>, Directo
                     return Ok(made);
                 }
             }
-            Ok(Some(Ok(Err(error)))) => {
-                unreached.crowded |= error.is_for_a_crowd();
-                unreached.last = error;
+            Ok(Some(Ok(Err((address, error))))) => {
+                let pause = retry::pause(&mut pauses, |below| rng.random_range(0..below));
+                if error.is_for_a_crowd() && pause < deadline.since(env.now()) {
+                    tries.spawn(try_after(pause, address, config.clone(), env.clone()));
+                }
+                last = error;
             }
             // A try that has panicked has its message on the standard error, and is over.
             Ok(Some(Err(_))) | Err(_) => {}
-            Ok(None) => return Err(unreached),
+            Ok(None) => return Err(last),
         }
+    }
+}
+
+/// Tries a server once, after a pause.
+async fn try_after(pause: Duration, address: String, config: Config, env: Env) -> Try {
+    tokio::time::sleep(pause).await;
+    match Connection::open(&address, &config, &env).await {
+        Ok(made) => Ok(Made(Some(made))),
+        Err(error) => Err((address, error)),
     }
 }

@@ -12,17 +12,19 @@ use lotus_fabric::ids::TableId;
 use lotus_mvcc::KeyRange;
 
 use crate::client::{ClientState, Target};
-use crate::connection::{Connection, Unanswered};
+use crate::connection::Connection;
 use crate::error::CallError;
 use crate::retry::Repetition;
-use lotus_protocol::messages::{self, Answer, Bytes, Failure, Keys, Kind, Op, PageRow, decode};
+use lotus_protocol::messages::{self, Answer, Bytes, Keys, Kind, Op, PageRow, decode};
 
 /// Scan of a table at one snapshot: of an ordered one in the order of its keys, of others in no
 /// particular order. Dropping it ends it.
 ///
 /// After an error it can go on: the next call of [`Scan::next_page`] asks for the same page again,
 /// at the same snapshot. If that is not readable any more, the error is
-/// [`Failure::SnapshotTooOld`], again and again; begin a new scan then.
+/// [`Failure::SnapshotTooOld`][too_old], again and again; begin a new scan then.
+///
+/// [too_old]: crate::Failure::SnapshotTooOld
 #[must_use = "nothing is sent before the first page is asked for"]
 pub struct Scan {
     shared: Arc<ClientState>,
@@ -80,10 +82,13 @@ impl Scan {
     /// a large table has few rows. If the future is dropped, the next call fetches the same page.
     ///
     /// # Errors
-    /// [`CallError`], which has no effect. [`Failure::ScanTooLong`] and [`CallError::Unreachable`]
-    /// leave it open whether the snapshot is still readable: ask again. [`Failure::Refused`] if the
-    /// scan has a range, or is in reverse, and the table is not ordered, or if the range ends
-    /// before it begins.
+    /// [`CallError`], which has no effect. [`Failure::ScanTooLong`][too_long] and
+    /// [`CallError::Unreachable`] leave it open whether the snapshot is still readable: ask again.
+    /// [`Failure::Refused`][refused] if the scan has a range, or is in reverse, and the table is
+    /// not ordered, or if the range ends before it begins.
+    ///
+    /// [too_long]: crate::Failure::ScanTooLong
+    /// [refused]: crate::Failure::Refused
     pub async fn next_page(&mut self) -> Result<Option<Rows>, CallError> {
         if self.ended {
             return Ok(None);
@@ -111,11 +116,10 @@ impl Scan {
 
     /// Begins the scan, or goes on with it, where its snapshot was held before if it was.
     async fn begin(&mut self) -> Result<Vec<u8>, CallError> {
-        let (shared, map) = (&self.shared, self.shared.map());
-        let target = Target { kind: Kind::ReadOnly, shard: None };
+        let shared = &self.shared;
+        let target = Target { near: self.node, ..Target::any(Kind::ReadOnly) };
         let op = |_, _| self.request(true);
-        let (timeout, near) = (shared.timeout(), self.node);
-        let asked = shared.carry_out_near(near, &map, target, Repetition::Effectless, timeout, op);
+        let asked = shared.carry_out(target, Repetition::Effectless, shared.timeout(), op);
         let (connection, answer) = asked.await?;
         self.node = shared.node_of(&connection).or(self.node);
         self.seat = Some(connection);
@@ -123,11 +127,8 @@ impl Scan {
     }
 
     async fn go_on(&self, connection: &Connection) -> Result<Vec<u8>, CallError> {
-        let answer = self.shared.ask(connection, &self.request(false)).await;
-        let answer = answer.map_err(|error| match error {
-            Unanswered::Late => CallError::Failed(Failure::Timeout),
-            _ => CallError::Unreachable("the connection was lost".to_owned()),
-        })?;
+        let answer = self.shared.ask(connection, self.request(false)).await;
+        let answer = answer.map_err(|unanswered| self.shared.effectless(unanswered))?;
         match decode(&answer) {
             Ok(Answer::Failed(failure)) => Err(CallError::Failed(failure)),
             _ => Ok(answer),

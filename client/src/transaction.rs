@@ -15,7 +15,7 @@ use lotus_mvcc::table::MAX_RECORD_BYTES;
 use lotus_rows::path::{Entry, Group};
 
 use crate::client::{ClientState, Target};
-use crate::connection::Connection;
+use crate::connection::{Connection, Unanswered};
 use crate::error::CallError;
 use crate::ordered::OrderedTable;
 use crate::retry::Repetition;
@@ -145,6 +145,9 @@ pub struct Transaction {
     lineage: Option<Lineage>,
     /// Error that has ended it.
     ended_by: Option<CallError>,
+    /// Whether a step is under way. If its future was dropped it stays so: what the step had taken
+    /// along, or the server's answer to it, is lost, and nothing may follow.
+    stepping: bool,
     planned: Vec<Planned>,
     /// Values read, by item; shorter than the items while some are not executed.
     values: Vec<Option<Box<[u8]>>>,
@@ -152,6 +155,12 @@ pub struct Transaction {
     added: Vec<Added>,
     /// Rows that the transaction has changed, as it leaves them; `None` if it deletes the row.
     changes: BTreeMap<(TableId, PrimaryKey), Option<Box<[u8]>>>,
+}
+
+/// Error of a transaction of which a step was dropped before its answer came.
+fn step_dropped() -> CallError {
+    let why = "a step of the transaction was given up before its answer came";
+    CallError::Failed(Failure::Conflict(why.to_owned()))
 }
 
 /// Identity that the attempts of one transaction share, so that a server knows a retry and what
@@ -172,6 +181,7 @@ impl Transaction {
             timeout,
             lineage: None,
             ended_by: None,
+            stepping: false,
             planned: Vec::new(),
             values: Vec::new(),
             items: 0,
@@ -292,6 +302,8 @@ impl Transaction {
 
     /// Locks and reads the rows added since the last execution. May be called repeatedly.
     ///
+    /// If the future is dropped before it is ready, the transaction is over, as after a conflict.
+    ///
     /// # Errors
     /// [`CallError`]; the transaction is then over and had no effect. If the error is
     /// [retryable](CallError::is_retryable), as [`Failure::Conflict`] is, begin anew;
@@ -379,9 +391,20 @@ impl Transaction {
         Item(self.items - 1)
     }
 
-    /// Takes a step, after others for what one request is too short for; an answer that is an error
-    /// ends the transaction.
+    /// Takes a step; an answer that is an error ends the transaction, and so does an earlier step
+    /// if its future was dropped.
     async fn step(&mut self, end: StepEnd<'_>) -> Result<Vec<u8>, CallError> {
+        if self.stepping {
+            return Err(self.ended(step_dropped()));
+        }
+        self.stepping = true;
+        let stepped = self.steps(end).await;
+        self.stepping = false;
+        stepped
+    }
+
+    /// Takes a step, after others for what one request is too short for.
+    async fn steps(&mut self, end: StepEnd<'_>) -> Result<Vec<u8>, CallError> {
         let mut planned = std::mem::take(&mut self.planned);
         // A server would end the connection.
         if let Some(bytes) = planned.iter().map(Planned::bytes).find(|bytes| *bytes > STEP_BYTES) {
@@ -409,7 +432,7 @@ impl Transaction {
             Seat::At(connection, number) => {
                 let actions = planned.iter().map(Planned::action).collect();
                 let op = Op::Step(Step { txn: number, begin: None, actions, end });
-                self.go_on(&connection, &op, end).await
+                self.go_on(&connection, op, end).await
             }
             Seat::Nowhere => self.begin(planned, end).await,
             Seat::Over => return Err(CallError::Failed(Failure::NoTransaction)),
@@ -422,39 +445,43 @@ impl Transaction {
         let first = planned.iter().find_map(Planned::added);
         let map = self.shared.map();
         let shard = first.and_then(|(table, key)| map.shard(table, &key));
-        let target = Target { kind: self.kind, shard };
+        let near = self.lineage.map(|lineage| lineage.near);
+        let target = Target { shard, near, ..Target::any(self.kind) };
         let number = self.lineage.map(|lineage| lineage.number);
         let number = number.unwrap_or_else(|| self.shared.next_number());
-        let near = self.lineage.map(|lineage| lineage.near);
         let kind = self.kind;
         let op = |shard, _| {
             let actions = planned.iter().map(Planned::action).collect();
             Op::Step(Step { txn: number, begin: Some(Begin { kind, shard }), actions, end })
         };
         // After a lost connection the server undoes an execution; a commit may have taken effect.
-        let repetition = match end {
-            StepEnd::Commit => Repetition::Harmful,
-            _ => Repetition::Effectless,
+        let repetition = match self.may_commit(end) {
+            true => Repetition::Harmful,
+            false => Repetition::Effectless,
         };
-        let (shared, timeout) = (&self.shared, self.timeout);
-        let begun = shared.carry_out_near(near, &map, target, repetition, timeout, op).await;
+        let begun = self.shared.carry_out(target, repetition, self.timeout, op).await;
         let (connection, answer) = begun?;
         self.seat = Seat::At(connection, number);
         Ok(answer)
     }
 
+    /// Whether a step that was sent may have taken effect although there is no answer. A server
+    /// that loses the connection aborts what is open.
+    fn may_commit(&self, end: StepEnd<'_>) -> bool {
+        matches!(end, StepEnd::Commit) && self.kind != Kind::ReadOnly
+    }
+
     async fn go_on(
         &self,
         connection: &Connection,
-        op: &Op<'_>,
+        op: Op<'_>,
         end: StepEnd<'_>,
     ) -> Result<Vec<u8>, CallError> {
-        // A server that loses the connection aborts what is open; a commit may have taken effect.
-        let lost = || match end {
-            StepEnd::Commit => CallError::Unknown,
-            _ => CallError::Unreachable("the connection was lost".to_owned()),
-        };
-        let answer = self.shared.ask(connection, op).await.map_err(|_| lost())?;
+        let answer = self.shared.ask(connection, op).await;
+        let answer = answer.map_err(|unanswered| match unanswered {
+            Unanswered::Lost | Unanswered::Late if self.may_commit(end) => CallError::Unknown,
+            unanswered => self.shared.effectless(unanswered),
+        })?;
         match decode(&answer) {
             Ok(Answer::Failed(Failure::Unknown)) => Err(CallError::Unknown),
             Ok(Answer::Failed(failure)) => Err(CallError::Failed(failure)),
@@ -471,6 +498,7 @@ impl Transaction {
     /// Ends the transaction. Its server has ended it as well, or does so when it notices the lost
     /// connection.
     fn ended(&mut self, error: CallError) -> CallError {
+        self.stepping = false;
         self.abandon();
         self.ended_by = Some(error.clone());
         error
@@ -486,7 +514,7 @@ impl Transaction {
 
     /// Error that has ended it, if one has.
     pub(crate) fn ended_by(&self) -> Option<CallError> {
-        self.ended_by.clone()
+        self.ended_by.clone().or_else(|| self.stepping.then(step_dropped))
     }
 
     fn abandon(&mut self) {

@@ -369,7 +369,8 @@ impl<M: Machines> Iterator for Scan<'_, M> {
 
 impl<M: Machines> Cluster<M> {
     /// Begins a scan of a table: every row that exists at one moment, once, while transactions go
-    /// on. An unknown table is an error of the first page.
+    /// on. An unknown table is an error of the first page, and so is `Misuse` in a transaction's
+    /// code, which would wait for its own thread.
     pub fn scan(&self, table: TableId) -> Scan<'_, M> {
         self.start_scan(move |mut session, pages| async move {
             let scan = session.scan(table).await?;
@@ -393,9 +394,15 @@ impl<M: Machines> Cluster<M> {
         Fut: Future<Output = Result<(), ScanError>> + 'static,
     {
         let (out, pages) = async_channel::bounded(1);
-        let scanned = |session| async move { Ok(job(session, out).await) };
-        let ended = Some(self.submit(self.any_seat(), scanned));
-        Scan { cluster: self, pages, ended, rows: VecDeque::new() }
+        let ended = match self.name().check() {
+            Ok(()) => {
+                let scanned = |session| async move { Ok(job(session, out).await) };
+                self.submit(self.any_seat(), scanned)
+            }
+            // No page comes, and the error is that of the first.
+            Err(refused) => Submitted::refused(self.name(), refused),
+        };
+        Scan { cluster: self, pages, ended: Some(ended), rows: VecDeque::new() }
     }
 }
 

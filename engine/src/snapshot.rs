@@ -72,7 +72,8 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// `Io`; `TooOld`, `Dropped`, `Still` or `Read`; `Busy`; `NotLoaded`, in a cluster of several
     /// processes that its founder has not [filled](Cluster::fill) yet; `Cluster`, if the authority
-    /// has not answered for a minute.
+    /// has not answered for a minute; `Read` with `Misuse` in a transaction's code, which would
+    /// wait for its own thread.
     pub fn snapshot(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let label = |_| {
             let taken = self.machines().outside().now();
@@ -97,6 +98,7 @@ impl<M: Machines> Cluster<M> {
         label: impl Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,
         notes: impl Fn() -> Vec<u8>,
     ) -> Result<(S, SnapshotInfo), SnapshotError> {
+        self.name().check()?;
         match self.shared.ask(|| self.data())? {
             Data::Loaded => {}
             Data::Loading { .. } => return Err(SnapshotError::NotLoaded("compute node 0 loads")),

@@ -67,7 +67,7 @@ impl Turned {
     const fn kind(&self) -> &'static str {
         match self {
             Self::Refused(Refusal::Garbage) => "garbage",
-            Self::Refused(Refusal::Version { .. }) => "version",
+            Self::Refused(Refusal::Version { .. } | Refusal::Versions { .. }) => "version",
             Self::Refused(Refusal::Full) => "full",
             Self::Refused(Refusal::Leaving) => "leaving",
             _ => "trust",
@@ -479,4 +479,26 @@ pub(crate) fn note_turned(node: &NodeServer, turned: &Turned, client: Origin) {
 /// Adds one.
 pub(crate) fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_protocol::frame::HEADER_BYTES;
+    use lotus_protocol::handshake::Guest;
+
+    /// Bytes of a hello before the version.
+    const MAGIC_BYTES: usize = 8;
+
+    /// Clients of another version once had the line of wrong keys, which was then not written.
+    #[test]
+    fn clients_of_another_version_have_a_log_line_of_their_own() {
+        let mut hello = Vec::new();
+        let _guest = Guest::start(None, &mut hello).unwrap();
+        hello[HEADER_BYTES + MAGIC_BYTES] ^= 1;
+        let refused = Doorkeeper::default().step(&hello[HEADER_BYTES..], None, &mut Vec::new());
+        let other = Turned::Refused(refused.unwrap_err());
+        assert_eq!(other.kind(), "version", "{other}");
+        assert_eq!(Turned::Refused(Refusal::Proof).kind(), "trust");
+    }
 }

@@ -46,7 +46,7 @@ impl Peer {
 
     /// Requests that are not answered.
     pub(crate) fn in_flight(&self) -> usize {
-        // Acquire pairs with the release in `push`.
+        // Acquire pairs with the release in `Pending`.
         self.in_flight.load(Ordering::Acquire)
     }
 }
@@ -114,11 +114,28 @@ impl Ticket {
         if std::mem::replace(&mut self.answered, true) {
             return;
         }
-        // Before the push: the outbox's reader asks how much is in flight, and held.
+        let (number, pending) = (self.number, Pending { peer: &self.peer, bytes: self.bytes });
+        // A closed connection expects no answer; `pending` ends with the closure that has it.
+        let _ = self.peer.outbox.push(move |out| {
+            write(out, number);
+            // Behind the answer, since a server that stops closes the outbox when nothing is in
+            // flight: it does so behind this push, which has the outbox's lock. Before the end of
+            // the push, which wakes the outbox's reader: that asks how much is in flight, and held.
+            drop(pending);
+        });
+    }
+}
+
+/// A request that counts as unanswered until this is dropped, also by a panic.
+struct Pending<'p> {
+    peer: &'p Peer,
+    bytes: usize,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
         self.peer.outbox.release(self.bytes);
         self.peer.in_flight.fetch_sub(1, Ordering::Release);
-        // A closed connection expects no answer.
-        let _ = self.peer.outbox.push(|out| write(out, self.number));
     }
 }
 
@@ -132,6 +149,15 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::time::Duration;
+
+    use lotus_protocol::frame::Incoming;
+    use lotus_protocol::link::{self, Bounds, Patience, Receiver, Wire};
+    use lotus_protocol::messages::Garbage;
 
     fn peer(budget: &Arc<Budget>) -> Arc<Peer> {
         Arc::new(Peer::new(budget, 1 << 20))
@@ -152,6 +178,74 @@ mod tests {
         assert_eq!(peer.in_flight(), 0);
         assert_eq!(peer.outbox.held(), peer.outbox.unsent());
         assert_eq!(budget.held(), peer.outbox.unsent());
+    }
+
+    /// A server that stops once closed the outbox between the two steps: a call had committed, and
+    /// its answer was gone.
+    #[test]
+    fn a_request_is_in_flight_until_its_answer_is_in_the_outbox() {
+        let peer = peer(&Arc::new(Budget::new(1 << 20)));
+        Ticket::new(&peer, 1, 10).push(|out, _| {
+            out.push(1);
+            assert_eq!(peer.in_flight(), 1, "the answer may still be closed out");
+        });
+        assert_eq!((peer.in_flight(), peer.outbox.held()), (0, 1));
+        let late = Ticket::new(&peer, 2, 10);
+        peer.outbox.close();
+        late.answer(&Answer::Ended);
+        assert_eq!((peer.in_flight(), peer.outbox.held()), (0, 1));
+    }
+
+    /// A connection without a word.
+    struct Quiet;
+
+    impl Wire for Quiet {
+        type Timer = std::future::Pending<()>;
+
+        fn poll_read(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_write(&mut self, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn timer(&self, _: Duration) -> Self::Timer {
+            std::future::pending()
+        }
+    }
+
+    impl Receiver for Quiet {
+        fn receive(&mut self, _: &[u8]) -> Result<(), Garbage> {
+            Ok(())
+        }
+    }
+
+    /// What is in flight, and kept, when the loop of a connection is woken.
+    struct Seen(Arc<Peer>, Mutex<Option<(usize, usize)>>);
+
+    impl Wake for Seen {
+        fn wake(self: Arc<Self>) {
+            let kept = self.0.outbox.held() - self.0.outbox.unsent();
+            *self.1.lock().unwrap() = Some((self.0.in_flight(), kept));
+        }
+    }
+
+    /// A loop that is woken for an answer, and still finds too much in flight, would not be woken
+    /// again.
+    #[test]
+    fn the_loop_that_an_answer_wakes_finds_its_request_done() {
+        let peer = peer(&Arc::new(Budget::new(1 << 20)));
+        let ticket = Ticket::new(&peer, 1, 10);
+        let seen = Arc::new(Seen(Arc::clone(&peer), Mutex::default()));
+        let (mut wire, mut incoming, mut desk) = (Quiet, Incoming::new(100), Quiet);
+        let patience = Patience { interval: Duration::from_secs(1), bytes: 1 };
+        let bounds = Bounds { frame_bytes: 100, patience };
+        let mut serve = pin!(link::run(&mut wire, &peer.outbox, &mut incoming, &mut desk, bounds));
+        let waker = Waker::from(Arc::clone(&seen));
+        assert!(serve.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        ticket.answer(&Answer::Ended);
+        assert_eq!(*seen.1.lock().unwrap(), Some((0, 0)));
     }
 
     #[test]

@@ -457,19 +457,23 @@ pub fn down(
         consent::check(file, snapshot.is_none())?;
     }
     let steps = Steps::start("");
+    // Nodes that rest for good are ended, even if that cannot be told.
+    let mut said = Ok(Verdict::Sound);
     if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, any_runs) {
         steps.say("compute nodes come to rest, and a snapshot is taken");
         let taken = copier::take_last(file, &authority(file)?, patience);
         let (node, snapshot) = taken.map_err(|why| {
             format!("{why}: nothing was ended; with --no-snapshot, all is ended without one")
         })?;
-        say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
+        said = say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()));
         point_here!(0, LastTaken);
     } else if any_runs {
         let here = NodeName::all(file).filter(|node| state.remembers(*node));
         consent::check_others(file, &here.collect::<Vec<_>>(), others)?;
     }
-    match end_here(file, &state, silent, &steps)? {
+    let ended = end_here(file, &state, silent, &steps)?;
+    said?;
+    match ended {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
         (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
         (ran, all) => {
@@ -558,8 +562,7 @@ fn remove_sockets(file: &ClusterFile) {
     let Net::Shm { directory } = &file.net else { return };
     lotus_node::host::sockets::remove_sockets(directory, file.node_count());
     if let Place::Hosted(Hosted::Unix(path)) = &file.authority {
-        // A missing file is as good as a removed one.
-        let _ = std::fs::remove_file(path);
+        lotus_node::host::sockets::remove_unheard(path);
     }
 }
 

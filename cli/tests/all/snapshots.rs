@@ -206,6 +206,22 @@ fn a_snapshot_that_may_not_grow_fails_and_ends_nothing() {
     assert_eq!((nodes, described.logs().contains("panicked")), (4, false), "{}", described.logs());
 }
 
+/// All nodes were left at rest for good, which takes no calls and says nothing, when the line about
+/// the snapshot could not be written.
+#[test]
+fn a_down_that_cannot_tell_of_its_snapshot_ends_the_nodes_all_the_same() {
+    let described = Described::new("untold", SNAPSHOTS);
+    described.done(&["up"]);
+    let (program, file) = (env!("CARGO_BIN_EXE_lotus"), described.file());
+    let command = format!("exec {program} cluster down --file {file} >/dev/full");
+    let down = Command::new("sh").args(["-c", &command]).output().expect("a shell");
+    assert_eq!(down.status.code(), Some(2), "{}", text(&down));
+    assert!(text(&down).contains("No space left"), "{}", text(&down));
+    assert_eq!(described.kept().len(), 1);
+    let again = described.done(&["up"]);
+    assert!(again.contains("4 nodes serve") && again.contains("snapshot"), "{again}");
+}
+
 fn begins_with_its_last_snapshot(described: &Described) {
     let first = described.done(&["up"]);
     assert!(!first.contains("snapshot"), "{first}");

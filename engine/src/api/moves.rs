@@ -82,4 +82,8 @@ pub enum MoveError {
     /// have moved, or may yet: look up their owners.
     #[error("the owner of the shards does not answer")]
     NoAnswer,
+    /// The caller's thread cannot wait for a move: it is a coordinator's, in a transaction's code.
+    /// Nothing was begun.
+    #[error("{0}")]
+    Misuse(&'static str),
 }

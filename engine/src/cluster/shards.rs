@@ -13,6 +13,7 @@ use crate::api::config::LockKind;
 use crate::api::error::{ClusterError, TxnError};
 use crate::api::moves::{MoveCounters, MoveError, Moved};
 use crate::cluster::handle::Cluster;
+use crate::node::home::INSIDE;
 use crate::node::load_counts::NodeCounts;
 use crate::node::moves::Order;
 use crate::node::shared::{ComputeNode, Shared};
@@ -132,6 +133,9 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// [`MoveError`]; the shards are where they were, unless it is `Failed`.
     pub fn move_shards(&self, shards: &[ShardId], to: usize) -> Result<Moved, MoveError> {
+        if self.name().seat_here().is_some() {
+            return Err(MoveError::Misuse(INSIDE));
+        }
         let moving = self.start_move(shards, to)?;
         self.machines().wait(&moving.outcome).unwrap_or(Err(MoveError::Failed))
     }

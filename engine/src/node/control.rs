@@ -28,7 +28,7 @@ pub(crate) struct Control {
     workers: usize,
     node: NodeId,
     epoch: Epoch,
-    next_lane: AtomicU16,
+    next_lane: Arc<AtomicU16>,
     /// Whether time passes while control waits; false in a simulation.
     in_time: bool,
     /// The process that has started the cluster.
@@ -44,7 +44,7 @@ impl Control {
             workers: machines.control_workers(),
             node,
             epoch,
-            next_lane: AtomicU16::new(0),
+            next_lane: Arc::default(),
             in_time: machines.courier().is_none(),
             process: process::id(),
         }
@@ -58,7 +58,7 @@ impl Control {
             workers: self.workers,
             node: self.node,
             epoch: self.epoch.max(epoch),
-            next_lane: AtomicU16::new(self.next_lane.load(Ordering::Relaxed)),
+            next_lane: Arc::clone(&self.next_lane),
             in_time: self.in_time,
             process: self.process,
         }

@@ -124,7 +124,8 @@ impl OrderAnswer {
                     MoveError::Held => (5, 0),
                     MoveError::Failed => (6, 0),
                     MoveError::Exhausted => (7, 0),
-                    MoveError::NoAnswer => (8, 0),
+                    // No order was given for what is refused to its caller.
+                    MoveError::NoAnswer | MoveError::Misuse(_) => (8, 0),
                 };
                 vec![REFUSED, code, detail]
             }

@@ -370,11 +370,15 @@ impl Body {
     }
 
     /// Conflict error for a lock, naming the row that the lock is for. A bucket's lock is for no
-    /// row in particular, so the error names any row of the transaction.
+    /// row in particular, so the error names a row of the same table if there is one, else any.
+    /// `Timeout` if there is no row: an attempt may hold locks that an earlier one was refused
+    /// before it has added any.
     #[cold]
     pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
-        let row = self.row_of(name);
-        TxnError::Conflict { table: row.table, key: row.primary_key.into() }
+        self.row_of(name).map_or(TxnError::Timeout, |row| TxnError::Conflict {
+            table: row.table,
+            key: row.primary_key.into(),
+        })
     }
 
     /// Error of a transaction that has given up its locks on request.
@@ -389,20 +393,27 @@ impl Body {
     /// As [`Self::conflict`], for a lock that has no owner.
     #[cold]
     pub(crate) fn unavailable(&self, name: &LockName) -> TxnError {
-        let row = self.row_of(name);
-        TxnError::Unavailable { table: row.table, key: row.primary_key.into() }
+        self.row_of(name).map_or(TxnError::Timeout, |row| TxnError::Unavailable {
+            table: row.table,
+            key: row.primary_key.into(),
+        })
     }
 
     /// As [`Self::conflict`], for a lock with an owner suspected of being dead.
     #[cold]
     pub(crate) fn suspected(&self, name: &LockName) -> TxnError {
-        let row = self.row_of(name);
-        TxnError::Suspected { table: row.table, key: row.primary_key.into() }
+        self.row_of(name).map_or(TxnError::Timeout, |row| TxnError::Suspected {
+            table: row.table,
+            key: row.primary_key.into(),
+        })
     }
 
-    fn row_of(&self, name: &LockName) -> &Row {
+    /// The row that a lock is for, or another one that an error about it may name.
+    fn row_of(&self, name: &LockName) -> Option<&Row> {
         let named = |row: &&Row| row.table == name.table && row.key == name.key;
-        self.rows.iter().find(named).unwrap_or(&self.rows[0])
+        let beside = |row: &&Row| row.table == name.table;
+        let mut rows = self.rows.iter();
+        rows.clone().find(named).or_else(|| rows.clone().find(beside)).or_else(|| rows.next())
     }
 
     /// Releases the locks, and returns the slots and buckets taken for writes.

@@ -121,6 +121,24 @@ fn a_transaction_within_a_transaction_is_refused_at_once() {
         done(cluster.run(Isolation::Serializable, body));
     }
     assert_eq!(read(&cluster, table, 1), Some(2), "what was refused has changed nothing");
+    // What waits for coordinators is refused as well: it would wait for this one.
+    let of = Arc::downgrade(&cluster);
+    let body = async move |_: &mut Transaction| {
+        let cluster = of.upgrade().expect("it is running");
+        let refused = |error: Option<&dyn std::error::Error>| {
+            let said = error.map(|error| format!("{error}")).unwrap_or_default();
+            assert!(said.contains("a transaction's code cannot"), "{said}");
+        };
+        let scanned = cluster.scan(table).next().map(|row| row.map(drop).expect_err("it waits"));
+        refused(scanned.as_ref().map(|error| error as _));
+        let open = || Ok(Vec::new());
+        let label = |_| Ok(lotus::SnapshotLabel::default());
+        refused(cluster.snapshot_with(open, label, Vec::new).err().as_ref().map(|e| e as _));
+        let shard = cluster.shard_of(table, 1).expect("it is there");
+        refused(cluster.move_shards(&[shard], 0).err().as_ref().map(|error| error as _));
+        Ok::<_, TxnError>(())
+    };
+    done(cluster.run(Isolation::Serializable, body));
     // A job may submit another one, and not wait for it.
     let of = Arc::downgrade(&cluster);
     let (ran, has_run) = async_channel::bounded(1);

@@ -4,11 +4,14 @@
 //! Each attempt is a job of its own, as those of interactive clients are: it does not know what
 //! an attempt before it was refused, and so cannot take the locks of that one first.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    ClusterBuilder, Isolation, LockWait, PrimaryKey, Seat, Session, TableId, TableSpec, TxnError,
+    ClusterBuilder, Isolation, LockKind, LockWait, PrimaryKey, Seat, Session, TableId, TableSpec,
+    Transaction, TxnError,
 };
 
 /// Some dozens of rows fit a leaf.
@@ -125,4 +128,47 @@ fn all_who_write_to_a_leaf_below_the_root_succeed_at_once() {
     assert_eq!(all_at_once(&cluster, 2, table, Way::Put), []);
     assert_eq!(all_at_once(&cluster, 2, table, Way::ReadFirst), []);
     stop_clean(cluster);
+}
+
+/// Regression: an attempt takes the locks that the one before was refused, before it has added any
+/// row. An error about them named the first row of none, and the panic took the node with it.
+#[test]
+fn an_attempt_without_rows_that_is_refused_the_locks_of_the_one_before_is_repeated() {
+    let waits = |kind| small().locks(kind).lock_timeout(Duration::from_millis(50));
+    let kinds = [
+        waits(LockKind::Lotus).lock_wait(LockWait::Ordered),
+        waits(LockKind::Cas),
+        waits(LockKind::Dslr),
+        waits(LockKind::ShiftLock),
+        waits(LockKind::Declock),
+    ];
+    for builder in kinds {
+        let (cluster, table) = with_table(builder, SPEC);
+        let (locked, is_locked) = async_channel::bounded(1);
+        let (release, released) = async_channel::bounded::<()>(1);
+        let holder = cluster.submit(FIRST, move |mut session| async move {
+            let mut txn = session.begin(Isolation::Serializable).await?;
+            let _absent = txn.ordered(table)?.get_for_update(&key(1)).await?;
+            let _ = locked.send(()).await;
+            let _ = released.recv().await;
+            txn.abort();
+            Ok::<_, TxnError>(())
+        });
+        is_locked.recv_blocking().expect("it holds the leaf");
+        let attempts = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&attempts);
+        let body = async move |txn: &mut Transaction| {
+            if count.fetch_add(1, Ordering::Relaxed) == 4 {
+                let _ = release.try_send(());
+            }
+            txn.execute().await?;
+            txn.ordered(table)?.put(&key(1), &[0; 8]).await
+        };
+        let kind = cluster.config().locks;
+        let written: Result<_, TxnError> = cluster.run(Isolation::Serializable, body).wait();
+        assert!(written.is_ok(), "{kind:?}: {written:?}");
+        assert!(cluster.is_serving() && attempts.load(Ordering::Relaxed) > 4, "{kind:?}");
+        done(holder);
+        stop_clean(cluster);
+    }
 }

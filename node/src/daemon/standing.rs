@@ -125,9 +125,10 @@ impl Follower {
             Ok(members) => {
                 self.heard = now;
                 let part = members.part_of(self.me, self.own_after.filter(|_| lends));
-                if !lends {
+                // A process that was there before the cluster has no predecessor.
+                if !lends && self.own_after != Some(NO_CLUSTER) {
                     self.own_after = members.loss_of(self.me);
-                } else if part != MemoryPart::GivenUp {
+                } else if lends && part != MemoryPart::GivenUp {
                     self.own_after = Some(members.epoch());
                 }
                 match part {
@@ -203,6 +204,10 @@ mod tests {
             assert_eq!(node.look(at(1), was_in_use_before_the_founding, none()), None);
             assert_eq!(node.look(at(30), true, Ok(lost())), Some(Duty::GivenUp));
         }
+        let (mut node, _) = follower();
+        assert_eq!(node.look(at(1), false, none()), None);
+        assert_eq!(node.look(at(2), false, Ok(founded())), None, "it was put to use meanwhile");
+        assert_eq!(node.look(at(30), true, Ok(lost())), Some(Duty::GivenUp));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use lotus_authority::remote::listen_unix;
@@ -25,13 +26,22 @@ pub fn local_address(directory: &Path, node: usize) -> String {
     format!("{LOCAL}{}", directory.join(client_socket(node)).display())
 }
 
-/// Removes what a cluster leaves in its directory, and the directory if that was all.
+/// Removes what a cluster leaves in its directory, and the directory if that was all. Sockets at
+/// which a process listens stay: nodes that another command started may run.
 pub fn remove_sockets(directory: &Path, nodes: u16) {
     for node in 0..nodes {
-        // A missing file is no error.
-        let _ = fs::remove_file(directory.join(client_socket(node.into())));
+        remove_unheard(&directory.join(client_socket(node.into())));
     }
     shm::remove_sockets(directory, nodes);
+}
+
+/// Removes a socket at which no process listens any more. A missing one is no error.
+pub fn remove_unheard(socket: &Path) {
+    let refused = UnixStream::connect(socket)
+        .is_err_and(|error| matches!(error.kind(), io::ErrorKind::ConnectionRefused));
+    if refused {
+        let _ = fs::remove_file(socket);
+    }
 }
 
 /// Name of the socket at which compute node `index` serves applications of this host.

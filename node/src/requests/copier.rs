@@ -28,6 +28,7 @@ use crate::application::Notes;
 use crate::config::file::ClusterFile;
 use crate::config::name::{NodeKind, NodeName};
 use crate::config::snapshots::Snapshots;
+use crate::host::polling::wait_until;
 use crate::snapshots::Snapshot;
 use crate::snapshots::marker::{Marker, tell_taken};
 
@@ -337,21 +338,55 @@ fn check_data(authority: &dyn Authority) -> Result<(), String> {
 /// Compute nodes that serve, at least one, once all data is there.
 ///
 /// # Errors
-/// A sentence.
+/// A sentence. The silence of the authority about any node is one: that node may serve.
 pub fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<NodeName>, String> {
     check_data(authority)?;
-    let serves = |node: &NodeName| {
-        let record = Record::read(*node, authority).ok().flatten();
-        record.is_some_and(|record| matches!(record.stage, Stage::Opening | Stage::Serving))
-    };
-    let compute = NodeName::all(file).filter(|node| node.kind == NodeKind::Compute);
-    let serving: Vec<NodeName> = compute.filter(serves).collect();
-    let members = lotus_recovery::membership::read(authority);
-    let is_live = |node: &NodeName| members.as_ref().is_ok_and(|now| now.is_live(node.id(file)));
-    let serving: Vec<NodeName> = serving.into_iter().filter(is_live).collect();
+    let serves = |stage| matches!(stage, Stage::Opening | Stage::Serving);
+    let serving = at_stage(file, authority, serves)?;
     match serving.is_empty() {
-        true => Err("no compute node serves, or the authority does not answer".to_owned()),
-        false => Ok(serving),
+        true => Err("no compute node serves".to_owned()),
+        false => Ok(serving.into_iter().map(|(node, _)| node).collect()),
+    }
+}
+
+/// Compute nodes that take part and are at such a stage, with their records.
+///
+/// # Errors
+/// A sentence: the authority does not tell of all nodes.
+fn at_stage(
+    file: &ClusterFile,
+    authority: &dyn Authority,
+    is_it: impl Fn(Stage) -> bool,
+) -> Result<Vec<(NodeName, Record)>, String> {
+    let mut found = Vec::new();
+    for node in NodeName::all(file).filter(|node| node.kind == NodeKind::Compute) {
+        let record = Record::read(node, authority).map_err(|error| error.to_string())?;
+        found.extend(record.filter(|record| is_it(record.stage)).map(|record| (node, record)));
+    }
+    // Read last: a node that returns meanwhile writes its stage before it looks for an order to
+    // rest.
+    let members = lotus_recovery::membership::read(authority).map_err(|error| error.to_string())?;
+    found.retain(|(node, _)| members.is_live(node.id(file)));
+    Ok(found)
+}
+
+/// Waits until nodes that were told to end have ended: until then they acknowledge what is under
+/// way.
+///
+/// # Errors
+/// A sentence.
+fn await_ends(file: &ClusterFile, authority: &dyn Authority) -> Result<(), String> {
+    let mut ending = Ok(Vec::new());
+    wait_until(&Env::real(0), RESTING_PATIENCE, || {
+        ending = at_stage(file, authority, |stage| stage == Stage::Ending);
+        let runs = |(_, record): &(NodeName, Record)| record.runs() != Some(false);
+        !ending.as_ref().is_ok_and(|ending| ending.iter().any(runs))
+    });
+    match ending?.first() {
+        Some((node, record)) if record.runs() != Some(false) => {
+            Err(format!("{} was told to end, and has not in {RESTING_PATIENCE:?}", node.in_words()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -402,6 +437,7 @@ pub fn take_last(
     let nodes = serving(file, authority);
     let taken = nodes.clone().and_then(|nodes| {
         bring_to_rest(file, &nodes, secs, said, authority)?;
+        await_ends(file, authority)?;
         point_here!(0, RestTold);
         take(file, authority, patience)
     });
@@ -458,5 +494,77 @@ pub fn let_serve(authority: &dyn Authority) -> Result<bool, String> {
             outcome => outcome.map(|()| true).map_err(unanswered),
         },
         _ => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lotus_authority::EmbeddedAuthority;
+    use lotus_authority::testing::{Fate, Question as Asked, TestAuthority};
+    use lotus_fabric::ids::Incarnation;
+    use lotus_recovery::{Membership, membership};
+
+    use super::*;
+
+    const COMPUTE: [NodeName; 2] = [NodeName::compute(0), NodeName::compute(1)];
+
+    fn file() -> ClusterFile {
+        let nodes = "[[memory_node]]\n[[compute_node]]\n[[compute_node]]\n";
+        let text = format!("fabric = \"shm\"\nmemory = \"64M\"\n{nodes}");
+        ClusterFile::parse(Path::new("c.toml"), &text, None).expect("it is whole")
+    }
+
+    /// Record of a process of another host.
+    fn record(stage: Stage) -> Record {
+        let record = Record::of_this_process(stage).expect("there is /proc");
+        Record { space: "another".to_owned(), ..record }
+    }
+
+    /// A cluster of which compute node 0 serves, and node 1 is at this stage.
+    fn cluster(file: &ClusterFile, stage: Stage) -> TestAuthority {
+        let authority = EmbeddedAuthority::new();
+        let life = Incarnation::new(1).expect("it fits");
+        let members = Membership::new(COMPUTE.map(|node| (node.id(file), life)));
+        membership::found(&authority, &members).expect("nobody was faster");
+        for (node, stage) in COMPUTE.into_iter().zip([Stage::Serving, stage]) {
+            record(stage).write(node, &authority).expect("it answers");
+        }
+        TestAuthority::over(authority)
+    }
+
+    /// Such a node counted as one that does not serve: it committed beside the last snapshot.
+    #[test]
+    fn a_node_of_which_the_authority_does_not_tell_is_not_left_out() {
+        let file = file();
+        let authority = cluster(&file, Stage::Serving);
+        let serves = |stage| stage == Stage::Serving;
+        let found = at_stage(&file, &authority, serves).expect("it answers");
+        assert_eq!(found.iter().map(|(node, _)| *node).collect::<Vec<_>>(), COMPUTE);
+        authority.follow(|question, _| match question {
+            Asked::Read { key: "node/cn-1" } => Fate::QuestionLost,
+            _ => Fate::Answered,
+        });
+        assert!(at_stage(&file, &authority, serves).is_err());
+    }
+
+    /// A node that was told to end acknowledged calls after the last snapshot.
+    #[test]
+    fn a_node_that_ends_is_waited_for() {
+        let file = file();
+        assert_eq!(await_ends(&file, &cluster(&file, Stage::Ended)), Ok(()));
+        let authority = cluster(&file, Stage::Ending);
+        let mut asked = 0;
+        authority.follow(move |question, values| {
+            asked += u32::from(matches!(question, Asked::Read { key: "node/cn-1" }));
+            if asked == 3 {
+                record(Stage::Ended).write(COMPUTE[1], values).expect("it answers");
+            }
+            Fate::Answered
+        });
+        assert_eq!(await_ends(&file, &authority), Ok(()));
+        let last = Record::read(COMPUTE[1], authority.values()).expect("it answers");
+        assert_eq!(last.map(|record| record.stage), Some(Stage::Ended));
     }
 }

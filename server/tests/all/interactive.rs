@@ -185,6 +185,74 @@ fn a_transaction_that_is_dropped_leaves_no_lock() {
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
 }
 
+/// Polls a step once, which sends it, and drops it before its answer can come.
+async fn drop_step(step: impl Future<Output = Result<(), CallError>>) {
+    let mut step = std::pin::pin!(step);
+    let first = std::future::poll_fn(|task| Poll::Ready(step.as_mut().poll(task)));
+    assert!(first.await.is_pending(), "no answer comes before this thread waits");
+}
+
+/// The rows that a dropped step had taken along were lost, and the commit of a transaction without
+/// them was reported; or the value of one went into another row.
+#[test]
+fn a_step_that_is_dropped_ends_its_transaction() {
+    let bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        for begun in [false, true] {
+            deposit(&client, 1, 0).await.unwrap();
+            let mut txn = client.transaction(Kind::Serializable);
+            if begun {
+                txn.add_ro(table, 2);
+                txn.execute().await.unwrap();
+            }
+            let first = txn.add_rw(table, 1);
+            drop_step(txn.execute()).await;
+            txn.add_rw(table, 3);
+            txn.put(first, bytes(INITIAL + 7));
+            let ended = txn.commit().await;
+            assert!(ended.as_ref().is_err_and(CallError::is_retryable), "{ended:?}");
+        }
+        let attempts = std::cell::Cell::new(0);
+        let body = async |txn: &mut lotus_client::Transaction| {
+            attempts.set(attempts.get() + 1);
+            txn.insert(table, 1_000, bytes(5));
+            if attempts.get() == 1 {
+                drop_step(txn.execute()).await;
+            }
+            Ok::<(), CallError>(())
+        };
+        let committed = client.run(Kind::Serializable, body).await.unwrap();
+        assert!(committed.commit_ts.is_some() && attempts.get() >= 2);
+        assert_eq!(balance(&client, 1_000).await.unwrap(), 5);
+        for account in [1, 3] {
+            assert_eq!(balance(&client, account).await.unwrap(), INITIAL);
+        }
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 5);
+}
+
+/// A commit that was not even sent was reported as one that may have taken effect.
+#[test]
+fn a_commit_that_was_not_sent_has_no_effect_and_says_so() {
+    let mut bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let mut txn = client.transaction(Kind::Serializable);
+        let item = txn.add_rw(table, 1);
+        txn.execute().await.unwrap();
+        bank.servers.clear();
+        // Until then its connection may not know yet that the server has ended.
+        while !matches!(balance(&client, 2).await, Err(CallError::Unreachable(_))) {}
+        txn.put(item, bytes(0));
+        let ended = txn.commit().await;
+        assert!(ended.as_ref().is_err_and(CallError::is_retryable), "{ended:?}");
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
 /// A first step whose caller went away was carried out, and held its locks until the limit for
 /// idle clients: only the step's answer told the client of the transaction that it had to abandon.
 #[test]
@@ -199,9 +267,7 @@ fn a_first_step_that_nobody_waits_for_leaves_no_lock() {
             deposit(&client, 1, 1).await.unwrap();
             let mut txn = client.transaction(Kind::Serializable);
             txn.add_rw(table, 1);
-            let mut step = std::pin::pin!(txn.execute());
-            let first = std::future::poll_fn(|task| Poll::Ready(step.as_mut().poll(task)));
-            assert!(first.await.is_pending(), "no answer comes before this thread waits");
+            drop_step(txn.execute()).await;
         }
         deposit(&client, 1, 1).await.unwrap();
     });

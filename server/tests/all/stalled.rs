@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
 use lotus::Cluster;
-use lotus_client::{CallError, Client, Failure};
+use lotus_client::{CallError, Client, Effect, Failure, Kind};
 use lotus_fabric::env::Env;
 
 /// Time limit of calls that meet the server that stands still.
@@ -65,11 +65,16 @@ fn spawn(body: impl FnOnce() + Send + 'static) {
 
 impl Way {
     fn to(server: SocketAddr) -> Self {
+        Self::to_crowded(server, 0)
+    }
+
+    /// A way to a server that closes the first `refused` connections at once.
+    fn to_crowded(server: SocketAddr, refused: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, state) = (listener.local_addr().unwrap(), Arc::new(WayState::default()));
         let shared = Arc::clone(&state);
         spawn(move || {
-            for client in listener.incoming().flatten() {
+            for client in listener.incoming().flatten().skip(refused) {
                 shared.wait_while_frozen();
                 let Ok(server) = TcpStream::connect(server) else { continue };
                 for socket in [&client, &server] {
@@ -185,6 +190,89 @@ fn an_attempt_to_connect_is_made_once_for_all_and_no_call_waits_longer_than_it_m
         assert!(failed.is_empty(), "others stand in: {failed:?}");
     });
     assert_eq!(bank.audit(), ACCOUNTS * (INITIAL + 2));
+}
+
+/// A server that had no room at first was tried again only when a silent one had been given up.
+#[test]
+fn a_client_tries_a_crowded_server_again_beside_one_that_does_not_answer() {
+    let listener = silent();
+    let bank = Bank::open(1);
+    let way = Way::to_crowded(bank.servers[0].address(), 3);
+    run(async {
+        let mut config = lotus_client::Config::new(way.address.to_string());
+        config.servers.push(listener.local_addr().unwrap().to_string());
+        (config.timeout, config.connect_timeout) = (LONG, Duration::from_secs(3600));
+        let client = Client::connect(config).await.unwrap();
+        assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
+    });
+    bank.audit();
+}
+
+/// In the next life of a cluster, shards have other owners in epochs that begin again. A client
+/// that had not asked meanwhile believed the owners of the earlier life, in later epochs, and asked
+/// the wrong node until its time was up, in every call.
+#[test]
+fn a_client_that_was_idle_while_its_cluster_began_anew_finds_the_owners() {
+    let bank = Bank::open(2);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let shards = bank.cluster.shards().unwrap().into_iter();
+    let shards: Vec<_> = shards.filter(|one| one.owner == Some(0)).map(|one| one.shard).collect();
+    for some in shards.chunks(128) {
+        bank.cluster.move_shards(some, 1).unwrap();
+    }
+    let client = runtime.block_on(async {
+        let client = bank.client().await;
+        assert!(deposit_everywhere(&client, LONG).await.is_empty());
+        client
+    });
+    let bank = bank.open_anew();
+    runtime.block_on(async {
+        let table = client.table("accounts").unwrap();
+        for account in 0..ACCOUNTS {
+            let call = client.call::<_, u64>("deposit", &(account, 1_u64)).at(table, account);
+            // It may meet a connection that ends, and is repeated then.
+            let after = call.idempotent(u128::from(account)).timeout(LONG).await;
+            assert_eq!(after.unwrap(), INITIAL + 1, "account {account}");
+        }
+    });
+    drop(client);
+    assert_eq!(bank.audit(), ACCOUNTS * (INITIAL + 1));
+}
+
+/// A request that is longer than servers take ended the connection, and with it all other calls of
+/// the client.
+#[test]
+fn a_request_that_is_too_long_is_not_sent_and_harms_no_other() {
+    let bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let slow = tokio::spawn(client.call::<_, ()>("block", &300_u64).timeout(LONG).send());
+        tokio::task::yield_now().await;
+        let long = client.call::<_, u64>("deposit", &vec![0_u8; 300_000]).idempotent(16).await;
+        assert!(matches!(long, Err(CallError::Request(_))), "{long:?}");
+        let mut txn = client.transaction(Kind::Serializable);
+        let long = txn.ordered(table).get(&vec![0; 300_000]).await;
+        assert!(matches!(long, Err(CallError::Request(_))), "{long:?}");
+        slow.await.unwrap().unwrap();
+    });
+    bank.audit();
+}
+
+/// A call that never had its turn on the connection was reported as one that may have committed.
+#[test]
+fn a_call_that_waits_for_its_turn_until_its_time_is_up_has_no_effect() {
+    let bank = Bank::open_with(1, |config| config.limits.in_flight = 1);
+    run(async {
+        let client = bank.client().await;
+        let slow = tokio::spawn(client.call::<_, ()>("block", &1_000_u64).timeout(LONG).send());
+        tokio::task::yield_now().await;
+        let late = client.call::<_, u64>("deposit", &(1_u64, 1_u64)).timeout(SHORT).await;
+        assert!(late.as_ref().is_err_and(|error| error.effect() == Effect::Nothing), "{late:?}");
+        slow.await.unwrap().unwrap();
+        assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
 }
 
 /// The servers were tried one after another, each for the whole time-out.

@@ -295,6 +295,27 @@ fn a_memory_node_that_was_given_up_says_so_and_ends_with_a_code() {
     assert!(again.said().contains("memory node 1 takes part"), "{}", again.said());
 }
 
+/// A start that was refused removed the sockets and locks of nodes that ran.
+#[test]
+fn a_refused_start_from_another_state_directory_leaves_a_running_cluster_whole() {
+    let (described, _) = Described::serving("two-states");
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let file = file.replacen("fabric = \"shm\"\n", "fabric = \"shm\"\ndirectory = \"s\"\n", 1);
+    fs::write(described.file(), file).expect("it is ours");
+    described.done(&["up"]);
+    let other = described.directory.join("other");
+    let other = other.to_str().expect("UTF-8");
+    let refused = described.cluster(&["up", "--state", other]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    let status = described.status();
+    assert_eq!(status["healthy"], true, "{status}");
+    let bench = ["bench", "smallbank", "--cluster", &described.file(), "--txns", "100"];
+    let bench = lotus(&bench);
+    assert!(bench.status.success(), "{}{}", text(&bench), described.logs());
+    assert!(described.done(&["down", "--discard"]).contains("4 nodes have ended"));
+    assert!(!described.directory.join("s").exists(), "what is over leaves nothing");
+}
+
 /// Compute node 1 was never started: it was a member all the same, and all waited for it.
 #[test]
 fn a_compute_node_that_is_not_started_holds_nobody_up_and_may_come_later() {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
@@ -28,12 +29,18 @@ pub(super) fn path(directory: &Path, node: NodeId) -> PathBuf {
 }
 
 /// Removes what the hosts of a fabric of `nodes` nodes leave in its directory when they are killed,
-/// and the directory if that was all. For when none of them runs any more.
+/// and the directory if that was all. What a host has that runs stays.
 pub fn remove_sockets(directory: &Path, nodes: u16) {
     for node in (0..nodes).map(NodeId) {
         let socket = path(directory, node);
-        // A missing file is no error.
-        let _ = fs::remove_file(socket.with_extension("lock"));
+        let lock = socket.with_extension("lock");
+        // The host's for as long as it runs. A missing file is no error.
+        let held = fs::File::open(&lock)
+            .map(|file| (rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive), file));
+        if matches!(held, Ok((Err(Errno::WOULDBLOCK), _))) {
+            continue;
+        }
+        let _ = fs::remove_file(lock);
         let _ = fs::remove_file(socket);
     }
     let _ = fs::remove_dir(directory);

@@ -38,10 +38,19 @@ impl Bank {
 
     pub fn over(cluster: Cluster, set: impl Fn(&mut Config)) -> Self {
         let table = load(&cluster);
-        let cluster = Arc::new(cluster);
         let nodes = cluster.config().compute_nodes;
-        let listeners: Vec<_> =
-            (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let listeners = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        Self::at(listeners, cluster, table, set)
+    }
+
+    /// A bank of this table, with servers at these addresses.
+    fn at(
+        listeners: Vec<TcpListener>,
+        cluster: Cluster,
+        table: TableId,
+        set: impl Fn(&mut Config),
+    ) -> Self {
+        let cluster = Arc::new(cluster);
         let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
         let addresses: Vec<String> = listeners.iter().map(address).collect();
         let mut servers = Vec::new();
@@ -52,6 +61,18 @@ impl Bank {
             servers.push(Server::start(cluster, node, procedures(table), config).unwrap());
         }
         Self { cluster, table, servers }
+    }
+
+    /// Ends this bank, and opens another one with the same addresses.
+    pub fn open_anew(self) -> Self {
+        let addresses: Vec<SocketAddr> = self.servers.iter().map(Server::address).collect();
+        drop(self);
+        let builder =
+            Cluster::embedded().compute_nodes(addresses.len()).memory_nodes(1).replicas(1);
+        let cluster = builder.lock_table_bytes(1 << 16).start().unwrap();
+        let table = load(&cluster);
+        let listeners = addresses.iter().map(|address| TcpListener::bind(address).unwrap());
+        Self::at(listeners.collect(), cluster, table, |_| {})
     }
 
     pub async fn client(&self) -> Client {
@@ -94,14 +115,19 @@ pub fn get(address: SocketAddr, path: &str) -> String {
 
 /// The same, with an `Accept` header.
 pub fn get_as(address: SocketAddr, path: &str, accept: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    try_get(address, path, accept).unwrap()
+}
+
+/// The same, at a port that may close the connection: then the answer is an error, or empty.
+pub fn try_get(address: SocketAddr, path: &str, accept: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nAccept: {accept}\r\n");
     let request = format!("{head}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// The value of a metric, by its whole name with labels.
