@@ -54,7 +54,8 @@ impl Endless {
         Self {
             every: Duration::from_micros(scenario.cluster.endless_us),
             since: Duration::ZERO,
-            longest: (scenario.storm() / 4).max(2 * SHORTEST),
+            // Also one that begins at the end of the storm ends long before the clients do.
+            longest: (scenario.storm() / 4).min(scenario.calm() / 2).max(2 * SHORTEST),
             // A stream of its own, so that the others of this seed stay as they are.
             rng: SmallRng::seed_from_u64(seed ^ 0xE2D1_E550),
             running: Vec::new(),
