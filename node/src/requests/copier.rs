@@ -376,17 +376,18 @@ fn at_stage(
 /// # Errors
 /// A sentence.
 fn await_ends(file: &ClusterFile, authority: &dyn Authority) -> Result<(), String> {
-    let mut ending = Ok(Vec::new());
+    let mut running = Ok(None);
     wait_until(&Env::real(0), RESTING_PATIENCE, || {
-        ending = at_stage(file, authority, |stage| stage == Stage::Ending);
+        let ending = at_stage(file, authority, |stage| stage == Stage::Ending);
         let runs = |(_, record): &(NodeName, Record)| record.runs() != Some(false);
-        !ending.as_ref().is_ok_and(|ending| ending.iter().any(runs))
+        running = ending.map(|ending| ending.into_iter().find(runs));
+        !matches!(running, Ok(Some(_)))
     });
-    match ending?.first() {
-        Some((node, record)) if record.runs() != Some(false) => {
+    match running? {
+        Some((node, _)) => {
             Err(format!("{} was told to end, and has not in {RESTING_PATIENCE:?}", node.in_words()))
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
