@@ -47,9 +47,11 @@ mod operate;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 
+use lotus_fabric::env::Env;
 use lotus_security::printable;
 use signal_hook::consts::SIGXFSZ;
 
@@ -58,6 +60,8 @@ use show::Verdict;
 
 const UNSOUND: u8 = 1;
 const REFUSED: u8 = 2;
+/// Time for the line with which a process ends to be taken.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 const UNJUDGED: u8 = 3;
 
 /// Carries out the command line of this process.
@@ -127,9 +131,20 @@ fn answer(error: &clap::Error) -> ExitCode {
     }
 }
 
+/// Says why, and returns the code to end with. A standard error that takes nothing, as a full pipe,
+/// holds up no end for longer than [`LAST_WORDS`]: a node that was expelled would never be started
+/// again.
 fn refuse(why: &str) -> ExitCode {
-    // A closed standard error is ignored.
-    let _ = writeln!(io::stderr(), "error: {}", printable(why));
+    let line = format!("error: {}\n", printable(why));
+    let (said, is_said) = std::sync::mpsc::channel();
+    let saying = Env::real(0).spawn("last words", move || {
+        // A closed standard error is ignored.
+        let _ = io::stderr().write_all(line.as_bytes());
+        let _ = said.send(());
+    });
+    if saying.is_ok() {
+        let _ = is_said.recv_timeout(LAST_WORDS);
+    }
     ExitCode::from(REFUSED)
 }
 

@@ -124,6 +124,9 @@ impl Creation<'_> {
         let shared = self.shared;
         loop {
             let mut catalogue = self.learn_tables()?;
+            if let Some(id) = self.had(&catalogue) {
+                return Ok(id);
+            }
             if let Some(id) = catalogue.find(&self.spec.name) {
                 // Only this call has this memory: an equal entry is ours, answered or not.
                 let entered = catalogue.tables.get(usize::from(id.0)).and_then(TableState::serving);
@@ -160,6 +163,25 @@ impl Creation<'_> {
                 Err(_) => return Err(self.unanswered()),
             }
         }
+    }
+
+    /// Number of the table that this call has entered, without an answer, if it was dropped since.
+    /// Its memory is given back by the drop, and is not this call's any more.
+    fn had(&mut self, catalogue: &Catalogue) -> Option<TableId> {
+        let ours = self.in_doubt.as_ref()?;
+        let id = ours.id();
+        let was_dropped = match catalogue.tables.get(usize::from(id.0))? {
+            TableState::Serving(_) => false,
+            TableState::Dropped(table) => table == ours,
+            // Nothing is left of it but its number: it may have been this one.
+            TableState::Gone => true,
+        };
+        if !was_dropped {
+            return None;
+        }
+        self.bases.clear();
+        (self.entry, self.in_doubt) = (None, None);
+        Some(id)
     }
 
     /// Reads the catalogue, and asks again until the deadline if there is no answer.
@@ -238,6 +260,7 @@ impl Creation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::catalogue::Demotion;
     use std::sync::Arc;
 
     use lotus_authority::EmbeddedAuthority;
@@ -379,6 +402,35 @@ mod tests {
         let further = cluster.create_table(TableSpec::new("further").record_bytes(8).capacity(1));
         assert!(matches!(further, Err(ClusterError::TooManyTables)), "{further:?}");
         assert_eq!(cluster.tables().len(), MAX_TABLES);
+    }
+
+    /// The dropped table's index went to another table, with whatever was in it.
+    #[test]
+    fn a_table_that_was_dropped_before_its_creation_was_answered_keeps_its_memory() {
+        let authority = Arc::<TestAuthority>::default();
+        let builder = Cluster::embedded().memory_nodes(1).replicas(1).compute_nodes(1);
+        let part = builder.part([0], Arc::clone(&authority) as _, Duration::from_secs(30));
+        let cluster = part.start_on(Threads::over(LocalFabric::new(2), Env::real(0)));
+        let cluster = cluster.expect("it starts");
+        let shape = (cluster.shared.placement.group_count(), cluster.shared.names.proposed());
+        let mut was_entered = false;
+        authority.follow(move |question, values| match question {
+            Question::Swap { key: "tables", .. } if !was_entered => {
+                was_entered = true;
+                Fate::AnswerLost
+            }
+            Question::Read { key: "tables" } if was_entered => {
+                // Somebody else has found it, and drops it.
+                let dropped = Catalogue::demote(values, shape, TableId(0), Demotion::Drop);
+                dropped.expect("it answers");
+                Fate::Answered
+            }
+            _ => Fate::Answered,
+        });
+        let spec = TableSpec::new("first").record_bytes(8).capacity(100);
+        let created = cluster.create_table(spec).expect("it was created");
+        assert_eq!(created, TableId(0));
+        assert!(cluster.open_table("first").is_err(), "it was dropped");
     }
 
     /// The catalogue has the memory of one of the two tables only if their indexes lie apart.

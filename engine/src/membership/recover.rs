@@ -168,8 +168,8 @@ impl Recoverer<'_> {
         self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
     }
 
-    /// Enters slabs in all directories that some directory has. Live nodes that take slabs enter
-    /// the same.
+    /// Enters slabs in all directories that some directory has, but for slabs of live nodes: these
+    /// enter them themselves, or are about to mark them free again, copy by copy.
     async fn complete_directories(
         &self,
         group: GroupId,
@@ -199,8 +199,9 @@ impl Recoverer<'_> {
                 let words = buffers.iter().map(|buffer| copies.words(*buffer)[index]);
                 let entry = words.clone().find_map(|word| Some((word, SlabEntry::decode(word)?)));
                 let Some((word, entry)) = entry else { continue };
-                if self.now.is_released(entry.table) {
-                    // It is being marked free.
+                let is_live = self.now.live().any(|member| member.incarnation == entry.owner);
+                if is_live || self.now.is_released(entry.table) {
+                    // It is being marked free, or may be.
                     continue;
                 }
                 let place = at + (index * WORD_BYTES) as u64;

@@ -67,6 +67,11 @@ impl Record {
         Self { stage, ..self.clone() }
     }
 
+    /// Whether it is of the same process as `other`.
+    pub fn is_of(&self, other: &Self) -> bool {
+        self.process == other.process && self.space == other.space
+    }
+
     /// Whether its process runs; `None` if that cannot be seen from this host.
     pub fn runs(&self) -> Option<bool> {
         let is_near = !self.space.is_empty() && self.space == process_space();
@@ -87,7 +92,7 @@ impl Record {
     /// [`AuthorityError::Unavailable`].
     pub fn end(&self, node: NodeName, authority: &dyn Authority) -> Result<(), AuthorityError> {
         let (version, found) = read::<Self>(authority, &key(node))?;
-        if found.is_none_or(|found| found.process != self.process || found.space != self.space) {
+        if found.is_none_or(|found| !found.is_of(self)) {
             return Ok(());
         }
         let bytes = serde_json::to_vec(&self.at(Stage::Ended)).expect("strings and numbers");

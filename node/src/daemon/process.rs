@@ -139,20 +139,37 @@ impl<A: Application> Daemon<'_, A> {
         if let Some(warning) = memory::check_memory(file, 1)? {
             warn!("{warning}");
         }
-        let memory = Memory::start(file, node, &self.env)?;
         let shown = Shown::default();
-        let _metrics = memory.show(file, node, &shown, &self.env)?;
-        self.is_here();
         // Memory node 0 hosts the authority, or begins its life in etcd.
         if node.index == 0 {
+            let memory = Memory::start(file, node, &self.env)?;
+            let _metrics = memory.show(file, node, &shown, &self.env)?;
+            self.is_here();
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
+            self.record.found = self.cluster_found(hosted.store())?;
             self.lend_until_told(&Reach::Host(&hosted), &memory, &shown)?;
             hosted.end(file, &self.env);
         } else {
+            // Before it lends: compute nodes use whatever memory they reach, and a node that waits
+            // for the authority gives up after a while, perhaps with the last copies.
             let authority = self.connect()?;
+            self.record.found = self.cluster_found(&authority)?;
+            let memory = Memory::start(file, node, &self.env)?;
+            let _metrics = memory.show(file, node, &shown, &self.env)?;
+            self.is_here();
             self.lend_until_told(&Reach::Guest(&authority), &memory, &shown)?;
         }
         Ok(())
+    }
+
+    /// Epoch of the cluster that is there before this process lends memory. Memory that is new to
+    /// an existing cluster is not used before it was made ready.
+    fn cluster_found(&self, authority: &dyn Authority) -> Result<Option<u32>, Early> {
+        self.ask(|| match membership::read(authority) {
+            Ok(found) => Ok(Some(found.epoch().0)),
+            Err(MembershipError::Authority(error)) => Err(error),
+            Err(_) => Ok(None),
+        })
     }
 
     /// Lends memory until it is told to end, or was given up.
@@ -163,12 +180,6 @@ impl<A: Application> Daemon<'_, A> {
         shown: &Shown,
     ) -> Result<(), Early> {
         let authority = reach.authority();
-        // Memory that is new to an existing cluster is not used before it was made ready.
-        self.record.found = self.ask(|| match membership::read(authority) {
-            Ok(found) => Ok(Some(found.epoch().0)),
-            Err(MembershipError::Authority(error)) => Err(error),
-            Err(_) => Ok(None),
-        })?;
         self.say(Stage::Serving, authority)?;
         point_here!(self.node.index, MemoryServing);
         info!(node = %self.node, "serving");
@@ -183,6 +194,11 @@ impl<A: Application> Daemon<'_, A> {
                 .look(Counts { at_the_authority: reach.refused(), ..counts }, self.env.now());
             // Noted before the membership is read.
             let lends = memory.is_in_use();
+            // An authority that was started again has no record of this node, and its founder
+            // waits for one.
+            if !lends && matches!(Record::read(self.node, authority), Ok(None)) {
+                self.say(Stage::Serving, authority)?;
+            }
             // An authority that is new by now would be taken for the one of the cluster.
             tie.make(reach, lends, &self.env);
             let members = membership::read(authority);
@@ -260,6 +276,17 @@ impl<A: Application> Daemon<'_, A> {
     fn is_here(&self) {
         if let Err(why) = StateFolder::look(self.file).remember_this_process(self.node) {
             warn!("lotus cluster status on this host knows this process by the authority: {why}");
+        }
+    }
+
+    /// Writes the record of this serving node again if another process has: one that was started
+    /// for it elsewhere, and found no place in the cluster, which ends with a record of its own.
+    fn stand_by_record(&self, authority: &dyn Authority) {
+        let Ok(Some(found)) = Record::read(self.node, authority) else { return };
+        if !found.is_of(&self.record) {
+            warn!(node = %self.node, "another process was started as this node");
+            // Without an answer it is looked at again.
+            let _ = self.record.at(Stage::Serving).write(self.node, authority);
         }
     }
 
@@ -509,6 +536,7 @@ impl<A: Application> Daemon<'_, A> {
             watch.look_at_waits(&cluster, index, self.env.now());
             if watch.answered && turn.is_multiple_of(TURNS_PER_LOOK_FOR_TABLES) {
                 look_for_tables(&cluster);
+                self.stand_by_record(&**authority);
             }
             service.look(&**authority);
             turned_away.look(counts(), self.env.now());

@@ -236,20 +236,42 @@ fn status_knows_nodes_that_ended_and_nodes_that_were_started_by_hand() {
     assert!(described.left().is_empty(), "{:?}", described.left());
 }
 
+/// A compute node 1 of a running cluster, its standard error a full pipe, and that pipe.
+fn unread(described: &Described) -> (Child, io::PipeReader, usize) {
+    described.done(&["up"]);
+    kill(node(&described.status(), "cn-1").0);
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    let (reader, mut writer) = io::pipe().expect("a pipe");
+    let room = rustix::pipe::fcntl_getpipe_size(&writer).expect("it is a pipe");
+    writer.write_all(&vec![b'\n'; room]).expect("there is so much room");
+    let child = spawn(described, ["cn", "1"], "debug", writer);
+    wait_until("it takes part", || described.status()["healthy"] == true);
+    assert_eq!(node(&described.status(), "cn-1"), (child.id(), "serving".to_owned()));
+    (child, reader, room)
+}
+
+/// Regression: it waited for ever for its last line to be taken, and so was never started again.
+#[test]
+fn a_node_that_is_expelled_ends_although_its_last_line_is_not_read() {
+    let described = Described::shm("unread-end");
+    let (mut child, _reader, _) = unread(&described);
+    let signal = |signal: &str| {
+        let told = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(told.expect("there is such a command").success());
+    };
+    signal("-STOP");
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    signal("-CONT");
+    wait_until("it ends", || matches!(child.try_wait(), Ok(Some(_))));
+    assert_eq!(child.wait().expect("it has ended").code(), Some(2));
+}
+
 /// Regression: a node waited with each line until there was room for it, and did not beat
 /// meanwhile. A terminal that is paused, or a program that does not read, had it expelled.
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_node() {
     let described = Described::shm("unread");
-    described.done(&["up"]);
-    kill(node(&described.status(), "cn-1").0);
-    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
-    let (mut reader, mut writer) = io::pipe().expect("a pipe");
-    let room = rustix::pipe::fcntl_getpipe_size(&writer).expect("it is a pipe");
-    writer.write_all(&vec![b'\n'; room]).expect("there is so much room");
-    let mut child = spawn(&described, ["cn", "1"], "debug", writer);
-    wait_until("it takes part", || described.status()["healthy"] == true);
-    assert_eq!(node(&described.status(), "cn-1"), (child.id(), "serving".to_owned()));
+    let (mut child, mut reader, room) = unread(&described);
     described.done(&["down", "--discard"]);
     assert!(child.wait().expect("it was told to end").success());
     // The pipe was full to the end.
