@@ -263,9 +263,11 @@ async fn attempt(node: &NodeServer, session: &mut Session, part: TimeTurn) -> Re
     let reached = node.call_time.pace.turn(time_ms, own_ms, others, passed_ms);
     txn.upsert(time, &reached.time_ms.to_le_bytes())?;
     txn.upsert(own, &node_row(own_life, reached.own_ms))?;
-    let committed = txn.commit().await;
-    node.call_time.note(committed.is_ok().then_some(reached), now);
-    committed.map(drop)
+    // First as if it failed: this future may be dropped while the commit is under way.
+    node.call_time.note(None, now);
+    txn.commit().await?;
+    node.call_time.note(Some(reached), now);
+    Ok(())
 }
 
 /// Whether a row is one of the time by which records of calls expire. Such rows go on by

@@ -77,8 +77,8 @@ pub(crate) struct NodeServer {
 /// An encoded directory.
 struct Told {
     made: Nanos,
-    /// Number of the cluster's tables when it was made.
-    tables: usize,
+    /// The cluster's tables when it was made.
+    tables: Vec<TableId>,
     answer: Arc<[u8]>,
 }
 
@@ -196,7 +196,8 @@ impl NodeServer {
             Origin::Network(_) => 0,
             Origin::ThisHost => 1,
         };
-        let (now, tables) = (self.env.now(), self.host().tables().len());
+        let tables: Vec<TableId> = self.host().tables().into_iter().map(|(id, _)| id).collect();
+        let now = self.env.now();
         let mut told = self.told[place].lock().unwrap_or_else(PoisonError::into_inner);
         let known = told
             .as_ref()

@@ -286,13 +286,10 @@ where
     work.seat().wait_until(ends).await;
     let after = work.seat().used();
     work.mark(Mark::To, &mut tally.borrow_mut());
-    let mut last = (work.seat().locked(), executor.now());
+    let mut last = LastLock::new(work.seat().locked(), executor.now());
     while !is_quiet.get() && !work.seat().has_failed() {
         executor.sleep(Duration::from_micros(20)).await;
-        let (locked, now) = (work.seat().locked(), executor.now());
-        if locked != last.0 {
-            last = (locked, now);
-        } else if now >= last.1.after(STUCK) {
+        if last.is_long_ago(work.seat().locked(), executor.now()) {
             let (left, stuck) = (running.get(), STUCK.as_secs());
             work.seat().course.progress.fail(format!(
                 "the time of the run is over, and {left} clients of a lane, none of which got a \
@@ -310,6 +307,26 @@ where
     Done { tally: tally.take(), used, ended: ended.take(), utilisation: None }
 }
 
+/// The last time when a lane got a lock, as far as it was looked at.
+struct LastLock {
+    locked: u64,
+    at: Nanos,
+}
+
+impl LastLock {
+    fn new(locked: u64, at: Nanos) -> Self {
+        Self { locked, at }
+    }
+
+    /// Whether none of the `locked` locks until `now` was got in the last [`STUCK`].
+    fn is_long_ago(&mut self, locked: u64, now: Nanos) -> bool {
+        if locked != self.locked {
+            *self = Self::new(locked, now);
+        }
+        now >= self.at.after(STUCK)
+    }
+}
+
 /// Runs one client until the time is over.
 async fn run_client<W: Work>(
     work: &W,
@@ -322,4 +339,21 @@ async fn run_client<W: Work>(
         work.operate(&mut rng, tally).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: one Redis by two addresses never gave a lock, and the run never ended.
+    #[test]
+    fn a_lane_is_stuck_when_it_gets_no_lock_for_long() {
+        let at = |secs| Nanos(0).after(Duration::from_secs(secs));
+        let mut last = LastLock::new(7, at(100));
+        assert!(!last.is_long_ago(7, at(129)));
+        // Any lock begins the time anew.
+        assert!(!last.is_long_ago(8, at(129)));
+        assert!(!last.is_long_ago(8, at(158)));
+        assert!(last.is_long_ago(8, at(159)));
+    }
 }
