@@ -3,6 +3,8 @@
 //! # What it is
 //! [`Guests`] decides, when a connection arrives, whether there is a place for it, which guest
 //! makes room if there is none, or how long it waits. Pure: ports ask it, and carry the answer out.
+//! Where a connection waits is up to the port: one way is a line of its address
+//! ([`Lines`](crate::Lines)).
 //!
 //! # Rules
 //! Places are bounded, for all guests together and for those of one address, so that one host
@@ -26,7 +28,7 @@ const NETWORK_BITS: u32 = 64;
 /// Bounds on the guests of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Guests at a time.
+    /// Guests at a time. Connections that wait in [`Lines`](crate::Lines) are among them.
     pub places: usize,
     /// Guests of one address at a time.
     pub of_one: usize,
@@ -104,9 +106,20 @@ impl<I: Copy + Ord> Guests<I> {
         self.guests.is_empty()
     }
 
+    /// Places that no guest has.
+    pub fn free(&self) -> usize {
+        self.rules.places.saturating_sub(self.guests.len())
+    }
+
+    /// Whether `source` has as many guests as one may: only these make room for another of it,
+    /// however many places are free.
+    pub fn has_its_share(&self, source: Source) -> bool {
+        self.of(source) >= self.rules.of_one
+    }
+
     /// The place of a connection from `source` that arrives at `now`.
     pub fn place(&self, source: Source, now: Duration) -> Seating<I> {
-        let crowded = if self.of(source) >= self.rules.of_one {
+        let crowded = if self.has_its_share(source) {
             source
         } else if self.guests.len() >= self.rules.places {
             self.most()
@@ -192,6 +205,10 @@ mod tests {
         for (there, from, at, expected) in cases {
             assert_eq!(guests(there).place(host(*from), ms(*at)), *expected, "{there:?} {from}");
         }
+        // A crowd waits for its own although a place is free, another for any.
+        let share = |of: &[_], from| (guests(of).has_its_share(host(from)), guests(of).free());
+        assert_eq!([share(&crowd, 1), share(&crowd, 2)], [(true, 1), (false, 1)]);
+        assert_eq!([share(&crowd_and_one, 1), share(&crowd_and_one, 3)], [(true, 0), (false, 0)]);
     }
 
     #[test]

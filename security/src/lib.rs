@@ -4,9 +4,9 @@
 //! # What it is
 //! [`Key`], a secret that both ends share and prove to each other; [`Tls`], certificates of one
 //! authority; [`Security`], which of them a port asks for; [`Guests`], how many strangers it holds
-//! meanwhile; [`Stream`], the bytes of a connection, plain or encrypted; and [`printable`], text of
-//! strangers, for terminals and logs. The `tcp` back end, the authority and the doors for clients
-//! use the same.
+//! meanwhile, and [`Lines`], how further ones wait; [`Stream`], the bytes of a connection, plain or
+//! encrypted; and [`printable`], text of strangers, for terminals and logs. The `tcp` back end, the
+//! authority and the doors for clients use the same.
 //!
 //! # What it is not
 //! A handshake: each protocol has its own frames, and proves the key within them.
@@ -15,6 +15,7 @@
 
 mod guests;
 mod key;
+mod lines;
 mod policy;
 mod printable;
 mod stream;
@@ -23,6 +24,7 @@ mod tls;
 
 pub use guests::{Guests, Rules, Seating, Source};
 pub use key::{Key, MIN_KEY_BYTES, WeakKey, Words4, nonce, nonce_bytes};
+pub use lines::{Lines, Turn};
 pub use policy::Security;
 pub use printable::{is_plain, printable};
 pub use stream::{Caller, NO_TLS, Stream};

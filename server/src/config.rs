@@ -57,8 +57,9 @@ pub struct LocalDoor {
 pub struct Limits {
     /// Connections of clients; 1024.
     pub connections: usize,
-    /// Connections that have not passed the handshake, at each door; beside the others, which they
-    /// take no place of. 512, three quarters of them from one address.
+    /// Connections that have not passed the handshake, at each door, those that wait for their turn
+    /// included; beside the others, which they take no place of. 1,024, of which three quarters may
+    /// be served at a time for one address, while further ones of it wait.
     pub guests: Rules,
     /// Time limit of a handshake; 2 s.
     pub greeting: Duration,
@@ -98,7 +99,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1024,
-            guests: Rules::of(512),
+            guests: Rules::of(1024),
             greeting: Duration::from_secs(2),
             in_flight: 256,
             request_bytes: REQUEST_BYTES,

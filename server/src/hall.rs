@@ -1,11 +1,19 @@
 //! The guests of a port that `tokio` serves: each has a task, and its place until it is admitted.
+//!
+//! # What waits where
+//! A connection of an address that has its share of the places waits in a line ([`Lines`]), and
+//! others are accepted meanwhile; what is too many for that is to be closed. One below its share
+//! waits only if there is no place at all: then nothing is accepted, and the system's queue holds
+//! the rest. The lines are the caller's, so they end with the task that accepts, and with them all
+//! connections that wait.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
-use lotus_security::{Guests, Rules, Seating, Source};
+use lotus_security::{Guests, Lines, Rules, Seating, Source, Turn};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -36,8 +44,54 @@ impl Hall {
         }))
     }
 
+    /// Accepts connections until one of them has a place, or none; `accept` may be dropped while it
+    /// waits.
+    ///
+    /// # Errors
+    /// Those of `accept`.
+    pub(crate) async fn receive<T, A>(
+        &self,
+        lines: &mut Lines<T>,
+        accept: impl Fn() -> A,
+    ) -> io::Result<Received<T>>
+    where
+        A: Future<Output = io::Result<(Source, T)>>,
+    {
+        loop {
+            let wait = match self.attend(lines) {
+                Ok(received) => return Ok(received),
+                Err(wait) => wait,
+            };
+            let (source, newcomer) = tokio::select! {
+                accepted = accept() => accepted?,
+                () = tokio::time::sleep(wait) => continue,
+                () = self.0.left.notified() => continue,
+            };
+            if lines.has(source) || self.0.lock().guests.has_its_share(source) {
+                lines.join(source, newcomer);
+                continue;
+            }
+            let (place, in_anothers) = self.enter(source).await;
+            return Ok(Received::Guest { newcomer, place, in_anothers });
+        }
+    }
+
+    /// Takes a connection out of its line, if it is its turn, or it is too many. The error is the
+    /// time for which that is so for none, unless a guest leaves.
+    fn attend<T>(&self, lines: &mut Lines<T>) -> Result<Received<T>, Duration> {
+        let (mut state, now) = (self.0.lock(), self.0.now());
+        match lines.turn(&state.guests, now) {
+            Turn::Now { source, newcomer, instead } => {
+                instead.iter().for_each(|other| state.close(*other));
+                let (place, in_anothers) = (self.seat(&mut state, source, now), instead.is_some());
+                Ok(Received::Guest { newcomer, place, in_anothers })
+            }
+            Turn::Later(wait) => lines.surplus(&state.guests).map(Received::Surplus).ok_or(wait),
+        }
+    }
+
     /// Waits for a place for a connection from `source`; `true` if another guest lost it.
-    pub(crate) async fn enter(&self, source: Source) -> (GuestPlace, bool) {
+    async fn enter(&self, source: Source) -> (GuestPlace, bool) {
         loop {
             // Another block, so that the lock is not held while this waits.
             let wait = {
@@ -45,8 +99,7 @@ impl Hall {
                 match state.guests.place(source, now) {
                     Seating::Free => return (self.seat(&mut state, source, now), false),
                     Seating::Instead(other) => {
-                        state.guests.leave(other);
-                        state.tasks.remove(&other).iter().for_each(AbortHandle::abort);
+                        state.close(other);
                         return (self.seat(&mut state, source, now), true);
                     }
                     Seating::Wait(time) => time,
@@ -78,6 +131,14 @@ impl Hall {
     }
 }
 
+impl State {
+    /// Ends a guest, and its connection.
+    fn close(&mut self, guest: u64) {
+        self.guests.leave(guest);
+        self.tasks.remove(&guest).iter().for_each(AbortHandle::abort);
+    }
+}
+
 impl HallShared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,6 +147,14 @@ impl HallShared {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.env.now().0)
     }
+}
+
+/// A connection that has arrived, and its place.
+pub(crate) enum Received<T> {
+    /// It has a place: the one of another guest, which was closed, if `in_anothers` says so.
+    Guest { newcomer: T, place: GuestPlace, in_anothers: bool },
+    /// There is none, and its line is as long as it may be: it is to be closed.
+    Surplus(T),
 }
 
 /// A guest's place. Dropping it says that the guest was admitted, or is gone.
@@ -109,5 +178,96 @@ impl Drop for GuestPlace {
         if state.guests.leave(self.id) {
             self.hall.0.left.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+    use std::net::IpAddr;
+
+    /// A door at which connections arrive, each with its number.
+    #[derive(Default)]
+    struct Arrivals(Mutex<VecDeque<(Source, u32)>>, Notify);
+
+    impl Arrivals {
+        fn come(&self, last: u8, newcomers: impl IntoIterator<Item = u32>) {
+            let source = IpAddr::from([127, 0, 0, last]).into();
+            let newcomers = newcomers.into_iter().map(|newcomer| (source, newcomer));
+            self.0.lock().unwrap().extend(newcomers);
+            self.1.notify_one();
+        }
+
+        async fn accept(&self) -> io::Result<(Source, u32)> {
+            loop {
+                let next = self.0.lock().unwrap().pop_front();
+                match next {
+                    Some(next) => return Ok(next),
+                    None => self.1.notified().await,
+                }
+            }
+        }
+    }
+
+    /// A doorman, and the guests of its hall.
+    struct Scene {
+        hall: Hall,
+        lines: Lines<u32>,
+        arrivals: Arrivals,
+        guests: BTreeMap<u32, GuestPlace>,
+    }
+
+    impl Scene {
+        /// Receives all that can be now: numbers of new guests, and of those to be closed.
+        async fn look(&mut self) -> (Vec<u32>, Vec<u32>) {
+            let (mut entered, mut closed) = (Vec::new(), Vec::new());
+            loop {
+                let received = self.hall.receive(&mut self.lines, || self.arrivals.accept());
+                tokio::select! {
+                    biased;
+                    received = received => match received.unwrap() {
+                        Received::Guest { newcomer, place, in_anothers } => {
+                            assert!(!in_anothers, "all are in their grace");
+                            self.guests.insert(newcomer, place);
+                            entered.push(newcomer);
+                        }
+                        Received::Surplus(newcomer) => closed.push(newcomer),
+                    },
+                    () = std::future::ready(()) => return (entered, closed),
+                }
+            }
+        }
+    }
+
+    /// The doorman once waited with the first that was too many of its address, although there were
+    /// places for those behind it.
+    #[test]
+    fn one_address_holds_up_no_other_while_there_are_places() {
+        let rules = Rules { places: 8, of_one: 6, grace: Duration::from_secs(3600) };
+        let mut scene = Scene {
+            hall: Hall::new(rules, &Env::real(0)),
+            lines: Lines::default(),
+            arrivals: Arrivals::default(),
+            guests: BTreeMap::new(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            scene.arrivals.come(1, 0..7);
+            assert_eq!(scene.look().await, ((0..6).collect(), vec![]));
+            // The seventh waits in a free place, and the eighth in the other one, until a guest of
+            // another address comes; the ninth finds none.
+            scene.arrivals.come(1, 7..9);
+            scene.arrivals.come(2, 20..21);
+            assert_eq!(scene.look().await, (vec![20], vec![8, 7]));
+            // The one that waits still has its turn before a later one, once a guest has left.
+            scene.arrivals.come(1, 9..10);
+            scene.guests.remove(&3);
+            assert_eq!(scene.look().await, (vec![6], vec![]));
+            // The last place is another address's, and then no more can wait.
+            scene.arrivals.come(2, 21..22);
+            scene.arrivals.come(1, 10..11);
+            assert_eq!(scene.look().await, (vec![21], vec![9, 10]));
+        });
     }
 }

@@ -18,14 +18,14 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use lotus_fabric::env::Env;
-use lotus_security::{Rules, Source};
+use lotus_security::{Lines, Rules, Source};
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::exposition::Format;
-use crate::hall::{GuestPlace, Hall};
+use crate::hall::{GuestPlace, Hall, Received};
 use crate::sparing::Sparing;
 
 /// Connections at a time.
@@ -78,11 +78,17 @@ pub(crate) async fn serve<S: Shown>(
 async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
     let hall = Hall::new(Rules::of(CONNECTIONS), env);
     let complaints = Sparing::default();
-    let mut tasks = JoinSet::new();
+    let (mut tasks, mut lines) = (JoinSet::new(), Lines::default());
+    let accept = || async {
+        let (socket, address) = listener.accept().await?;
+        Ok((Source::from(address.ip()), socket))
+    };
     loop {
         while tasks.try_join_next().is_some() {}
-        let (socket, address) = match listener.accept().await {
-            Ok(accepted) => accepted,
+        let (socket, place) = match hall.receive(&mut lines, accept).await {
+            Ok(Received::Guest { newcomer, place, .. }) => (newcomer, place),
+            // The scraper comes again.
+            Ok(Received::Surplus(_)) => continue,
             Err(error) => {
                 if let Some(kept_back) = complaints.may_say("metrics", env.now()) {
                     let what = "cannot accept a connection for metrics";
@@ -92,7 +98,6 @@ async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
                 continue;
             }
         };
-        let (place, _) = hall.enter(Source::from(address.ip())).await;
         let guest = place.id;
         let task = tasks.spawn(answer(socket, routes.clone(), place));
         hall.serve(guest, task);

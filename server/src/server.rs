@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -16,7 +16,9 @@ use lotus::{Cluster, ClusterError, Machines, TableId, TableSpec};
 use lotus_fabric::env::Env;
 use lotus_protocol::handshake::Refusal;
 use lotus_protocol::stream::Stream;
-use lotus_security::Security;
+use lotus_security::{Lines, Security};
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,7 +28,7 @@ use crate::calls;
 use crate::clerk::{Clerk, Rights};
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
 use crate::connection::{self, Newcomer, Origin, Presence, Turned, add};
-use crate::hall::{GuestPlace, Hall};
+use crate::hall::{GuestPlace, Hall, Received};
 use crate::host::Host;
 use crate::http;
 use crate::node::{NodeServer, Parts};
@@ -41,6 +43,10 @@ const RECORDS_PATIENCE: Duration = Duration::from_secs(60);
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
 /// Time for which no other guest takes the place of a client that has begun to speak.
 const SPEAKING: Duration = Duration::from_secs(1);
+/// Words for the log on a connection that was closed for another one.
+const GAVE_WAY: &str = "closed a connection that had not passed the handshake, for another one";
+/// The same, of one that could not even wait.
+const NO_ROOM: &str = "closed a connection of an address that has too many before the handshake";
 /// Connections that wait in the system's queue, where the system allows as many: those of all
 /// clients that begin at one moment.
 const QUEUED: i32 = 4096;
@@ -281,10 +287,24 @@ struct Doorman<'n> {
 impl Doorman<'_> {
     async fn stand(&self, listener: &impl Listener, door: &mut Door) {
         let node = self.node;
+        let mut lines = Lines::default();
+        let accept = || async {
+            let (arrival, client) = listener.accept().await?;
+            Ok((client.source(), (arrival, client)))
+        };
         loop {
             while door.tasks.try_join_next().is_some() {}
-            let (arrival, client) = match listener.accept().await {
-                Ok(accepted) => accepted,
+            let ((arrival, client), place) = match door.hall.receive(&mut lines, accept).await {
+                Ok(Received::Guest { newcomer, place, in_anothers }) => {
+                    if in_anothers {
+                        note_crowd(node, newcomer.1, GAVE_WAY);
+                    }
+                    (newcomer, place)
+                }
+                Ok(Received::Surplus((_, client))) => {
+                    note_crowd(node, client, NO_ROOM);
+                    continue;
+                }
                 Err(error) => {
                     if let Some(kept_back) = node.complaints.may_say("sockets", node.env.now()) {
                         let node = node.index;
@@ -294,10 +314,6 @@ impl Doorman<'_> {
                     continue;
                 }
             };
-            let (place, in_anothers) = door.hall.enter(client.source()).await;
-            if in_anothers {
-                note_crowd(node, client);
-            }
             let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
             let security = Arc::clone(&self.security);
             let guest = place.id;
@@ -308,12 +324,12 @@ impl Doorman<'_> {
     }
 }
 
-/// Counts a guest that lost its place to another one, and logs it.
-fn note_crowd(node: &NodeServer, newcomer: Origin) {
+/// Counts a connection that was closed because there were too many, and logs it, in the words
+/// `what`; `client` is the one that was closed, or that it was closed for.
+fn note_crowd(node: &NodeServer, client: Origin, what: &str) {
     add(&node.doors.turned_away);
     if let Some(kept_back) = node.complaints.may_say("guests", node.env.now()) {
-        let (node, client) = (node.index, newcomer);
-        let what = "closed a connection that had not passed the handshake, for another one";
+        let node = node.index;
         tracing::warn!(node, %client, kept_back, "{what}");
     }
 }
@@ -325,13 +341,22 @@ enum Arrival {
 }
 
 impl Arrival {
-    /// Waits until the client has said something.
+    /// Waits until the client has said something, or has hung up.
     async fn speaks(&self) -> io::Result<()> {
+        // That a socket is ready is a guess, which may be wrong for one that is silent.
         match self {
-            Self::FromNetwork(socket) => socket.readable().await,
-            Self::FromThisHost(socket) => socket.readable().await,
+            Self::FromNetwork(socket) => socket.async_io(Interest::READABLE, || peek(socket)).await,
+            Self::FromThisHost(socket) => {
+                socket.async_io(Interest::READABLE, || peek(socket)).await
+            }
         }
     }
+}
+
+/// Looks whether something can be read.
+fn peek(socket: impl AsFd) -> io::Result<()> {
+    rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK)?;
+    Ok(())
 }
 
 /// Admits one connection and hands it to a coordinator; within TLS, serves it to its end.
@@ -389,5 +414,34 @@ async fn receive(
             node.queues[home].push_all(&mut vec![Errand::Attend(newcomer)]);
         }
         Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// Strangers once kept their places for as long as clients that speak: their sockets seemed to
+    /// be readable.
+    #[test]
+    fn a_silent_client_does_not_speak() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (accepted, _) = TcpListener::accept(&listener).await.unwrap();
+            let (mut near, here) = UnixStream::pair().unwrap();
+            let arrivals = [Arrival::FromNetwork(accepted), Arrival::FromThisHost(here)];
+            for arrival in &arrivals {
+                let spoken = tokio::time::timeout(Duration::from_millis(50), arrival.speaks());
+                assert!(spoken.await.is_err());
+            }
+            client.write_all(b"a").await.unwrap();
+            near.write_all(b"a").await.unwrap();
+            for arrival in &arrivals {
+                arrival.speaks().await.unwrap();
+            }
+        });
     }
 }

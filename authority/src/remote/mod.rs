@@ -24,7 +24,8 @@
 //! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over.
 //! There are at most [`MAX_CONNECTIONS`] connections at a time, and [`MAX_GUESTS`] that have not
 //! passed their handshake, each with a thread. A client that does not pass it in 2 s, or does not
-//! take an answer in 10 s, is disconnected; a guest also if another one needs its place.
+//! take an answer in 10 s, is disconnected; a guest also if another one needs its place. An address
+//! that has its three quarters waits for its own guests, and holds up no other.
 
 mod client;
 mod server;
@@ -32,6 +33,7 @@ mod wire;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,6 +41,7 @@ use std::time::Duration;
 pub use client::{ConnectError, RemoteAuthority};
 use lotus_security::{Caller, Source};
 pub use lotus_security::{Key, Security};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
 
@@ -78,6 +81,18 @@ enum Listener {
 }
 
 impl Listener {
+    /// Whether a connection waits to be accepted, or comes before `patience` has passed.
+    fn waits(&self, patience: Duration) -> bool {
+        let listener = match self {
+            Self::Unix(listener) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        };
+        let patience = Timespec::try_from(patience).ok();
+        let mut polled = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
+        // A signal ends it early, which is as good as the end of the time.
+        matches!(poll(&mut polled, patience.as_ref()), Ok(1..))
+    }
+
     fn accept(&self, security: &Security) -> io::Result<(Stream, Source)> {
         Ok(match self {
             Self::Unix(listener) => (Stream::Unix(listener.accept()?.0), Source::ThisHost),

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus_fabric::env::{Env, Nanos};
-use lotus_security::{Guests, NO_TLS, Rules, Seating, Source, nonce};
+use lotus_security::{Guests, Lines, NO_TLS, Rules, Seating, Source, Turn, nonce};
 
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
 use super::{Address, Handle, Listener, MAX_CONNECTIONS, MAX_GUESTS, Security, Stream, VERSION};
@@ -24,6 +24,8 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(2);
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, as when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
+/// Time between two looks for a guest that has left, while connections of its address wait.
+const LOOK: Duration = Duration::from_millis(10);
 /// Label of the server's proofs.
 pub(super) const SERVER: u64 = u64::from_le_bytes(*b"autserve");
 /// Label of the client's proofs.
@@ -60,6 +62,8 @@ struct DoorState {
     ending: AtomicBool,
     connections: Mutex<BTreeMap<u64, Handle>>,
     guests: Mutex<Guests<u64>>,
+    /// Time limit of a handshake.
+    patience: Duration,
     /// A guest was admitted, or is gone.
     left: Condvar,
     /// Number of connections that have passed the handshake.
@@ -79,6 +83,17 @@ impl AuthorityServer {
     /// # Errors
     /// [`ServeError`].
     pub fn start(address: Address, security: &Security, env: &Env) -> Result<Self, ServeError> {
+        Self::start_with(address, security, Rules::of(MAX_GUESTS), GUEST_PATIENCE, env)
+    }
+
+    /// [`Self::start`] with these rules, and this time limit, for guests.
+    fn start_with(
+        address: Address,
+        security: &Security,
+        rules: Rules,
+        patience: Duration,
+        env: &Env,
+    ) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Listen { address: address.clone(), source };
         let (listener, bound) = match &address {
             Address::Unix(path) => {
@@ -98,7 +113,8 @@ impl AuthorityServer {
             security: security.clone(),
             ending: AtomicBool::new(false),
             connections: Mutex::default(),
-            guests: Mutex::new(Guests::new(Rules::of(MAX_GUESTS))),
+            guests: Mutex::new(Guests::new(rules)),
+            patience,
             left: Condvar::new(),
             admitted: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
@@ -200,12 +216,7 @@ impl DoorState {
             let now = self.now();
             match guests.place(source, now) {
                 Seating::Free => {}
-                Seating::Instead(other) => {
-                    guests.leave(other);
-                    self.refused.fetch_add(1, Ordering::Relaxed);
-                    // Its thread finds the connection ended.
-                    self.connections().get(&other).iter().for_each(|handle| handle.hang_up());
-                }
+                Seating::Instead(other) => self.close(&mut guests, other),
                 Seating::Wait(time) => {
                     let waited = self.left.wait_timeout(guests, time);
                     guests = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -214,6 +225,29 @@ impl DoorState {
             }
             return guests.enter(number, source, now);
         }
+    }
+
+    /// Takes a connection out of its line, as guest `number` if it is its turn, or without a place
+    /// if it is too many. The error is the time for which that is so for none, unless a guest
+    /// leaves.
+    fn turn(&self, number: u64, lines: &mut Lines<Stream>) -> Result<Option<Stream>, Duration> {
+        let (mut guests, now) = (self.guests(), self.now());
+        match lines.turn(&guests, now) {
+            Turn::Now { source, newcomer, instead } => {
+                instead.iter().for_each(|other| self.close(&mut guests, *other));
+                guests.enter(number, source, now);
+                Ok(Some(newcomer))
+            }
+            Turn::Later(wait) => lines.surplus(&guests).map(|_| None).ok_or(wait),
+        }
+    }
+
+    /// Ends a guest, for another one.
+    fn close(&self, guests: &mut Guests<u64>, guest: u64) {
+        guests.leave(guest);
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        // Its thread finds the connection ended.
+        self.connections().get(&guest).iter().for_each(|handle| handle.hang_up());
     }
 
     fn leave(&self, number: u64) {
@@ -228,13 +262,29 @@ impl DoorState {
     }
 }
 
+/// Accepts connections until the server ends. One of an address that has its share of the places
+/// waits in the line of its address, and others are accepted meanwhile.
 fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
-    for number in 0.. {
+    let (mut lines, mut number) = (Lines::default(), 0);
+    while !shared.is_ending() {
+        match shared.turn(number, &mut lines) {
+            Ok(Some(stream)) => {
+                begin(shared, number, stream);
+                number += 1;
+                continue;
+            }
+            Ok(None) => {
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            Err(wait) if !lines.is_empty() && !listener.waits(wait.min(LOOK)) => continue,
+            Err(_) => {}
+        }
         let accepted = listener.accept(&shared.security);
         if shared.is_ending() {
             return;
         }
-        let (mut stream, source) = match accepted {
+        let (stream, source) = match accepted {
             Ok(accepted) => accepted,
             // A client that has hung up already is no reason to end, or to wait.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
@@ -243,27 +293,37 @@ fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
                 continue;
             }
         };
-        let patient = stream.set_patience(Some(GUEST_PATIENCE), WRITE_PATIENCE);
-        let Ok(theirs) = patient.and_then(|()| stream.handle()) else { continue };
-        shared.enter(number, source);
-        shared.connections().insert(number, theirs);
-        let serving = Arc::clone(shared);
-        let serve = move || {
-            let greeted = greet(&serving, number, &mut stream);
-            serving.leave(number);
-            match greeted {
-                // The reason why a connection ends matters only to its client.
-                Ok(_place) => drop(serve(&serving, &mut stream)),
-                Err(error) if has_hung_up(&error) => {}
-                Err(_) => drop(serving.refused.fetch_add(1, Ordering::Relaxed)),
-            }
-            let handle = serving.connections().remove(&number);
-            handle.iter().for_each(Handle::hang_up);
-        };
-        if shared.env.spawn("lotus-authority", serve).is_err() {
-            shared.connections().remove(&number);
-            shared.leave(number);
+        if lines.has(source) || shared.guests().has_its_share(source) {
+            lines.join(source, stream);
+            continue;
         }
+        shared.enter(number, source);
+        begin(shared, number, stream);
+        number += 1;
+    }
+}
+
+/// Starts the thread of guest `number`, which has its place.
+fn begin(shared: &Arc<DoorState>, number: u64, mut stream: Stream) {
+    let patient = stream.set_patience(Some(shared.patience), WRITE_PATIENCE);
+    let Ok(theirs) = patient.and_then(|()| stream.handle()) else { return shared.leave(number) };
+    shared.connections().insert(number, theirs);
+    let serving = Arc::clone(shared);
+    let serve = move || {
+        let greeted = greet(&serving, number, &mut stream);
+        serving.leave(number);
+        match greeted {
+            // The reason why a connection ends matters only to its client.
+            Ok(_place) => drop(serve(&serving, &mut stream)),
+            Err(error) if has_hung_up(&error) => {}
+            Err(_) => drop(serving.refused.fetch_add(1, Ordering::Relaxed)),
+        }
+        let handle = serving.connections().remove(&number);
+        handle.iter().for_each(Handle::hang_up);
+    };
+    if shared.env.spawn("lotus-authority", serve).is_err() {
+        shared.connections().remove(&number);
+        shared.leave(number);
     }
 }
 
@@ -322,10 +382,10 @@ fn greet<'s>(shared: &'s DoorState, number: u64, stream: &mut Stream) -> io::Res
 }
 
 fn check(shared: &DoorState, number: u64, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
-    let (env, until) = (&shared.env, shared.env.now().after(GUEST_PATIENCE));
+    let (env, until) = (&shared.env, shared.env.now().after(shared.patience));
     let first = wire::receive(&mut Timely { stream, until, env }, MAX_GUEST_BYTES)?;
     let Some(Request::Hello(hello)) = first else { return Ok(Err(Refusal::Garbage)) };
-    shared.guests().keep(number, shared.now() + GUEST_PATIENCE / 2);
+    shared.guests().keep(number, shared.now() + shared.patience / 2);
     let Hello { version, secured, .. } = hello;
     if version != VERSION {
         return Ok(Err(Refusal::Version));
@@ -415,5 +475,48 @@ mod tests {
         let mut stream = Stream::Tcp(stream.expect("no TLS"));
         let greeted = greet(&server.shared, 0, &mut stream).err().expect("nobody is there");
         assert!(has_hung_up(&greeted), "{greeted}");
+    }
+    /// The server waited with the connection of an address that has its share, and let no client of
+    /// another address in, although places were free.
+    #[test]
+    fn one_address_with_more_than_its_share_keeps_no_other_out() {
+        let any = Address::Tcp((Ipv4Addr::LOCALHOST, 0).into());
+        let security = Security::SharedKey(Key::new(&[1; 32]).expect("long enough"));
+        let long = Duration::from_secs(600);
+        let rules = Rules { places: 8, of_one: 6, grace: long };
+        let server = AuthorityServer::start_with(any, &security, rules, long, &Env::real(0));
+        let server = server.expect("serves");
+        let Address::Tcp(at) = *server.address() else { unreachable!() };
+        let mut silent: Vec<TcpStream> = Vec::new();
+        // One too many; then more than the port holds.
+        for more in [7, 40] {
+            silent.extend((0..more).map(|_| TcpStream::connect(at).expect("it listens")));
+            let mut other = from_another_address(at);
+            let hello = Hello { version: VERSION, secured: true, nonce: [7; 4] };
+            wire::send(&mut other, &Request::Hello(hello)).expect("sent");
+            let answer = wire::receive::<Reply>(&mut other, MAX_GUEST_BYTES).expect("answered");
+            assert!(matches!(answer, Some(Reply::Challenge { .. })), "{more}: {answer:?}");
+        }
+        // Those that found no room in line are closed, the first are not.
+        assert_eq!(silent.last_mut().expect("many").read(&mut [0]).ok(), Some(0));
+        silent[0].set_nonblocking(true).expect("a socket");
+        let error = silent[0].read(&mut [0]).expect_err("it is here, and silent");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        // One leaves, and the first in line has its turn.
+        drop(silent.remove(0));
+        let hello = Hello { version: VERSION, secured: true, nonce: [8; 4] };
+        let mut first = &silent[5];
+        wire::send(&mut first, &Request::Hello(hello)).expect("sent");
+        let answer = wire::receive::<Reply>(&mut first, MAX_GUEST_BYTES).expect("answered");
+        assert!(matches!(answer, Some(Reply::Challenge { .. })), "{answer:?}");
+    }
+
+    /// A connection from 127.0.0.2, another address of this host.
+    fn from_another_address(at: SocketAddr) -> TcpStream {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let other = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&other, &SocketAddr::from(([127, 0, 0, 2], 0))).expect("an address of this host");
+        connect(&other, &at).expect("it listens");
+        other.into()
     }
 }

@@ -119,7 +119,7 @@ mod tests {
         let of = |file, name: &str| needed(file, name.parse().expect("a name"));
         assert_eq!(usual.applications.connections, 1024);
         assert_eq!(of(&more, "cn-0") - of(&usual, "cn-0"), 2000);
-        assert!(of(&usual, "cn-0") > 1024 + 2 * 512);
+        assert!(of(&usual, "cn-0") > 1024 + 2 * 1024);
         assert!(of(&usual, "mn-0") >= 256 + 64);
         assert_eq!(of(&more, "mn-0"), of(&usual, "mn-0"));
     }

@@ -141,7 +141,7 @@ fn who_says_nothing_is_not_waited_for() {
     let address = bank.servers[0].address();
     let mut silent: Vec<Raw> = (0..8).map(|_| Raw::open(address)).collect();
     silent[0].stream.write_all(&[40]).unwrap();
-    // Two are guests for a while, and then two others.
+    // Two are guests for a while, and there is no room for the others.
     for raw in &mut silent {
         assert_eq!(raw.next(), None);
     }

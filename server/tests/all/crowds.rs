@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::raw::{PATIENCE, Raw};
-use crate::common::{Bank, INITIAL, balance, get, run, value};
+use crate::common::{Bank, INITIAL, balance, get, run, try_get, value};
 use lotus_client::{Client, Config};
 use lotus_fabric::env::Env;
 use lotus_server::Rules;
+use tokio::net::TcpSocket;
 
-/// Rules of a port that few strangers crowd.
-const CROWDED: Rules = Rules { places: 8, of_one: 6, grace: Duration::from_millis(20) };
+/// Rules of a port that few strangers of one address crowd; some dozens wait in line.
+const CROWDED: Rules = Rules { places: 64, of_one: 6, grace: Duration::from_millis(20) };
 
 /// A bank with a metrics port.
 fn watched(guests: Rules) -> (Bank, SocketAddr) {
@@ -63,8 +64,8 @@ impl Drop for Stop<'_> {
 #[test]
 fn clients_that_come_at_one_moment_all_come_in() {
     const CLIENTS: usize = 200;
-    // Slow guests beyond these places wait in the system's queue.
-    let rules = Rules { places: 32, of_one: 24, grace: Duration::from_secs(60) };
+    // Slow guests beyond the places of one address wait in line.
+    let rules = Rules { places: CLIENTS, of_one: 24, grace: Duration::from_secs(60) };
     let bank = Bank::open_with(1, |config| {
         config.limits.guests = rules;
         config.limits.greeting = PATIENCE;
@@ -113,6 +114,65 @@ fn silent_strangers_keep_nobody_out() {
     assert!(admitted.next().is_some());
 }
 
+/// A socket of 127.0.0.2, another address of this host, that is connected to a port.
+fn from_another_address(at: SocketAddr) -> TcpStream {
+    run(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let stream = socket.connect(at).await.unwrap().into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    })
+}
+
+/// The doorman once waited with the seventh connection of one address, which may have six places,
+/// and let no client of another address in, although two places were free.
+#[test]
+fn one_address_with_more_than_its_share_keeps_no_other_out() {
+    let mut bank = Bank::open_with(1, |config| {
+        config.limits.guests = Rules { places: 8, of_one: 6, grace: Duration::from_secs(60) };
+        config.limits.greeting = Duration::from_secs(60);
+    });
+    let address = bank.servers[0].address();
+    let mut hello = Vec::new();
+    let _guest = lotus_protocol::handshake::Guest::start(None, &mut hello).unwrap();
+    let mut silent: Vec<TcpStream> = Vec::new();
+    // Seven; then more than the port holds.
+    for more in [7, 40] {
+        silent.extend((0..more).map(|_| TcpStream::connect(address).unwrap()));
+        let mut other = from_another_address(address);
+        other.write_all(&hello).unwrap();
+        assert!(other.read(&mut [0; 64]).expect("an answer") > 0, "{more} silent ones");
+    }
+    // The first have their places still, and those that wait do not hold the end.
+    silent[0].set_nonblocking(true).unwrap();
+    let error = silent[0].read(&mut [0]).expect_err("it is here, and silent");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    bank.servers.remove(0).stop().unwrap();
+    for mut stranger in silent {
+        stranger.set_nonblocking(false).unwrap();
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        match stranger.read(&mut [0]) {
+            Ok(read) => assert_eq!(read, 0),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        }
+    }
+}
+
+/// The answer to a scraper that comes again when its connection is closed, as all do in time.
+fn scrape(at: SocketAddr, path: &str) -> String {
+    let env = Env::real(0);
+    let deadline = env.now().after(PATIENCE);
+    loop {
+        match try_get(at, path, "*/*") {
+            Ok(answer) if !answer.is_empty() => return answer,
+            failed => assert!(env.now() < deadline, "{failed:?}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// The metrics port took any number of strangers, for any time, and the end waited for them.
 #[test]
 fn strangers_at_the_metrics_port_neither_hold_it_nor_the_end() {
@@ -125,8 +185,8 @@ fn strangers_at_the_metrics_port_neither_hold_it_nor_the_end() {
         let _ = stranger.write_all(b"GET /metrics HTTP/1.1\r\nHost: lo");
         strangers.push(stranger);
     }
-    assert!(get(at, "/health").ends_with("serving\n"));
-    assert!(get(at, "/metrics").contains("lotus_connections 0\n"));
+    assert!(scrape(at, "/health").ends_with("serving\n"));
+    assert!(scrape(at, "/metrics").contains("lotus_connections 0\n"));
     // Each is closed in time, with an answer or without.
     let mut last = strangers.pop().unwrap();
     let _ = last.read_to_end(&mut Vec::new()).map_err(|error| {

@@ -115,14 +115,19 @@ pub fn get(address: SocketAddr, path: &str) -> String {
 
 /// The same, with an `Accept` header.
 pub fn get_as(address: SocketAddr, path: &str, accept: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    try_get(address, path, accept).unwrap()
+}
+
+/// The same, at a port that may close the connection: then the answer is an error, or empty.
+pub fn try_get(address: SocketAddr, path: &str, accept: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nAccept: {accept}\r\n");
     let request = format!("{head}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// The value of a metric, by its whole name with labels.

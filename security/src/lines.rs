@@ -1,0 +1,181 @@
+//! Connections that wait until guests of their own address make room.
+//!
+//! # What it is
+//! A port that accepts one connection after another must not stand still with one of an address
+//! that has its share of the places ([`Guests::has_its_share`]): there may be places for those that
+//! come behind it. Such connections stand in the line of their address, and have their turn in the
+//! order of their arrival, when a guest of it has left or its time is up. Pure, as [`Guests`] is.
+//!
+//! # Bounds
+//! A line takes up places that no guest has, so guests and lines together are never more than
+//! [`Rules::places`](crate::Rules::places), nor are their open files. What is too many is the
+//! newest of the longest line: it is to be closed, and may try again. So a line keeps no guest out,
+//! of any address.
+//!
+//! # What it is not
+//! The wait of a connection below its share for which there is no place at all. That one keeps
+//! nothing from others, so a port may stand still with it, and the system's queue holds the rest.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::guests::{Guests, Seating, Source};
+
+/// The lines of a port, by address. Dropping it drops those that wait.
+#[derive(Debug)]
+pub struct Lines<T> {
+    /// None of them is empty.
+    waiting: BTreeMap<Source, VecDeque<T>>,
+}
+
+/// Connection that waits no longer, if there is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn<T, I> {
+    /// This one of `source` enters, in the place of the guest that is named.
+    Now {
+        /// Its origin.
+        source: Source,
+        /// The connection.
+        newcomer: T,
+        /// A guest of the same origin, to be closed.
+        instead: Option<I>,
+    },
+    /// None before this time has passed, unless a guest leaves.
+    Later(Duration),
+}
+
+impl<T> Default for Lines<T> {
+    fn default() -> Self {
+        Self { waiting: BTreeMap::new() }
+    }
+}
+
+impl<T> Lines<T> {
+    /// Whether no connection waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether connections from `source` wait: the next one has its turn behind them.
+    pub fn has(&self, source: Source) -> bool {
+        self.waiting.contains_key(&source)
+    }
+
+    /// Adds a connection, behind the others from `source`.
+    pub fn join(&mut self, source: Source, newcomer: T) {
+        self.waiting.entry(source).or_default().push_back(newcomer);
+    }
+
+    /// Takes a connection out that has its turn at `now`.
+    pub fn turn<I: Copy + Ord>(&mut self, guests: &Guests<I>, now: Duration) -> Turn<T, I> {
+        let mut soonest = Duration::MAX;
+        let ready = self.waiting.keys().find_map(|source| {
+            let instead = match guests.place(*source, now) {
+                Seating::Free => None,
+                Seating::Instead(other) => Some(other),
+                Seating::Wait(time) => {
+                    soonest = soonest.min(time);
+                    return None;
+                }
+            };
+            Some((*source, instead))
+        });
+        let Some((source, instead)) = ready else { return Turn::Later(soonest) };
+        match self.leave(source, VecDeque::pop_front) {
+            Some(newcomer) => Turn::Now { source, newcomer, instead },
+            None => Turn::Later(soonest),
+        }
+    }
+
+    /// Takes a connection out for which there is no room beside the guests, if there is one.
+    pub fn surplus<I: Copy + Ord>(&mut self, guests: &Guests<I>) -> Option<T> {
+        let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
+        if waiting <= guests.free() {
+            return None;
+        }
+        let (longest, _) = self.waiting.iter().max_by_key(|(_, line)| line.len())?;
+        self.leave(*longest, VecDeque::pop_back)
+    }
+
+    /// Takes the connection out of a line that stands at the end of `pop`.
+    fn leave(&mut self, source: Source, pop: fn(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
+        let line = self.waiting.get_mut(&source)?;
+        let left = pop(line);
+        if line.is_empty() {
+            self.waiting.remove(&source);
+        }
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rules;
+    use std::net::IpAddr;
+
+    const RULES: Rules = Rules { places: 6, of_one: 2, grace: Duration::from_millis(100) };
+
+    fn host(last: u8) -> Source {
+        IpAddr::from([10, 0, 0, last]).into()
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Guests 0 and 1 of a host, that came at 0 and 10, and 2 and 3 of another, at 20 and 30.
+    fn guests() -> Guests<u32> {
+        let mut guests = Guests::new(RULES);
+        (0..4).for_each(|id| guests.enter(id, host(1 + id as u8 / 2), ms(10 * u64::from(id))));
+        guests
+    }
+
+    fn lines(of: &[(u8, char)]) -> Lines<char> {
+        let mut lines = Lines::default();
+        of.iter().for_each(|(last, newcomer)| lines.join(host(*last), *newcomer));
+        lines
+    }
+
+    fn now(last: u8, newcomer: char, instead: Option<u32>) -> Turn<char, u32> {
+        Turn::Now { source: host(last), newcomer, instead }
+    }
+
+    #[test]
+    fn each_waits_for_its_own_address_in_the_order_of_arrival() {
+        let (mut guests, mut lines) = (guests(), lines(&[(1, 'a'), (1, 'b'), (2, 'c')]));
+        assert!(lines.has(host(1)) && lines.has(host(2)) && !lines.has(host(3)));
+        // Two places are free, and not for them.
+        assert_eq!(lines.turn(&guests, ms(40)), Turn::Later(ms(60)));
+        guests.leave(3);
+        assert_eq!(lines.turn(&guests, ms(40)), now(2, 'c', None));
+        guests.enter(4, host(2), ms(40));
+        assert_eq!(lines.turn(&guests, ms(99)), Turn::Later(ms(1)));
+        assert_eq!(lines.turn(&guests, ms(100)), now(1, 'a', Some(0)));
+        guests.leave(0);
+        guests.enter(5, host(1), ms(100));
+        assert_eq!(lines.turn(&guests, ms(100)), Turn::Later(ms(10)));
+        assert_eq!(lines.turn(&guests, ms(110)), now(1, 'b', Some(1)));
+        assert!(!lines.has(host(1)) && !lines.has(host(2)));
+        assert_eq!(lines.turn(&guests, ms(500)), Turn::Later(Duration::MAX));
+    }
+
+    #[test]
+    fn lines_have_the_free_places_and_the_newest_of_the_longest_gives_way() {
+        let (mut guests, mut lines) = (guests(), lines(&[(1, 'a'), (1, 'b')]));
+        assert_eq!(lines.surplus(&guests), None);
+        // Another address waits as well: each has one of the two.
+        lines.join(host(2), 'c');
+        assert_eq!((lines.surplus(&guests), lines.surplus(&guests)), (Some('b'), None));
+        // Guests of another address come in: no line keeps them out.
+        assert_eq!(guests.place(host(3), ms(50)), Seating::Free);
+        guests.enter(4, host(3), ms(50));
+        assert!(lines.surplus(&guests).is_some());
+        guests.enter(5, host(3), ms(50));
+        assert!(lines.surplus(&guests).is_some());
+        assert_eq!((lines.surplus(&guests), guests.free()), (None, 0));
+        lines.join(host(1), 'd');
+        assert_eq!(lines.surplus(&guests), Some('d'));
+        assert_eq!(lines.turn(&guests, ms(500)), Turn::Later(Duration::MAX));
+    }
+}
