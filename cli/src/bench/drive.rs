@@ -27,7 +27,7 @@ use lotus_fabric::env::{Env, Nanos};
 use lotus_recovery::membership;
 
 use crate::apps::connect::{attach, connect};
-use crate::apps::errands::{self, AUDITING, Counted, Done, Errand, ask};
+use crate::apps::errands::{self, Counted, Done, Errand};
 use crate::apps::ledger::{self, Ledger};
 use crate::apps::load::{self, Generated, Ids, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
@@ -290,11 +290,8 @@ impl Aftermath<'_> {
         if let Some(node) = silent_memory(authority, &serving) {
             return Err(format!("{} does not answer", node.in_words()));
         }
-        let audit = Errand::Audit(ledger.to_judge());
-        let mut checks = match ask(file, authority, serving[0], audit, AUDITING)? {
-            Done::Audited(checks) => checks,
-            _ => return Err(format!("{} has looked at nothing", serving[0].in_words())),
-        };
+        let effects = ledger.to_judge();
+        let mut checks = errands::audit(file, authority, &serving, serving[0], effects)?;
         checks.extend(workload.judge(&tally.by_transaction));
         if ledger.open > 0 {
             let why = format!(

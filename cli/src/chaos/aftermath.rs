@@ -2,7 +2,7 @@
 //! and all others audit all data.
 
 use lotus_authority::Authority;
-use lotus_benchmarks::audit::{Check, Effects};
+use lotus_benchmarks::audit::Check;
 use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
@@ -12,17 +12,12 @@ use super::hostile::Met;
 use super::round::Siege;
 use super::schedule::Fault;
 use super::striker::{Nodes, RECOVERING, Struck};
-use crate::apps::errands::{AUDITING, Done, Errand, ask};
+use crate::apps::errands;
 use crate::show::steps::Steps;
 use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::wait_until;
-
-/// Most audits of one node.
-const LOOKS: usize = 3;
-/// Name of the check that a transaction fails which is under way.
-const UNDER_WAY: &str = "nothing is unresolved in the logs";
 
 /// The cluster when the load and the strikes have ended.
 pub struct Aftermath<'a> {
@@ -80,42 +75,12 @@ impl Aftermath<'_> {
         let serving: Vec<NodeName> = compute.filter(|node| !out.contains(node)).collect();
         for node in &serving {
             self.steps.say(format!("{} looks at all data", node.in_words()));
-            checks.extend(self.audit(authority, &serving, *node, seen.tally.effects)?);
+            let effects = seen.tally.effects;
+            let audited = errands::audit(self.file, authority, &serving, *node, effects)?;
+            let named = |check: Check| Check { name: format!("{node}: {}", check.name), ..check };
+            checks.extend(audited.into_iter().map(named));
         }
         Ok(Findings { members, out, checks })
-    }
-
-    /// Has one of the serving nodes audit all data; its name is put before each check's.
-    ///
-    /// Servers have a transaction of their own now and then (`server/src/call_time.rs`), and on a
-    /// busy machine a request may wait at a node that its client has given up. One that is under
-    /// way during the audit looks like one that was never ended. So an audit that meets such a one
-    /// is made again; one of [`LOOKS`] must find nothing wrong at all.
-    fn audit(
-        &self,
-        authority: &dyn Authority,
-        serving: &[NodeName],
-        node: NodeName,
-        effects: Effects,
-    ) -> Result<impl Iterator<Item = Check>, String> {
-        let mut checks = Vec::new();
-        for _ in 0..LOOKS {
-            // A node lets its own transactions settle before it audits, and looks at the rows of
-            // all: another one may still be purging what was deleted.
-            for other in serving {
-                ask(self.file, authority, *other, Errand::Count, AUDITING)?;
-            }
-            checks = match ask(self.file, authority, node, Errand::Audit(effects), AUDITING)? {
-                Done::Audited(checks) => checks,
-                _ => return Err(format!("{} has looked at nothing", node.in_words())),
-            };
-            let mut failed = checks.iter().filter(|check| check.has_failed());
-            if !failed.any(|check| check.name == UNDER_WAY) {
-                break;
-            }
-        }
-        let named = move |check: Check| Check { name: format!("{node}: {}", check.name), ..check };
-        Ok(checks.into_iter().map(named))
     }
 
     /// Checks about hostile clients, given the nodes that are out.

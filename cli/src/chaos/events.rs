@@ -32,7 +32,8 @@ pub enum Event {
         /// Milliseconds since the load began.
         at_ms: u64,
     },
-    /// Puts off what comes behind it until every node that was started again takes part.
+    /// Puts off what comes behind it until every node that was started again takes part, and every
+    /// node that is away is out.
     Wait {
         /// Milliseconds since the load began.
         at_ms: u64,
@@ -140,7 +141,7 @@ pub struct Round {
     pub strikes: Vec<Strike>,
     /// Times of snapshots.
     pub snapshots_ms: Vec<u64>,
-    /// Times from which strikes are put off until every node that was started again takes part.
+    /// Times from which strikes are put off until the cluster has settled.
     pub waits_ms: Vec<u64>,
     /// Restore that ends the round; `None` for the last round.
     pub restore: Option<Restore>,

@@ -57,7 +57,7 @@ pub struct Keeper {
     compute: Queue,
     /// Times of snapshots still to take. They are delayed along with strikes at compute nodes.
     snapshots_ms: VecDeque<u64>,
-    /// Times from which on everything waits until every node that was started again takes part.
+    /// Times from which on everything waits until the cluster has [settled](Self::has_settled).
     waits_ms: VecDeque<u64>,
     /// Last fault of each node.
     last: BTreeMap<NodeName, Fault>,
@@ -113,7 +113,7 @@ impl Keeper {
     }
 
     /// Adds waits: what is scheduled at one of these times, or later, is put off until every node
-    /// that was started again takes part.
+    /// that was started again takes part, and every node that is away is out.
     #[must_use]
     pub fn with_waits(mut self, at_ms: &[u64]) -> Self {
         self.waits_ms = at_ms.iter().copied().collect();
@@ -142,7 +142,9 @@ impl Keeper {
         if self.last.iter().any(is_away) {
             return false;
         }
-        let waits = !self.memory.strikes.is_empty() || !self.started_ms.is_empty();
+        let waits = !self.memory.strikes.is_empty()
+            || !self.started_ms.is_empty()
+            || !self.waits_ms.is_empty();
         self.pace == Pace::Careful || waits
     }
 
@@ -197,18 +199,29 @@ impl Keeper {
         self.bounds.span.as_millis() as u64
     }
 
-    /// Whether what is scheduled at this time waits for nodes that start.
+    /// Whether every node that was started again takes part, and the others have given up every
+    /// node that is away.
+    fn has_settled(&self, standings: &Standings) -> bool {
+        let given_up = |(node, fault): (&NodeName, &Fault)| {
+            // Whether the authority's host is out cannot be known while it is away.
+            let may_be_in = fault.goes_away() && !self.bounds.is_authority(*node);
+            !may_be_in || standings.get(node) == Some(&Standing::Out)
+        };
+        self.started_ms.is_empty() && self.last.iter().all(given_up)
+    }
+
+    /// Whether what is scheduled at this time waits for the cluster to settle.
     fn is_put_off(&self, at_ms: u64) -> bool {
         self.waits_ms.front().is_some_and(|wait| *wait <= at_ms)
     }
 
-    /// Ends the next wait, if everything before it is done and no node is starting any more.
-    fn end_wait(&mut self, now_ms: u64) {
+    /// Ends the next wait, if everything before it is done and the cluster has settled.
+    fn end_wait(&mut self, now_ms: u64, standings: &Standings) {
         let Some(at_ms) = self.waits_ms.front().copied() else { return };
         let is_before = |queue: &Queue| queue.strikes.front().is_some_and(|it| it.at_ms < at_ms);
         let comes_first = is_before(&self.memory) || is_before(&self.compute);
         let due_ms = at_ms + self.memory.late_ms.max(self.compute.late_ms);
-        if comes_first || now_ms < due_ms || !self.started_ms.is_empty() {
+        if comes_first || now_ms < due_ms || !self.has_settled(standings) {
             return;
         }
         self.waits_ms.pop_front();
@@ -218,7 +231,7 @@ impl Keeper {
     }
 
     fn due(&mut self, now_ms: u64, standings: &Standings) -> Vec<Strike> {
-        self.end_wait(now_ms);
+        self.end_wait(now_ms, standings);
         let mut due = Vec::new();
         for kind in [NodeKind::Memory, NodeKind::Compute] {
             while let Some(next) = self.next(kind).filter(|next| next.at_ms <= now_ms) {
@@ -517,6 +530,23 @@ mod tests {
         assert!(!keeper.is_done(30_999, &but(&[])));
         assert_eq!(keeper.step(31_000, &but(&[])), []);
         assert!(keeper.is_done(31_000, &but(&[])));
+    }
+
+    /// The time until a node is expelled depends on the machine too.
+    #[test]
+    fn what_comes_behind_a_wait_is_put_off_until_whoever_is_away_is_out() {
+        let cn_1 = NodeName::compute(1);
+        let pause = strike(500, cn_1, Fault::Pause);
+        let resume = strike(1500, cn_1, Fault::Resume);
+        let mut keeper = Keeper::new(bounds(), Pace::Exact, &[pause, resume]).with_waits(&[1000]);
+        assert_eq!(keeper.step(500, &but(&[])), [pause]);
+        for now in (1000..30_000).step_by(100) {
+            assert_eq!(keeper.step(now, &but(&[])), []);
+            assert!(keeper.looks());
+        }
+        let out = but(&[(cn_1, Standing::Out)]);
+        assert_eq!(keeper.step(30_000, &out), []);
+        assert_eq!(keeper.step(30_500, &out), [Strike { at_ms: 30_500, ..resume }]);
     }
 
     #[test]

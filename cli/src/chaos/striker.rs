@@ -28,7 +28,7 @@ use lotus_node::host::polling::{PAUSE, wait_until};
 use lotus_node::host::processes::{ProcessState, StateFolder};
 
 /// Time that recovery may take when the load has ended.
-pub const RECOVERING: Duration = Duration::from_secs(60);
+pub const RECOVERING: Duration = Duration::from_secs(300);
 
 /// Interval at which the standings are read.
 const LOOKING: Duration = Duration::from_millis(100);
