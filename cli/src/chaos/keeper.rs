@@ -527,9 +527,10 @@ mod tests {
         assert!(!keeper.takes_snapshot(30_599) && keeper.takes_snapshot(30_600));
         assert_eq!(keeper.starts_struck(), 0, "it took part");
         assert_eq!(keeper.step(30_700, &but(&[])), [Strike { at_ms: 30_700, ..memory }]);
-        assert!(!keeper.is_done(30_999, &but(&[])));
-        assert_eq!(keeper.step(31_000, &but(&[])), []);
-        assert!(keeper.is_done(31_000, &but(&[])));
+        let out = but(&[(cn_1, Standing::Out), (MN_1, Standing::Out)]);
+        assert!(!keeper.is_done(30_999, &out));
+        assert_eq!(keeper.step(31_000, &out), []);
+        assert!(keeper.is_done(31_000, &out));
     }
 
     /// The time until a node is expelled depends on the machine too.
