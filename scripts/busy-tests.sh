@@ -22,7 +22,8 @@ beside() {
         loops+=("$!")
     done
     echo "== beside $((each * cores)) busy loops on $cores cores"
-    cargo test --workspace -- "$@"
+    # All that fails is shown: a run takes long.
+    cargo test --workspace --no-fail-fast -- "$@"
     stop_loops
     echo "== beside $((each * cores)) busy loops: passed in $((SECONDS - began)) s"
 }
