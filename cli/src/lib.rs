@@ -136,14 +136,17 @@ fn answer(error: &clap::Error) -> ExitCode {
 /// again.
 fn refuse(why: &str) -> ExitCode {
     let line = format!("error: {}\n", printable(why));
+    // A closed standard error is ignored.
+    let say = |line: &str| drop(io::stderr().write_all(line.as_bytes()));
     let (said, is_said) = std::sync::mpsc::channel();
+    let theirs = line.clone();
     let saying = Env::real(0).spawn("last words", move || {
-        // A closed standard error is ignored.
-        let _ = io::stderr().write_all(line.as_bytes());
+        say(&theirs);
         let _ = said.send(());
     });
-    if saying.is_ok() {
-        let _ = is_said.recv_timeout(LAST_WORDS);
+    match saying {
+        Ok(_) => drop(is_said.recv_timeout(LAST_WORDS)),
+        Err(_) => say(&line),
     }
     ExitCode::from(REFUSED)
 }

@@ -12,7 +12,7 @@
 //! that is up first, among those of the address that has the most. A guest has [`Rules::grace`] in
 //! any case, and longer once it has shown that it speaks. So a host of silent strangers costs a new
 //! guest a wait of about the grace, and many clients that begin at one moment are let in one after
-//! another, none refused.
+//! another. Those of one address beyond [`Rules::places`] may be closed (see `Lines`).
 //!
 //! # What it is not
 //! The time limit of a handshake, which each port has. Connections that are admitted are not here,

@@ -136,10 +136,7 @@ impl Keeper {
     /// Whether the next step needs the standings. They cannot be read while the authority's host is
     /// away: the read would wait, and the host would not come back.
     pub fn looks(&self) -> bool {
-        let is_away = |(node, fault): (&NodeName, &Fault)| {
-            self.bounds.is_authority(*node) && fault.goes_away()
-        };
-        if self.last.iter().any(is_away) {
+        if self.is_blind() {
             return false;
         }
         let waits = !self.memory.strikes.is_empty()
@@ -199,15 +196,23 @@ impl Keeper {
         self.bounds.span.as_millis() as u64
     }
 
-    /// Whether every node that was started again takes part, and the others have given up every
-    /// node that is away.
-    fn has_settled(&self, standings: &Standings) -> bool {
-        let given_up = |(node, fault): (&NodeName, &Fault)| {
-            // Whether the authority's host is out cannot be known while it is away.
-            let may_be_in = fault.goes_away() && !self.bounds.is_authority(*node);
-            !may_be_in || standings.get(node) == Some(&Standing::Out)
+    /// Whether the authority's host is away: the standings cannot be read.
+    fn is_blind(&self) -> bool {
+        let is_away = |(node, fault): (&NodeName, &Fault)| {
+            self.bounds.is_authority(*node) && fault.goes_away()
         };
-        self.started_ms.is_empty() && self.last.iter().all(given_up)
+        self.last.iter().any(is_away)
+    }
+
+    /// Whether every node that was started again takes part, and the others have given up every
+    /// node that is away, or one of the ends of a path that is cut. `true` while nothing can be
+    /// seen: the authority's host may have to return first.
+    fn has_settled(&self, standings: &Standings) -> bool {
+        let is_out = |node: &NodeName| standings.get(node) == Some(&Standing::Out);
+        let given_up = |(node, fault): (&NodeName, &Fault)| {
+            !fault.goes_away() || is_out(node) || fault.other().is_some_and(|other| is_out(&other))
+        };
+        self.is_blind() || self.started_ms.is_empty() && self.last.iter().all(given_up)
     }
 
     /// Whether what is scheduled at this time waits for the cluster to settle.

@@ -124,7 +124,7 @@ impl Creation<'_> {
         let shared = self.shared;
         loop {
             let mut catalogue = self.learn_tables()?;
-            if let Some(id) = self.had(&catalogue) {
+            if let Some(id) = self.had(&catalogue)? {
                 return Ok(id);
             }
             if let Some(id) = catalogue.find(&self.spec.name) {
@@ -167,21 +167,20 @@ impl Creation<'_> {
 
     /// Number of the table that this call has entered, without an answer, if it was dropped since.
     /// Its memory is given back by the drop, and is not this call's any more.
-    fn had(&mut self, catalogue: &Catalogue) -> Option<TableId> {
-        let ours = self.in_doubt.as_ref()?;
+    ///
+    /// # Errors
+    /// [`ClusterError::MayExist`]: nothing is left of the table with this number but the number.
+    fn had(&mut self, catalogue: &Catalogue) -> Result<Option<TableId>, ClusterError> {
+        let Some(ours) = self.in_doubt.as_ref() else { return Ok(None) };
         let id = ours.id();
-        let was_dropped = match catalogue.tables.get(usize::from(id.0))? {
-            TableState::Serving(_) => false,
-            TableState::Dropped(table) => table == ours,
-            // Nothing is left of it but its number: it may have been this one.
-            TableState::Gone => true,
-        };
-        if !was_dropped {
-            return None;
+        match catalogue.tables.get(usize::from(id.0)) {
+            Some(TableState::Dropped(table)) if table == ours => {}
+            Some(TableState::Gone) => return Err(self.unanswered()),
+            _ => return Ok(None),
         }
         self.bases.clear();
         (self.entry, self.in_doubt) = (None, None);
-        Some(id)
+        Ok(Some(id))
     }
 
     /// Reads the catalogue, and asks again until the deadline if there is no answer.

@@ -95,7 +95,33 @@ impl Record {
         if found.is_none_or(|found| !found.is_of(self)) {
             return Ok(());
         }
-        let bytes = serde_json::to_vec(&self.at(Stage::Ended)).expect("strings and numbers");
+        self.at(Stage::Ended).replace(version, node, authority)
+    }
+
+    /// Writes the record in place of one of another process that has not got so far as to take
+    /// part, or has ended. Returns whether there was such a one.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unavailable`].
+    pub fn stand(&self, node: NodeName, authority: &dyn Authority) -> Result<bool, AuthorityError> {
+        let (version, found) = read::<Self>(authority, &key(node))?;
+        let has_no_part = |found: &Self| {
+            !found.is_of(self) && matches!(found.stage, Stage::Starting | Stage::Ended)
+        };
+        if !found.as_ref().is_some_and(has_no_part) {
+            return Ok(false);
+        }
+        self.replace(version, node, authority).map(|()| true)
+    }
+
+    /// Writes the record, unless another one was written since `version`.
+    fn replace(
+        &self,
+        version: Version,
+        node: NodeName,
+        authority: &dyn Authority,
+    ) -> Result<(), AuthorityError> {
+        let bytes = serde_json::to_vec(self).expect("strings and numbers");
         match authority.compare_and_swap(&key(node), version, &bytes) {
             Ok(_) | Err(AuthorityError::Conflict { .. }) => Ok(()),
             Err(error) => Err(error),

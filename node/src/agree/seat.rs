@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use lotus_authority::remote::{AuthorityServer, ConnectError, RemoteAuthority};
+use lotus_authority::remote::{Address, AuthorityServer, ConnectError, RemoteAuthority};
 use lotus_authority::{Authority, AuthorityError};
 use lotus_authority::{Version, Versioned};
 use lotus_fabric::env::Env;
@@ -257,27 +257,46 @@ pub enum Host {
     Etcd(InEtcd),
 }
 
+/// Findings of memory node 0 before it lends memory and takes its part in the authority.
+pub enum Prepared {
+    /// It is to serve the authority, at this address.
+    Server(Address),
+    /// It is to begin a life in etcd, after this word.
+    #[cfg(feature = "etcd")]
+    New(InEtcd, LastWord),
+    /// A life in etcd goes on without it.
+    #[cfg(feature = "etcd")]
+    Returning(InEtcd),
+}
+
+impl Prepared {
+    /// Authority of the cluster that goes on, if one does.
+    pub fn running(&self) -> Option<&dyn Authority> {
+        match self {
+            #[cfg(feature = "etcd")]
+            Self::Returning(etcd) => Some(etcd),
+            _ => None,
+        }
+    }
+}
+
 impl Host {
-    /// Starts the authority in the process of memory node 0, or begins a life in etcd; where a life
-    /// goes on without this node, returns to it. Waits for etcd.
+    /// Looks whether a cluster goes on without memory node 0, as with etcd alone it may. Waits for
+    /// etcd, and ends nothing.
     ///
     /// # Errors
     /// [`Early`].
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody is waited for"))]
-    pub fn start(
+    pub fn prepare(
         file: &ClusterFile,
         env: &Env,
         patience: Duration,
         stop: &Stop,
-    ) -> Result<Self, Early> {
+    ) -> Result<Prepared, Early> {
         match &file.authority {
             Place::Hosted(address) => {
-                let security = file.security().map_err(|error| error.to_string())?;
                 let address = address.listens().map_err(|error| error.to_string())?;
-                let server = AuthorityServer::start(address, &security, env);
-                let server = server.map_err(|error| error.to_string())?;
-                tracing::info!(address = %server.address(), "hosting the authority");
-                Ok(Self::Server(server))
+                Ok(Prepared::Server(address))
             }
             #[cfg(feature = "etcd")]
             Place::Etcd(members) => {
@@ -304,15 +323,37 @@ impl Host {
                 match others.map_err(|error| error.to_string())? {
                     Others::Answer(_) => {
                         tracing::info!(etcd = %members, "returning to a cluster that goes on");
+                        Ok(Prepared::Returning(etcd))
                     }
-                    Others::Gone => {
-                        etcd.begin(word).map_err(sentence)?;
-                        tracing::info!(etcd = %members, "a new life of the cluster has begun");
-                    }
-                    Others::Silent(nodes) => return Err(silent_life(file, &nodes).into()),
+                    Others::Gone => Ok(Prepared::New(etcd, word)),
+                    Others::Silent(nodes) => Err(silent_life(file, &nodes).into()),
                 }
+            }
+        }
+    }
+
+    /// Starts the authority in the process of memory node 0, or begins a life in etcd, or returns
+    /// to one that goes on.
+    ///
+    /// # Errors
+    /// [`Early`].
+    pub fn start(file: &ClusterFile, env: &Env, prepared: Prepared) -> Result<Self, Early> {
+        match prepared {
+            Prepared::Server(address) => {
+                let security = file.security().map_err(|error| error.to_string())?;
+                let server = AuthorityServer::start(address, &security, env);
+                let server = server.map_err(|error| error.to_string())?;
+                tracing::info!(address = %server.address(), "hosting the authority");
+                Ok(Self::Server(server))
+            }
+            #[cfg(feature = "etcd")]
+            Prepared::New(etcd, word) => {
+                etcd.begin(word).map_err(|error| error.to_string())?;
+                tracing::info!("a new life of the cluster has begun in etcd");
                 Ok(Self::Etcd(etcd))
             }
+            #[cfg(feature = "etcd")]
+            Prepared::Returning(etcd) => Ok(Self::Etcd(etcd)),
         }
     }
 

@@ -140,18 +140,22 @@ impl<A: Application> Daemon<'_, A> {
             warn!("{warning}");
         }
         let shown = Shown::default();
-        // Memory node 0 hosts the authority, or begins its life in etcd.
+        // The authority is reached before memory is lent: compute nodes use whatever memory they
+        // reach, and a node that waits for the authority gives up after a while, perhaps with the
+        // last copies.
         if node.index == 0 {
+            // It hosts the authority, or begins a life in etcd.
+            let prepared = seat::Host::prepare(file, &self.env, PATIENCE, &self.stop)?;
+            if let Some(authority) = prepared.running() {
+                self.record.found = self.cluster_found(authority)?;
+            }
             let memory = Memory::start(file, node, &self.env)?;
             let _metrics = memory.show(file, node, &shown, &self.env)?;
             self.is_here();
-            let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
-            self.record.found = self.cluster_found(hosted.store())?;
+            let hosted = seat::Host::start(file, &self.env, prepared)?;
             self.lend_until_told(&Reach::Host(&hosted), &memory, &shown)?;
             hosted.end(file, &self.env);
         } else {
-            // Before it lends: compute nodes use whatever memory they reach, and a node that waits
-            // for the authority gives up after a while, perhaps with the last copies.
             let authority = self.connect()?;
             self.record.found = self.cluster_found(&authority)?;
             let memory = Memory::start(file, node, &self.env)?;
@@ -180,7 +184,10 @@ impl<A: Application> Daemon<'_, A> {
         shown: &Shown,
     ) -> Result<(), Early> {
         let authority = reach.authority();
-        self.say(Stage::Serving, authority)?;
+        // Its memory may be in use by now, so it does not give up for an authority that is silent.
+        while let Err(Early::Failed(why)) = self.say(Stage::Serving, authority) {
+            warn!("{why}");
+        }
         point_here!(self.node.index, MemoryServing);
         info!(node = %self.node, "serving");
         let mut turned_away = TurnedAway::default();
@@ -194,10 +201,8 @@ impl<A: Application> Daemon<'_, A> {
                 .look(Counts { at_the_authority: reach.refused(), ..counts }, self.env.now());
             // Noted before the membership is read.
             let lends = memory.is_in_use();
-            // An authority that was started again has no record of this node, and its founder
-            // waits for one.
-            if !lends && matches!(Record::read(self.node, authority), Ok(None)) {
-                self.say(Stage::Serving, authority)?;
+            if !lends {
+                self.report_again(authority);
             }
             // An authority that is new by now would be taken for the one of the cluster.
             tie.make(reach, lends, &self.env);
@@ -222,6 +227,21 @@ impl<A: Application> Daemon<'_, A> {
         self.say_loss(authority);
         self.has_ended(authority);
         ended
+    }
+
+    /// Reports this memory node, which is not in use, to an authority without a record of it: one
+    /// that was started again, whose founder waits for the record. Without an answer the next look
+    /// does.
+    fn report_again(&mut self, authority: &dyn Authority) {
+        if !matches!(Record::read(self.node, authority), Ok(None)) {
+            return;
+        }
+        self.record.found = match membership::read(authority) {
+            Ok(found) => Some(found.epoch().0),
+            Err(MembershipError::Authority(_)) => return,
+            Err(_) => None,
+        };
+        let _ = self.record.at(Stage::Serving).write(self.node, authority);
     }
 
     /// Reports another part of this memory node.
@@ -282,11 +302,9 @@ impl<A: Application> Daemon<'_, A> {
     /// Writes the record of this serving node again if another process has: one that was started
     /// for it elsewhere, and found no place in the cluster, which ends with a record of its own.
     fn stand_by_record(&self, authority: &dyn Authority) {
-        let Ok(Some(found)) = Record::read(self.node, authority) else { return };
-        if !found.is_of(&self.record) {
+        // Without an answer it is looked at again.
+        if matches!(self.record.at(Stage::Serving).stand(self.node, authority), Ok(true)) {
             warn!(node = %self.node, "another process was started as this node");
-            // Without an answer it is looked at again.
-            let _ = self.record.at(Stage::Serving).write(self.node, authority);
         }
     }
 
