@@ -37,6 +37,9 @@ use lotus_node::host::sockets::{local_address, local_door};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time limit for finding out the outcomes of calls once the load has ended.
 pub const LOOKING_UP: Duration = Duration::from_secs(60);
+/// Time after which outcomes are asked for while the load runs: servers forget calls after the
+/// retention, ten minutes, and a load may run for longer.
+pub const IN_DOUBT: Duration = Duration::from_secs(60);
 
 /// Runs a workload on a cluster that has [`SPARE_COROUTINES`](crate::args::SPARE_COROUTINES) more
 /// per coordinator than the options say, with `in_flight` requests in flight.
@@ -336,8 +339,8 @@ struct LoadResults {
 }
 
 impl<W: Workload> Load<W> {
-    /// Keeps `in_flight` requests in flight until the time is up, or a call fails for good; then
-    /// asks for the outcome of every call that had an id and no answer.
+    /// Keeps `in_flight` requests in flight until the time is up, or a call fails for good; now and
+    /// then, and in the end, asks for the outcome of every call that had an id and no answer.
     pub async fn generate(self, client: &Client, in_flight: usize) -> Generated {
         let now = self.clock.now();
         let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
@@ -354,6 +357,15 @@ impl<W: Workload> Load<W> {
                 load.keep_asking(&client, rng, window, &seen).await;
             });
         }
+        let (asker, asked, through) = (Arc::clone(&load), Arc::clone(&seen), client.clone());
+        let mut asking = JoinSet::new();
+        asking.spawn(async move {
+            loop {
+                tokio::time::sleep(IN_DOUBT).await;
+                let deadline = asker.clock.now().after(IN_DOUBT);
+                asker.ask_for_outcomes(&through, &asked, deadline).await;
+            }
+        });
         while let Some(ended) = applications.join_next().await {
             let mut seen = lock(&seen);
             if let Err(panicked) = ended {
@@ -365,8 +377,10 @@ impl<W: Workload> Load<W> {
             }
         }
         applications.shutdown().await;
-        let mut seen = std::mem::replace(&mut *lock(&seen), LoadResults::new::<W>());
-        load.settle(client, &mut seen).await;
+        // Whatever it has not found out is in doubt still.
+        asking.shutdown().await;
+        load.settle(client, &seen).await;
+        let seen = std::mem::replace(&mut *lock(&seen), LoadResults::new::<W>());
         let LoadResults { tally, unanswered, stopped, .. } = seen;
         let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
         let driven = Driven { tally, elapsed_s, logs: Vec::new() };
@@ -374,30 +388,40 @@ impl<W: Workload> Load<W> {
         Generated { driven, unanswered, ids, stopped }
     }
 
-    /// Asks for the outcomes of the calls in doubt, all at the same time: a cluster that has lost
-    /// rows answers none of them.
-    async fn settle(&self, client: &Client, seen: &mut LoadResults) {
-        if seen.doubtful.is_empty() {
-            return;
-        }
+    /// Asks for the outcomes of the calls in doubt; those that nobody can tell are unknown.
+    async fn settle(&self, client: &Client, seen: &Mutex<LoadResults>) {
+        let patience = {
+            let seen = lock(seen);
+            if seen.doubtful.is_empty() {
+                return;
+            }
+            if seen.stopped.is_some() { Duration::ZERO } else { LOOKING_UP }
+        };
         self.progress.enter(Phase::LookingUp);
-        let patience = if seen.stopped.is_some() { Duration::ZERO } else { LOOKING_UP };
-        let deadline = self.clock.now().after(patience);
+        self.ask_for_outcomes(client, seen, self.clock.now().after(patience)).await;
+        let mut seen = lock(seen);
+        for _ in 0..std::mem::take(&mut seen.doubtful).len() {
+            seen.is_unknown();
+        }
+    }
+
+    /// Asks for the outcomes of the calls in doubt until `deadline`, all at the same time: a cluster
+    /// that has lost rows answers none of them.
+    async fn ask_for_outcomes(&self, client: &Client, seen: &Mutex<LoadResults>, deadline: Nanos) {
         let mut asked = JoinSet::new();
-        for Made { id, kind } in seen.doubtful.drain(..) {
-            let (Some(id), client, clock) = (id, client.clone(), self.clock.clone()) else {
+        for made in lock(seen).doubtful.clone() {
+            let (Some(id), client, clock) = (made.id, client.clone(), self.clock.clone()) else {
                 continue;
             };
-            asked.spawn(async move { (kind, look_up::<i64>(&client, id, &clock, deadline).await) });
+            asked.spawn(async move { (made, look_up::<i64>(&client, id, &clock, deadline).await) });
         }
-        while let Some(outcome) = asked.join_next().await {
-            match outcome {
-                Ok((kind, Some(Some(effect)))) => {
-                    seen.unanswered.committed += 1;
-                    seen.tally.commit(kind, None, effect);
-                }
-                Ok((_, Some(None))) => {}
-                Ok((_, None)) | Err(_) => seen.is_unknown(),
+        while let Some(told) = asked.join_next().await {
+            let Ok((made, Some(outcome))) = told else { continue };
+            let mut seen = lock(seen);
+            seen.doubtful.retain(|other| other.id != made.id);
+            if let Some(effect) = outcome {
+                seen.unanswered.committed += 1;
+                seen.tally.commit(made.kind, None, effect);
             }
         }
     }

@@ -27,7 +27,9 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::apps::connect::connect;
-use crate::apps::load::{LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up};
+use crate::apps::load::{
+    IN_DOUBT, LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up,
+};
 use crate::apps::traced::{Nonsense, Traced};
 use lotus_node::config::file::ClusterFile;
 
@@ -279,6 +281,12 @@ impl<W: Workload> Callers<W> {
             if issued >= self.until {
                 break;
             }
+            let is_old = |made: &&Made| issued >= made.issued.after(IN_DOUBT);
+            if let Some(made) = doubtful.first().filter(is_old).copied()
+                && self.find_out::<T>(client, made, issued.after(IN_DOUBT), &mut seen).await?
+            {
+                doubtful.remove(0);
+            }
             let request = self.workload.draw_at(&mut rng, issued.since(began));
             let access = W::access(&request);
             let call = client.call::<_, T>(procedures.serving(access), &request);
@@ -315,17 +323,32 @@ impl<W: Workload> Callers<W> {
         }
         for made in doubtful {
             let deadline = self.until.after(LOOKING_UP);
-            match look_up::<T>(client, made.id, &self.clock, deadline).await {
-                Some(Some(told)) => {
-                    seen.found += 1;
-                    seen.note(made, &told, None)?;
-                    seen.remember(made.id, Some(&told));
-                }
-                Some(None) => seen.remember::<T>(made.id, None),
-                None => seen.open += 1,
+            if !self.find_out::<T>(client, made, deadline, &mut seen).await? {
+                seen.open += 1;
             }
         }
         Ok(seen)
+    }
+
+    /// Asks for the outcome of a call until `deadline`; returns whether it was told.
+    async fn find_out<T: Told>(
+        &self,
+        client: &Client,
+        made: Made,
+        deadline: Nanos,
+        seen: &mut CallerResults,
+    ) -> Result<bool, BenchError> {
+        let outcome = look_up::<T>(client, made.id, &self.clock, deadline).await;
+        match &outcome {
+            Some(Some(told)) => {
+                seen.found += 1;
+                seen.note(made, told, None)?;
+                seen.remember(made.id, Some(told));
+            }
+            Some(None) => seen.remember::<T>(made.id, None),
+            None => {}
+        }
+        Ok(outcome.is_some())
     }
 }
 
