@@ -405,8 +405,8 @@ impl<W: Workload> Load<W> {
         }
     }
 
-    /// Asks for the outcomes of the calls in doubt until `deadline`, all at the same time: a cluster
-    /// that has lost rows answers none of them.
+    /// Asks for the outcomes of the calls in doubt until `deadline`, all at the same time: a
+    /// cluster that has lost rows answers none of them.
     async fn ask_for_outcomes(&self, client: &Client, seen: &Mutex<LoadResults>, deadline: Nanos) {
         let mut asked = JoinSet::new();
         for made in lock(seen).doubtful.clone() {
