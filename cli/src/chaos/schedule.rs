@@ -11,8 +11,8 @@
 //! invalid line is an error that names it.
 //!
 //! A `wait` has no node: what comes behind it is put off until every node that was started again
-//! takes part, and every node that is killed, paused or cut off is given up. Distances behind it are
-//! kept. The length of the wait depends on the machine:
+//! takes part, and every node that is killed, paused or cut off is given up. Distances behind it
+//! are kept. The length of the wait depends on the machine:
 //! ```text
 //! {"at_ms":4000,"node":"cn-1","fault":"restart"}
 //! {"at_ms":4500,"fault":"wait"}
