@@ -167,16 +167,16 @@ impl<I: Copy + Ord> Guests<I> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const RULES: Rules = Rules { places: 4, of_one: 3, grace: Duration::from_millis(100) };
 
-    fn host(last: u8) -> Source {
+    pub(crate) fn host(last: u8) -> Source {
         IpAddr::from([10, 0, 0, last]).into()
     }
 
-    fn ms(ms: u64) -> Duration {
+    pub(crate) fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
 

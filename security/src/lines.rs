@@ -112,17 +112,9 @@ impl<T> Lines<T> {
 mod tests {
     use super::*;
     use crate::Rules;
-    use std::net::IpAddr;
+    use crate::guests::tests::{host, ms};
 
     const RULES: Rules = Rules { places: 6, of_one: 2, grace: Duration::from_millis(100) };
-
-    fn host(last: u8) -> Source {
-        IpAddr::from([10, 0, 0, last]).into()
-    }
-
-    fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
 
     /// Guests 0 and 1 of a host, that came at 0 and 10, and 2 and 3 of another, at 20 and 30.
     fn guests() -> Guests<u32> {

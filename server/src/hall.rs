@@ -76,8 +76,8 @@ impl Hall {
         }
     }
 
-    /// Takes a connection out of its line, if it is its turn, or it is too many. The error is the
-    /// time for which that is so for none, unless a guest leaves.
+    /// Takes the next connection out of the lines: as a guest, or as surplus. The error is the time
+    /// until a guest may be replaced; a guest that leaves makes room earlier.
     fn attend<T>(&self, lines: &mut Lines<T>) -> Result<Received<T>, Duration> {
         let (mut state, now) = (self.0.lock(), self.0.now());
         match lines.turn(&state.guests, now) {

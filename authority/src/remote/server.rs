@@ -227,9 +227,9 @@ impl DoorState {
         }
     }
 
-    /// Takes a connection out of its line, as guest `number` if it is its turn, or without a place
-    /// if it is too many. The error is the time for which that is so for none, unless a guest
-    /// leaves.
+    /// Takes the next connection out of the lines, and makes it guest `number`; `None` for surplus,
+    /// which is closed. The error is the time until a guest may be replaced; a guest that leaves
+    /// makes room earlier.
     fn turn(&self, number: u64, lines: &mut Lines<Stream>) -> Result<Option<Stream>, Duration> {
         let (mut guests, now) = (self.guests(), self.now());
         match lines.turn(&guests, now) {

@@ -28,7 +28,10 @@ use lotus_node::host::polling::{PAUSE, wait_until};
 use lotus_node::host::processes::{ProcessState, StateFolder};
 
 /// Time that recovery may take when the load has ended.
-pub const RECOVERING: Duration = Duration::from_secs(300);
+pub const RECOVERING: Duration = Duration::from_secs(60);
+/// Time beyond the load for which strikes may be put off. A busy machine fills a memory node in
+/// minutes.
+const PUT_OFF: Duration = Duration::from_secs(300);
 
 /// Interval at which the standings are read.
 const LOOKING: Duration = Duration::from_millis(100);
@@ -283,7 +286,7 @@ pub fn strike(
             }
             struck.strikes.push(strike);
         }
-        if keeper.is_done(now_ms, &standings) || now.since(began) > span + RECOVERING {
+        if keeper.is_done(now_ms, &standings) || now.since(began) > span + PUT_OFF {
             break;
         }
         wait_until(&env, PAUSE, || false);

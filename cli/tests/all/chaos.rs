@@ -67,15 +67,18 @@ impl Drop for Described {
 }
 
 /// Checks that all committed calls are in a history that was judged. A call whose outcome was asked
-/// for has no end in it, and is left out of the judgement if no other call saw its effects.
+/// for counts there as one of unknown outcome, which is judged only if another call saw its
+/// effects.
 #[track_caller]
 fn has_judged(findings: &Value, report: &Value) {
     let count = |of: &Value, name: &str| of[name].as_u64().expect("a count");
     let committed = count(report, "committed");
     assert_eq!(count(findings, "attempts"), committed, "{findings}");
+    assert_eq!(count(findings, "unknown"), count(report, "found_committed"), "{findings}");
+    let answered = count(findings, "committed");
+    assert_eq!(answered, committed - count(report, "found_committed"), "{findings}");
     let judged = count(findings, "transactions");
-    let fewest = committed - count(report, "found_committed");
-    assert!((fewest..=committed).contains(&judged) && judged > 0, "{findings}: {report}");
+    assert!((answered..=committed).contains(&judged) && judged > 0, "{findings}: {report}");
 }
 
 /// Checks that a table has grown meanwhile, and has all of its rows.
