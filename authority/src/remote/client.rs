@@ -58,7 +58,8 @@ enum Believed {
     Last(u64),
     /// The one with this id.
     Only(u64),
-    /// No server any more: another was in the place of the one that it stays with.
+    /// No server any more: another was in the place of the one that it stays with. Whichever is
+    /// there is told of the earlier one.
     None,
 }
 
@@ -168,9 +169,6 @@ impl RemoteAuthority {
             }
         };
         let replaced = || ConnectError::Replaced { address: self.address.clone() };
-        if self.is_replaced() {
-            return Err(replaced());
-        }
         let stream = Stream::connect(&self.address, &self.security, self.patience);
         let stream = stream.inspect_err(|error| self.note_failure(error));
         let mut stream = stream.map_err(unreachable)?;
@@ -181,7 +179,8 @@ impl RemoteAuthority {
                 let mut believed = self.believed();
                 *believed = believed.after(life);
                 if *believed == Believed::None {
-                    // If it does not arrive, the server is told by the next client.
+                    // Every server that comes here is told, by each call: one that was told has
+                    // ended, perhaps, and its successor begins without knowing anything.
                     let _ = wire::send(&mut stream, &Request::EarlierLife);
                     return Err(replaced());
                 }
@@ -234,7 +233,8 @@ impl RemoteAuthority {
 
     /// Asks for a value; repeats a failed question once, which is safe for reads.
     fn find(&self, request: &Request) -> Result<Option<Versioned>, AuthorityError> {
-        match self.ask(request).or_else(|_| self.ask(request))? {
+        let again = |error| if self.is_replaced() { Err(error) } else { self.ask(request) };
+        match self.ask(request).or_else(again)? {
             Reply::Nothing => Ok(None),
             Reply::Found(found) => Ok(Some(found)),
             _ => Err(AuthorityError::Unavailable),

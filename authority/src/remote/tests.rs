@@ -115,19 +115,23 @@ fn a_server_that_has_lost_its_values_is_not_taken_for_the_one_before() {
     assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable));
     assert!(!stays.is_replaced(), "it may be silent only");
     assert_eq!((stays.silence(), any.silence()), (Duration::MAX, Duration::ZERO), "none listens");
-    let server = AuthorityServer::start(address, &security, &Env::real(0)).expect("serves");
+    // The first ends when it is told, and its unit starts another.
     for _ in 0..2 {
-        assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable));
-        assert!(stays.is_replaced());
-        assert_eq!(stays.silence(), Duration::MAX);
+        let address = address.clone();
+        let server = AuthorityServer::start(address, &security, &Env::real(0)).expect("serves");
+        for _ in 0..2 {
+            assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable));
+            assert!(stays.is_replaced());
+            assert_eq!(stays.silence(), Duration::MAX);
+        }
+        assert!(matches!(stays.connect(), Err(ConnectError::Replaced { .. })));
+        assert_eq!(any.read("a"), Ok(None), "who stays with none believes the next");
+        let told = (0..1000).any(|_| {
+            assert_eq!(any.read("a"), Ok(None));
+            server.is_called_by_an_earlier_life()
+        });
+        assert!(told, "the server has learnt that a cluster is left");
     }
-    assert!(matches!(stays.connect(), Err(ConnectError::Replaced { .. })));
-    assert_eq!(any.read("a"), Ok(None), "who stays with none believes the next");
-    let told = (0..1000).any(|_| {
-        assert_eq!(any.read("a"), Ok(None));
-        server.is_called_by_an_earlier_life()
-    });
-    assert!(told, "the server has learnt that a cluster is left");
 }
 
 /// A clock that stands still unless a test moves it.
