@@ -64,6 +64,11 @@ const TURNS_PER_CLOCK_READ: u32 = 64;
 /// Turns of a busy executor between reads of the clock for a timer further off than [`SOON`].
 const TURNS_PER_TIMER_LOOK: u32 = 8;
 const SOON: Duration = Duration::from_micros(100);
+/// Polls in a turn after which no further round begins: they have enough to post together.
+const POLLS_PER_TURN: usize = 128;
+/// Polls within a turn between two looks at the timers. Hundreds of requests that come at once must
+/// not delay what has a time, as a node's beats have.
+const POLLS_PER_TIMER_LOOK: usize = 32;
 /// Turns of a busy executor between looks at its sockets.
 const TURNS_PER_SOCKETS_LOOK: u32 = 16;
 /// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
@@ -323,13 +328,15 @@ impl Executor {
     /// drivers and timers. Returns whether anything happened.
     fn turn_of_rounds(&mut self, rounds: u32) -> bool {
         self.count_turn();
-        let mut progress = false;
+        let mut polls = 0;
         for _ in 0..rounds {
-            if !self.poll_ready() {
+            let polled = self.poll_ready();
+            polls += polled;
+            if polled == 0 || polls >= POLLS_PER_TURN {
                 break;
             }
-            progress = true;
         }
+        let mut progress = polls > 0;
         for driver in &mut self.drivers {
             progress |= driver.drive();
         }
@@ -363,20 +370,24 @@ impl Executor {
         }
     }
 
-    /// Polls every ready task once. Returns whether there was one.
+    /// Polls every ready task once, and between many of them those whose time has come. Returns the
+    /// number of ready tasks.
     #[inline]
-    fn poll_ready(&mut self) -> bool {
+    fn poll_ready(&mut self) -> usize {
         let core = &*self.handle.core;
         std::mem::swap(&mut self.turn, &mut core.tasks.borrow_mut().ready);
-        let progress = !self.turn.is_empty();
-        core.company.set(self.turn.len() > 1);
+        let ready = self.turn.len();
+        core.company.set(ready > 1);
+        let mut until_look = POLLS_PER_TIMER_LOOK;
         for id in self.turn.drain(..) {
-            if self.wakers.len() <= id.0 as usize {
-                core.add_wakers(&mut self.wakers);
+            if until_look == 0 {
+                until_look = POLLS_PER_TIMER_LOOK;
+                core.poll_due(&mut self.wakers);
             }
-            core.poll(id, &self.wakers[id.0 as usize]);
+            until_look -= 1;
+            core.poll(id, &mut self.wakers);
         }
-        progress
+        ready
     }
 
     /// Whether a turn would find nothing but timers to look at.
@@ -504,10 +515,32 @@ impl Core {
         wakers.extend(missing.map(|id| Waker::from(Arc::new(waker(id)))));
     }
 
+    /// Polls the tasks whose timers have come, and those timers only that are there now.
+    #[cold]
+    fn poll_due(&self, wakers: &mut Vec<Waker>) {
+        let now = self.env.now();
+        self.recent.set(now);
+        let due = |timers: &BinaryHeap<Reverse<(Nanos, TaskId)>>| {
+            timers.peek().is_some_and(|Reverse((due, _))| *due <= now)
+        };
+        let mut tasks = Vec::new();
+        {
+            let mut timers = self.timers.borrow_mut();
+            while due(&timers) {
+                tasks.extend(timers.pop().map(|Reverse((_, task))| task));
+            }
+        }
+        tasks.into_iter().for_each(|task| self.poll(task, wakers));
+    }
+
     #[inline]
-    fn poll(&self, id: TaskId, waker: &Waker) {
+    fn poll(&self, id: TaskId, wakers: &mut Vec<Waker>) {
+        if wakers.len() <= id.0 as usize {
+            self.add_wakers(wakers);
+        }
         let Some(mut future) = self.tasks.borrow_mut().take(id) else { return };
         self.current.set(id);
+        let waker = &wakers[id.0 as usize];
         let polled = future.as_mut().poll(&mut Context::from_waker(waker));
         // Borrowed only after the poll, and not while an ended future is dropped: that may wake or
         // spawn tasks.
