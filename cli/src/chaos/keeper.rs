@@ -67,6 +67,8 @@ pub struct Keeper {
     started_ms: BTreeMap<NodeName, u64>,
     /// Number of starts that were struck before the node took part.
     starts_struck: usize,
+    /// Number of kills, pauses and cuts that were given up because the time was over.
+    given_up: usize,
 }
 
 /// Strikes in order, with the delay that they have gathered.
@@ -102,6 +104,7 @@ impl Keeper {
             out_since_ms: BTreeMap::new(),
             started_ms: BTreeMap::new(),
             starts_struck: 0,
+            given_up: 0,
         }
     }
 
@@ -153,6 +156,12 @@ impl Keeper {
     /// Number of starts so far that were struck before the node took part.
     pub fn starts_struck(&self) -> usize {
         self.starts_struck
+    }
+
+    /// Number of kills, pauses and cuts that were given up, or are to come.
+    pub fn strikes_left(&self) -> usize {
+        let left = self.memory.strikes.iter().chain(&self.compute.strikes);
+        self.given_up + left.filter(|strike| strike.fault.goes_away()).count()
     }
 
     /// Returns the strikes to carry out now, in order. `standings` is empty while they are unknown.
@@ -304,6 +313,7 @@ impl Keeper {
 
     /// Drops the strikes that are left, and returns those that undo the last fault of every node.
     fn let_all_return(&mut self, at_ms: u64) -> Vec<Strike> {
+        self.given_up = self.strikes_left();
         self.memory.strikes.clear();
         self.compute.strikes.clear();
         let returns = |(node, fault): (&NodeName, &Fault)| {
@@ -664,6 +674,7 @@ mod tests {
         let out = but(&[(cn_0, Standing::Out), (MN_1, Standing::Out)]);
         assert_eq!(keeper.step(59_999, &out), []);
         let returning = keeper.step(60_000, &out);
+        assert_eq!(keeper.strikes_left(), 1, "the kill that has waited");
         let restart = strike(60_000, MN_1, Fault::Restart);
         assert_eq!(returning, [restart, strike(60_000, cn_0, Fault::Resume)]);
         assert_eq!(keeper.step(60_100, &out), []);

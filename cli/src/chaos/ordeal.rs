@@ -48,6 +48,7 @@ struct Sum {
     /// Strikes, with times since the load began.
     strikes: Vec<Strike>,
     starts: usize,
+    left_out: usize,
     restores: usize,
     restores_struck: usize,
     begun_anew: usize,
@@ -106,6 +107,7 @@ impl Ordeal<'_> {
         sum.lives.add(tables, std::mem::take(&mut seen.logs));
         (sum.copies, sum.growth) = (copies, growth);
         sum.starts += struck.starts;
+        sum.left_out += struck.left_out;
         sum.add_strikes(round.began, &struck.strikes);
         let seen = sum.see(seen);
         let authority = lotus_node::agree::seat::authority(file)?;
@@ -156,6 +158,7 @@ impl Ordeal<'_> {
             secs: self.bounds.span.as_secs_f64(),
             workload,
             schedule: strikes,
+            strikes_left_out: sum.left_out,
             starts_struck: starts,
             snapshots: copies.reported.len(),
             snapshots_failed: copies.failed,

@@ -22,6 +22,8 @@ pub struct Report {
     pub workload: &'static str,
     /// Strikes that were carried out.
     pub schedule: Vec<Strike>,
+    /// Number of kills, pauses and cuts of the schedule for which no time was left.
+    pub strikes_left_out: usize,
     /// Number of starts of nodes that were struck before the node took part.
     pub starts_struck: usize,
     /// Number of snapshots reported as taken, `down`'s and those of checks included.
@@ -100,8 +102,9 @@ impl Report {
             None => "no table grows, since applications may not create any".to_owned(),
         };
         format!(
-            "{grown}; {} starts struck; {} snapshots reported, {} not, {} struck; {} restores, \
+            "{grown}; {} strikes left out for want of time; {} starts struck; {} snapshots reported, {} not, {} struck; {} restores, \
              {} struck, {} begun anew",
+            self.strikes_left_out,
             self.starts_struck,
             self.snapshots,
             self.snapshots_failed,

@@ -214,6 +214,9 @@ pub struct Struck {
     pub unexplained: Vec<(NodeName, String)>,
     /// Number of starts that were struck before the node took part.
     pub starts: usize,
+    /// Number of kills, pauses and cuts for which no time was left, because earlier ones were put
+    /// off.
+    pub left_out: usize,
 }
 
 impl Struck {
@@ -293,6 +296,7 @@ pub fn strike(
     }
     nodes.resume_all()?;
     struck.starts = keeper.starts_struck();
+    struck.left_out = keeper.strikes_left();
     Ok((struck, copying.end()))
 }
 

@@ -44,19 +44,21 @@ struct Creation<'a> {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Creates a table. Other processes find it by its name.
+    /// Creates a table. Other processes find it by its name. Waits while a memory node is being lost
+    /// or filled, unless it is called by a transaction's code.
     ///
     /// # Errors
     /// An invalid specification, a name that is taken, too many tables, no room under the memory
-    /// limit, or an authority that has not answered for a minute: no table was created. `MayExist`
+    /// limit, a memory node that does not answer, one that is being lost or filled for a minute, or
+    /// an authority that has not answered for as long: no table was created. `MayExist`
     /// if it has not answered since it was asked to enter the table: then [`Self::open_table`]
     /// tells whether the table was created.
     pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
         self.create_table_within(spec, once::PATIENCE)
     }
 
-    /// Like [`Self::create_table`], with another time for which an authority that does not answer
-    /// is asked again.
+    /// Like [`Self::create_table`], with another time for which it waits, and asks an authority
+    /// again that does not answer.
     ///
     /// # Errors
     /// As [`Self::create_table`].
@@ -68,8 +70,18 @@ impl<M: Machines> Cluster<M> {
         let shared = &self.shared;
         let shape = IndexShape::of(&spec, shared.placement.group_count());
         let shape = shape.map_err(|error| refused(&spec, error))?;
-        let taking = shared.take_by_control().ok_or_else(leaving)?;
         let deadline = shared.control.now().after(patience);
+        // A coordinator that waits here takes no note of the change that it waits for.
+        let may_wait = shared.control.is_in_time() && self.name().seat_here().is_none();
+        let taking = loop {
+            match shared.take_by_control() {
+                Some(taking) => break taking,
+                None if may_wait && shared.control.now() < deadline => {
+                    shared.control.pause(once::PAUSE);
+                }
+                None => return Err(leaving()),
+            }
+        };
         let mut creation = Creation {
             shared,
             placement: &taking.placement,

@@ -127,6 +127,25 @@ fn who_was_lost_and_comes_back_is_not_asked_again() {
     stop_clean(cluster);
 }
 
+/// Regression: a restore was cut short if a memory node was lost between two of its tables. Loading
+/// waited for the loss to be over, and creating did not.
+#[test]
+fn a_table_that_is_created_while_a_memory_node_is_lost_waits() {
+    let (cluster, _) = loaded();
+    let taken = || cluster.create_table(TableSpec::new("taken").record_bytes(8).capacity(10));
+    taken().expect("there is room");
+    let left = [MemoryStanding::Serving, MemoryStanding::Lost, MemoryStanding::Serving];
+    lose(&cluster, 1);
+    let lost = eventually_within(PATIENCE, || {
+        // It is looked up after the wait.
+        let refused = taken().expect_err("there is one of that name");
+        assert!(matches!(refused, ClusterError::TableExists(_)), "{refused}");
+        standing(&cluster) == left
+    });
+    assert!(lost, "{:?}", standing(&cluster));
+    stop_clean(cluster);
+}
+
 /// A slab that cannot be entered on every replica is kept and entered later. Each attempt that
 /// failed over that, and was retried, had taken another one meanwhile: a memory node that was away
 /// for a second cost hundreds of slabs.
