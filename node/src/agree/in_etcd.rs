@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lotus_authority::etcd::{ConnectError, EtcdAuthority, Options};
 use lotus_authority::{Authority, AuthorityError};
 use lotus_authority::{Version, Versioned};
+use lotus_fabric::env::{Env, Nanos};
 use tracing::error;
 
 use super::seat::Unreached;
@@ -15,6 +17,8 @@ use crate::config::authority::Members;
 const LIFE: &str = "life";
 const BEGUN: &[u8] = b"begun";
 const ENDED: &[u8] = b"ended";
+/// Time between two looks of a process that follows the last life.
+const LOOKS: Duration = Duration::from_secs(2);
 
 /// Last entry about the lives of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,10 +48,18 @@ impl Life {
     }
 }
 
+/// Clock of a process that follows the last life, and its last look at which that is.
+struct Following {
+    env: Env,
+    looked: Nanos,
+}
+
 /// Authority in etcd; connects on first use, to the life that is under way then.
 pub struct InEtcd {
     options: Options,
     life: Mutex<Option<Life>>,
+    /// `None`: stays with the life that was found first.
+    following: Mutex<Option<Following>>,
     /// Whether the error that etcd has gone back was logged.
     told: AtomicBool,
 }
@@ -61,8 +73,32 @@ impl InEtcd {
         Ok(Self {
             options: members.options()?,
             life: Mutex::default(),
+            following: Mutex::default(),
             told: AtomicBool::new(false),
         })
+    }
+
+    /// Goes over to each new life from now on, until it is to [stay](Self::stay). A node that has
+    /// found the life of a founder that ended would wait there for nobody.
+    pub fn follow(&self, env: &Env) {
+        *self.lock_following() = Some(Following { env: env.clone(), looked: env.now() });
+    }
+
+    /// Stays with the life that was found last.
+    pub fn stay(&self) {
+        *self.lock_following() = None;
+    }
+
+    /// Whether it is time to look which life is the last.
+    fn is_to_look(&self) -> bool {
+        let mut following = self.lock_following();
+        let Some(Following { env, looked }) = &mut *following else { return false };
+        let now = env.now();
+        let is_due = now.since(*looked) >= LOOKS;
+        if is_due {
+            *looked = now;
+        }
+        is_due
     }
 
     /// Connects, and finds the life that is under way.
@@ -123,15 +159,20 @@ impl InEtcd {
 
     fn found(&self) -> Result<Life, Unreached> {
         let mut life = self.lock();
-        if let Some(found) = &*life {
+        let is_to_look = self.is_to_look();
+        if let Some(found) = life.as_ref().filter(|_| !is_to_look) {
             return Ok(found.clone());
         }
         let etcd = self.etcd()?;
         let Some(version) = last_word(&etcd)?.life() else {
+            *life = None;
             let (at, prefix) = (self.options.endpoints.join(", "), &self.options.prefix);
             let why = format!("no cluster runs below {prefix} of etcd at {at}");
             return Err(Unreached::Silent(why));
         };
+        if let Some(found) = life.as_ref().filter(|found| found.version == version) {
+            return Ok(found.clone());
+        }
         Ok(life.insert(Life::new(etcd, version)).clone())
     }
 
@@ -153,6 +194,10 @@ impl InEtcd {
 
     fn etcd(&self) -> Result<EtcdAuthority, ConnectError> {
         EtcdAuthority::connect(self.options.clone())
+    }
+
+    fn lock_following(&self) -> MutexGuard<'_, Option<Following>> {
+        self.following.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Life>> {

@@ -139,13 +139,24 @@ impl ClusterAuthority {
         }
     }
 
+    /// Believes whichever authority is in its place, until this process is to [stay](Self::stay):
+    /// in etcd, the last life.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "it does so anyway"))]
+    pub fn follow(&self, env: &Env) {
+        match self {
+            Self::Hosted(_) => {}
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.follow(env),
+        }
+    }
+
     /// From now on, believes only the authority that answers now: one that comes back without its
     /// state is another. etcd keeps its state, however long it is silent.
     pub fn stay(&self, env: &Env) {
         match self {
             Self::Hosted(remote) => remote.stay(env),
             #[cfg(feature = "etcd")]
-            Self::Etcd(_) => {}
+            Self::Etcd(etcd) => etcd.stay(),
         }
     }
 

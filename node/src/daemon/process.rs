@@ -326,6 +326,7 @@ impl<A: Application> Daemon<'_, A> {
             }
         })?;
         outcome.map_err(|error| sentence(&error))?;
+        authority.follow(&self.env);
         Ok(authority)
     }
 

@@ -3,11 +3,54 @@
 #[path = "../../../../authority/tests/common/mod.rs"]
 mod common;
 
+use std::sync::atomic::AtomicU64;
+
+use lotus_fabric::env::Clock;
+
 use super::*;
 
 fn connection(server: &common::Server) -> InEtcd {
     let options = Options::new(vec![server.endpoint()], "/lotus/");
-    InEtcd { options, life: Mutex::default(), told: AtomicBool::new(false) }
+    let (life, following) = (Mutex::default(), Mutex::default());
+    InEtcd { options, life, following, told: AtomicBool::new(false) }
+}
+
+/// A clock that moves when a test moves it.
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Regression: a founder ended before there was a cluster, and another began a life of its own.
+/// Nodes that had found the first life waited there for ever.
+#[test]
+fn a_node_that_waits_goes_over_to_the_next_life_and_one_that_takes_part_stays() {
+    let server = common::Server::start();
+    let founder = connection(&server);
+    let seen = common::eventually(|| founder.last_word().map_err(|error| error.to_string()));
+    founder.begin(seen).expect("nothing has been said yet");
+    let hand = Arc::new(Hand(AtomicU64::new(1)));
+    let env = Env::with_clock(Arc::clone(&hand) as Arc<dyn Clock>, 0);
+    let (waits, stays) = (connection(&server), connection(&server));
+    for node in [&waits, &stays] {
+        node.connect().expect("there is a life");
+        node.follow(&env);
+    }
+    stays.stay();
+    founder.end().expect("it answers");
+    let next = connection(&server);
+    next.begin(next.last_word().expect("it answers")).expect("the first has ended");
+    next.compare_and_swap("a", Version::ABSENT, b"next").expect("it answers");
+    let value = |of: &InEtcd| of.read("a").expect("it answers").map(|found| found.value);
+    assert_eq!((value(&waits), value(&stays)), (None, None), "it is not time to look");
+    hand.0.fetch_add(LOOKS.as_nanos() as u64, Ordering::Relaxed);
+    assert_eq!((value(&waits), value(&stays)), (Some(b"next".to_vec()), None));
+    next.end().expect("it answers");
+    hand.0.fetch_add(LOOKS.as_nanos() as u64, Ordering::Relaxed);
+    assert_eq!(waits.read("a"), Err(AuthorityError::Unavailable), "no cluster runs");
 }
 
 #[test]
