@@ -249,6 +249,8 @@ pub struct Lookup {
     torn: bool,
     /// Whether the chain has led into a fan.
     in_fan: bool,
+    /// Number of buckets that the chain has led to behind the home bucket.
+    behind: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -265,7 +267,8 @@ impl Lookup {
         let at = cached.map_or(At::Bucket(home), At::CachedCvt);
         let header = table.header(name).encode();
         let cvt = table.cvt();
-        let lookup = Self { header, cvt, home, at, free: None, torn: false, in_fan: false };
+        let (free, torn, in_fan, behind) = (None, false, false, 0);
+        let lookup = Self { header, cvt, home, at, free, torn, in_fan, behind };
         let read = lookup.pending();
         (lookup, read)
     }
@@ -276,10 +279,17 @@ impl Lookup {
         self.in_fan
     }
 
+    /// Number of buckets behind the home bucket that the search has passed into; at most
+    /// [`MAX_BEHIND`](crate::layout::bucket::MAX_BEHIND).
+    pub fn behind(&self) -> u8 {
+        self.behind
+    }
+
     /// Begins again at the home bucket.
     #[inline]
     pub fn restart(&mut self) -> Read {
         (self.free, self.torn, self.at) = (None, false, At::Bucket(self.home));
+        self.behind = 0;
         self.pending()
     }
 
@@ -341,6 +351,7 @@ impl Lookup {
         match bucket.overflow() {
             Some(next) => {
                 self.in_fan = next.is_fan();
+                self.behind = self.behind.saturating_add(1);
                 self.at = At::Bucket(next.bucket_of(Key(self.header[0]), self.cvt));
                 SearchStep::Read(self.pending())
             }

@@ -9,7 +9,7 @@ use lotus_fabric::ids::{Key, ShardId};
 use thiserror::Error;
 
 use crate::layout::WORD_BYTES;
-use crate::layout::bucket::{Bucket, Overflow, slot_offset};
+use crate::layout::bucket::{Bucket, MAX_BEHIND, Overflow, slot_offset};
 use crate::layout::cvt::{CELL_WORDS, Cell, CellState, HEADER_WORDS, Slot, Version};
 use crate::naming::RowName;
 use crate::slab::SlotKind;
@@ -43,6 +43,13 @@ pub enum PlaceError {
     #[error("key {key:?} occurs twice")]
     DuplicateKey {
         /// The key.
+        key: Key,
+    },
+    /// More rows share the hash of a key than an index has room for. It does not happen by chance;
+    /// the caller must drop one of them.
+    #[error("too many rows share the hash of {key:?}")]
+    TooManyOfOneName {
+        /// The hash.
         key: Key,
     },
     /// The row's chain is full. The caller gives the image a slot of this kind with
@@ -80,7 +87,7 @@ impl<'a> ShardImage<'a> {
     /// in the group's region.
     ///
     /// # Errors
-    /// [`PlaceError`] if the key is a duplicate or the chain is full.
+    /// [`PlaceError`] if the key is a duplicate, or the chain is full or as long as chains may be.
     ///
     /// # Panics
     /// If the row is of another shard, its record has no offset, or its words do not fit a home
@@ -137,7 +144,7 @@ impl<'a> ShardImage<'a> {
 
     /// Searches the chain for its first free slot or its end.
     fn search(&self, home: usize, name: RowName) -> Result<Room, PlaceError> {
-        let mut bucket = home;
+        let (mut bucket, mut behind) = (home, 0);
         loop {
             let words = &self.words[bucket * self.bucket_words()..][..self.bucket_words()];
             let view = Bucket::new(words, self.table.cvt());
@@ -151,9 +158,13 @@ impl<'a> ShardImage<'a> {
                 }
             }
             match view.overflow() {
+                None if behind >= MAX_BEHIND => {
+                    return Err(PlaceError::TooManyOfOneName { key: name.key });
+                }
                 None => return Ok(Room::After { tail: bucket }),
-                Some(behind) => bucket = self.next[bucket] + behind.index_of(name.key),
+                Some(next) => bucket = self.next[bucket] + next.index_of(name.key),
             }
+            behind += 1;
         }
     }
 
@@ -202,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::index::{Lookup, SearchStep};
+    use crate::layout::bucket::BUCKET_SLOTS;
     use crate::layout::cvt::Cvt;
     use crate::naming::{KeyMark, Naming};
     use crate::table::{Inline, TableSpec};
@@ -297,6 +309,29 @@ mod tests {
         assert_eq!(place(7, &mut image), Ok(SPILL));
         assert_eq!(place(8, &mut image), Ok(SPILL + 72));
         assert_eq!(image.images().count(), 2);
+    }
+
+    /// A longer chain has places that a scan cannot say.
+    #[test]
+    fn rows_that_share_a_name_are_refused_when_their_chain_is_as_long_as_chains_may_be() {
+        let table = table(1, 2);
+        let mut image = ShardImage::new(&table, ShardId::from_low_bits(0));
+        let row = LoadedRow { record: LoadedRecord::At(64), length: 16 };
+        let RowName { key, .. } = name(3);
+        let mut placed = 0;
+        let refused = loop {
+            let name = RowName { key, mark: KeyMark::from_low_bits(placed) };
+            match image.place(name, row) {
+                Ok(_) => placed += 1,
+                Err(PlaceError::NeedsOverflow(kind)) => image.add_overflow(match kind {
+                    SlotKind::Fan => Overflow::fan(SPILL),
+                    _ => Overflow::bucket(SPILL),
+                }),
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(refused, PlaceError::TooManyOfOneName { key });
+        assert_eq!(placed, BUCKET_SLOTS as u64 * (1 + u64::from(MAX_BEHIND)));
     }
 
     #[test]

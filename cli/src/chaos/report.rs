@@ -102,8 +102,8 @@ impl Report {
             None => "no table grows, since applications may not create any".to_owned(),
         };
         format!(
-            "{grown}; {} strikes left out for want of time; {} starts struck; {} snapshots reported, {} not, {} struck; {} restores, \
-             {} struck, {} begun anew",
+            "{grown}; {} strikes left out for want of time; {} starts struck; {} snapshots \
+             reported, {} not, {} struck; {} restores, {} struck, {} begun anew",
             self.strikes_left_out,
             self.starts_struck,
             self.snapshots,

@@ -44,8 +44,8 @@ struct Creation<'a> {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Creates a table. Other processes find it by its name. Waits while a memory node is being lost
-    /// or filled, unless it is called by a transaction's code.
+    /// Creates a table. Other processes find it by its name. Waits while a memory node is being
+    /// lost or filled, unless it is called by a transaction's code.
     ///
     /// # Errors
     /// An invalid specification, a name that is taken, too many tables, no room under the memory
@@ -71,8 +71,9 @@ impl<M: Machines> Cluster<M> {
         let shape = IndexShape::of(&spec, shared.placement.group_count());
         let shape = shape.map_err(|error| refused(&spec, error))?;
         let deadline = shared.control.now().after(patience);
-        // A coordinator that waits here takes no note of the change that it waits for.
-        let may_wait = shared.control.is_in_time() && self.name().seat_here().is_none();
+        // A coordinator that waits here takes no note of the change that it waits for, and in a
+        // simulation nothing happens meanwhile.
+        let may_wait = shared.has_threads && self.name().seat_here().is_none();
         let taking = loop {
             match shared.take_by_control() {
                 Some(taking) => break taking,

@@ -8,7 +8,7 @@
 use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT};
+use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT, MAX_BEHIND};
 use lotus_mvcc::table::MAX_ORDERED_KEY_BYTES;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_router::GroupId;
@@ -54,8 +54,9 @@ impl Path {
     /// Path that goes on to the bucket with this index.
     ///
     /// # Panics
-    /// If it has 32 steps: each of the last 30 divides the rows of a bucket by four.
+    /// If it has more than [`MAX_BEHIND`] steps.
     pub(crate) const fn child(self, index: usize) -> Self {
+        const { assert!(MAX_BEHIND as u32 * Self::STEP_BITS < u64::BITS, "a path fits") };
         assert!(self.0 >> (u64::BITS - Self::STEP_BITS) == 0, "I283: a path has 31 steps at most");
         Self(self.0 << Self::STEP_BITS | index as u64)
     }

@@ -51,8 +51,9 @@ pub(crate) enum Wants {
     Successor(Candidate),
     /// The record of a version that has left the CVT.
     Older(Link),
-    /// Another bucket at the end of the chain, for an insert into a full one.
-    Overflow { tail: u64 },
+    /// Another bucket at the end of the chain, for an insert into a full one with so many buckets
+    /// `behind` the home bucket.
+    Overflow { tail: u64, behind: u8 },
 }
 
 /// Outcome of absorbing a READ.

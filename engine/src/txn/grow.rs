@@ -8,7 +8,7 @@
 use std::pin::Pin;
 use std::rc::Rc;
 
-use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT, Overflow, slot_offset};
+use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, FAN_OUT, MAX_BEHIND, Overflow, slot_offset};
 use lotus_mvcc::layout::cvt::Cell;
 use lotus_mvcc::slab::SlotKind;
 
@@ -35,14 +35,19 @@ impl Body {
 
     async fn grow_chains_now(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
         for index in 0..self.fetches.len() {
-            let Fetch { row, wants: Wants::Overflow { tail }, .. } = self.fetches[index] else {
+            let Fetch { row, wants: Wants::Overflow { tail, behind }, .. } = self.fetches[index]
+            else {
                 continue;
             };
-            let Row { table, group, key, .. } = self.rows[row];
+            let Row { table, group, key, primary_key, .. } = self.rows[row];
             let shape = self.table(table).def.cvt();
             // This transaction's own buckets behind the same tail may be full, too.
-            let mut tail = tail;
+            let (mut tail, mut behind) = (tail, behind);
             let cvt = loop {
+                if behind >= MAX_BEHIND {
+                    return Err(TxnError::KeyCollision { table, key: primary_key.into() });
+                }
+                behind += 1;
                 let is_behind = |grown: &&GrownChain| {
                     (grown.table, grown.group, grown.tail) == (table, group, tail)
                 };

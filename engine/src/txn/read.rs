@@ -392,7 +392,7 @@ impl Body {
             }
             SearchStep::Absent { free, tail } if row.access == Access::Insert => match free {
                 None => {
-                    fetch.wants = Wants::Overflow { tail };
+                    fetch.wants = Wants::Overflow { tail, behind: lookup.behind() };
                     Ok(Next::Read)
                 }
                 // Noted before another insert of this transaction claimed it: search again.

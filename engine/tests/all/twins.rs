@@ -46,6 +46,29 @@ fn scanned(cluster: &Cluster, table: TableId) -> BTreeMap<Vec<u8>, u64> {
     rows
 }
 
+/// Regression: more than 224 rows of one name made a chain with places that a scan could not say,
+/// and the scan's coordinator panicked.
+#[test]
+fn rows_of_one_name_beyond_the_longest_chain_are_refused_and_the_others_are_there() {
+    let (cluster, table) = with_table(small().name_bits(0), ROWS.capacity(64).shards(1));
+    let (mut there, mut refused) = (0_u64, None);
+    while refused.is_none() {
+        let row = there;
+        let inserted = cluster.submit(FIRST, move |mut session| async move {
+            tried(&mut session, async |session| session.insert(table, key(row), row).await).await
+        });
+        match outcome(inserted) {
+            Ok(_) => there += 1,
+            Err(error) => refused = Some(error),
+        }
+    }
+    let error = TxnError::KeyCollision { table, key: key(there).into() };
+    assert_eq!(refused, Some(error));
+    assert_eq!(there, 7 * 32);
+    assert_eq!(scanned(&cluster, table).len() as u64, there);
+    stop_clean(cluster);
+}
+
 #[test]
 fn each_of_two_rows_of_one_name_is_read_written_and_deleted_for_itself() {
     for builder in clusters() {

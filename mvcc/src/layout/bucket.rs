@@ -25,6 +25,11 @@ pub const BUCKET_SLOTS: usize = 7;
 /// Number of buckets in a fan.
 pub const FAN_OUT: usize = 4;
 
+/// Most buckets behind a home bucket on one path. Each fan divides the rows of a bucket by four, so
+/// more than 200 rows must share a name before a path is longer: an insert of a further one is
+/// refused. It happens in simulations of names with few bits only.
+pub const MAX_BEHIND: u8 = 31;
+
 /// Buckets behind a full one: a single bucket, or a fan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overflow {
