@@ -27,6 +27,8 @@ const SLOW_PERCENT: u32 = 300;
 /// Share of seeds that try to fill memory; a third of them cannot.
 const FILLS_MEMORY: f64 = 0.15;
 
+/// Bits of names where hundreds of rows fill memory: chains have room for some 200 of one name.
+const FEWEST_BITS_OF_MANY: u32 = 10;
 /// Share of seeds in which many rows share a name.
 const SHARES_NAMES: f64 = 0.3;
 /// Share of seeds in which further tables are made and dropped.
@@ -180,9 +182,10 @@ fn draw_apart(
     scenario.cluster.name_seed = seed & u64::from(u32::MAX);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x7714_4A3E);
     if rng.random_bool(SHARES_NAMES) {
-        // Chains of thousands of rows would be read from end to end.
+        // A chain has room for some 200 rows of one name. Half of the bits are the shard's.
         let bits = match scenario.workload {
-            Workload::Tpcc { .. } => [8, 10],
+            Workload::Tpcc { .. } => [12, 14],
+            Workload::Tatp { .. } => [8, 10],
             _ => [4, 7],
         };
         scenario.cluster.name_bits = pick(&mut rng, &bits);
@@ -249,6 +252,9 @@ fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
     let pairs = pick(rng, &[60, 80, 120]) * scale * groups_used(cluster);
     // Deleted rows are to be free long before the run is over.
     cluster.horizon_us = cluster.horizon_us.min(100);
+    if cluster.name_bits < u64::BITS {
+        cluster.name_bits = cluster.name_bits.max(FEWEST_BITS_OF_MANY);
+    }
     scenario.workload = Workload::Pairs { pairs, made_for: 0, record_bytes };
     scenario.load.isolation = Isolation::Serializable;
     scenario.load.other_isolation = 0.0;
