@@ -184,7 +184,7 @@ fn draw_apart(
     if rng.random_bool(SHARES_NAMES) {
         // A chain has room for some 200 rows of one name. Half of the bits are the shard's.
         let bits = match scenario.workload {
-            Workload::Tpcc { .. } => [12, 14],
+            Workload::Tpcc { .. } => [16, 18],
             Workload::Tatp { .. } => [8, 10],
             _ => [4, 7],
         };
