@@ -469,11 +469,9 @@ impl Executor {
         let far = due.since(recent) > SOON && !self.turns.is_multiple_of(TURNS_PER_TIMER_LOOK);
         let now = if busy && far { recent } else { self.handle.now() };
         let mut fired = false;
-        while self.next_timer().is_some_and(|due| due <= now) {
-            if let Some(Reverse((_, task))) = core.timers.borrow_mut().pop() {
-                self.handle.wake(task);
-                fired = true;
-            }
+        while let Some(task) = core.take_due(now) {
+            self.handle.wake(task);
+            fired = true;
         }
         fired
     }
@@ -515,22 +513,21 @@ impl Core {
         wakers.extend(missing.map(|id| Waker::from(Arc::new(waker(id)))));
     }
 
-    /// Polls the tasks whose timers have come, and those timers only that are there now.
+    /// Polls the tasks whose time has come. Timers that they set meanwhile are left for later.
     #[cold]
     fn poll_due(&self, wakers: &mut Vec<Waker>) {
         let now = self.env.now();
         self.recent.set(now);
-        let due = |timers: &BinaryHeap<Reverse<(Nanos, TaskId)>>| {
-            timers.peek().is_some_and(|Reverse((due, _))| *due <= now)
-        };
-        let mut tasks = Vec::new();
-        {
-            let mut timers = self.timers.borrow_mut();
-            while due(&timers) {
-                tasks.extend(timers.pop().map(|Reverse((_, task))| task));
-            }
-        }
-        tasks.into_iter().for_each(|task| self.poll(task, wakers));
+        let due: Vec<TaskId> = std::iter::from_fn(|| self.take_due(now)).collect();
+        due.into_iter().for_each(|task| self.poll(task, wakers));
+    }
+
+    /// Takes the earliest timer that is due; returns its task.
+    #[inline]
+    fn take_due(&self, now: Nanos) -> Option<TaskId> {
+        let mut timers = self.timers.borrow_mut();
+        let Reverse((due, _)) = timers.peek()?;
+        (*due <= now).then(|| timers.pop().map(|Reverse((_, task))| task)).flatten()
     }
 
     #[inline]
