@@ -143,7 +143,7 @@ pub enum TxnError {
     /// Another row of this table has the same 64-bit name, and the same 31 bits that tell rows of a
     /// name apart; or more than 200 rows have this name. It does not happen by chance
     /// (`lotus_mvcc::naming`). Nothing was changed; choose another primary key.
-    #[error("the hash of {key} of {} belongs to another row", key.table(*table))]
+    #[error("the hash of {key} of {} belongs to other rows", key.table(*table))]
     KeyCollision {
         /// The table.
         table: TableId,

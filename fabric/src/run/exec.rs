@@ -526,8 +526,12 @@ impl Core {
     #[inline]
     fn take_due(&self, now: Nanos) -> Option<TaskId> {
         let mut timers = self.timers.borrow_mut();
-        let Reverse((due, _)) = timers.peek()?;
-        (*due <= now).then(|| timers.pop().map(|Reverse((_, task))| task)).flatten()
+        let Reverse((due, task)) = *timers.peek()?;
+        if due > now {
+            return None;
+        }
+        timers.pop();
+        Some(task)
     }
 
     #[inline]
