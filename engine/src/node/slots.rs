@@ -1,7 +1,7 @@
 //! Free slots that the coordinators of a node share ([`crate::space::slots`]).
 
 use lotus_fabric::env::Nanos;
-use lotus_mvcc::layout::region::TAKE_BITS;
+use lotus_mvcc::layout::region::{SlabKind, TAKE_BITS};
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind, reserve};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,9 +51,9 @@ pub(crate) struct NodeSlots {
     shared: Mutex<SlabAllocator>,
     /// Number of dropped tables whose memory has been given back.
     cleared: AtomicU32,
-    /// For each group the number of tables cleared when this node found no slab left in it, and one
-    /// more; 0 while it has found some.
-    full: Box<[AtomicU32]>,
+    /// For each group the number of tables cleared when this node found no slab left in it, for
+    /// records and for overflow buckets, and one more; 0 while it has found some.
+    full: Box<[[AtomicU32; 2]]>,
     /// For each group the end of the slabs that are known not to be marked free, and the number of
     /// tables cleared when that was found.
     searched: Box<[Mutex<(u32, u64)>]>,
@@ -70,7 +70,7 @@ impl NodeSlots {
         Self {
             shared: Mutex::new(SlabAllocator::new(groups)),
             cleared: AtomicU32::new(0),
-            full: (0..groups).map(|_| AtomicU32::new(0)).collect(),
+            full: (0..groups).map(|_| Default::default()).collect(),
             searched: (0..groups).map(|_| Mutex::default()).collect(),
             due: (0..groups).map(|_| AtomicU64::new(0)).collect(),
             missed: Default::default(),
@@ -83,18 +83,36 @@ impl NodeSlots {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a group has no slab left. Stays true until the memory of a dropped table is given
-    /// back, or a search finds a slab that was marked free otherwise.
+    /// Whether a group has no slab left for records. Stays true until the memory of a dropped table
+    /// is given back, or a search finds a slab that was marked free otherwise.
     #[inline]
     pub(crate) fn is_full(&self, group: u16) -> bool {
+        self.is_full_of(group, SlabKind::Records)
+    }
+
+    /// Whether a group has no slab left for this purpose: overflow buckets have a reserve.
+    pub(crate) fn is_full_for(&self, purpose: Purpose) -> bool {
+        self.is_full_of(purpose.group, purpose.slots.slab())
+    }
+
+    #[inline]
+    fn is_full_of(&self, group: u16, kind: SlabKind) -> bool {
         // Relaxed: only the mutex says which slots are free.
-        let found = self.full[usize::from(group)].load(Ordering::Relaxed);
+        let found = self.full_of(group, kind).load(Ordering::Relaxed);
         found > self.cleared.load(Ordering::Relaxed)
     }
 
-    /// Notes that a group has no slab left, found when so many tables had been cleared.
-    pub(crate) fn set_full(&self, group: u16, cleared: u32) {
-        self.full[usize::from(group)].fetch_max(cleared + 1, Ordering::Relaxed);
+    #[inline]
+    fn full_of(&self, group: u16, kind: SlabKind) -> &AtomicU32 {
+        &self.full[usize::from(group)][usize::from(kind == SlabKind::Overflow)]
+    }
+
+    /// Notes that a group has no slab left for this purpose, found when so many tables had been
+    /// cleared. Nor has it one for records if it has none for overflow buckets.
+    pub(crate) fn set_full(&self, purpose: Purpose, cleared: u32) {
+        for kind in [SlabKind::Records, purpose.slots.slab()] {
+            self.full_of(purpose.group, kind).fetch_max(cleared + 1, Ordering::Relaxed);
+        }
     }
 
     /// Offset from which on a group may have slabs that are marked free; 0 if nothing is known.
@@ -112,23 +130,26 @@ impl NodeSlots {
 
     /// Notes that another node has found a group full, when so many tables had been cleared. It may
     /// know less than this node, which therefore searches before it believes that for long.
-    pub(crate) fn hear_full(&self, group: u16, cleared: u32) {
-        if !self.is_full(group) {
-            self.due[usize::from(group)].store(0, Ordering::Relaxed);
+    pub(crate) fn hear_full(&self, purpose: Purpose, cleared: u32) {
+        if !self.is_full_for(purpose) {
+            self.due[usize::from(purpose.group)].store(0, Ordering::Relaxed);
         }
-        self.set_full(group, cleared);
+        self.set_full(purpose, cleared);
     }
 
-    /// Takes slabs from a group again, from the beginning of those that are marked free: there may
-    /// be some.
-    pub(crate) fn search_again_in(&self, group: u16) {
+    /// Takes slabs for this use from a group again, from the beginning of those that are marked
+    /// free: there may be some.
+    pub(crate) fn search_again_in(&self, group: u16, kind: SlabKind) {
         *self.lock_searched(group) = (0, 0);
-        self.full[usize::from(group)].store(0, Ordering::Relaxed);
+        self.full_of(group, kind).store(0, Ordering::Relaxed);
     }
 
-    /// As [`Self::search_again_in`], in all groups.
+    /// As [`Self::search_again_in`], for all uses in all groups.
     pub(crate) fn search_again(&self) {
-        (0..self.full.len() as u16).for_each(|group| self.search_again_in(group));
+        for group in 0..self.full.len() as u16 {
+            let uses = [SlabKind::Records, SlabKind::Overflow];
+            uses.into_iter().for_each(|kind| self.search_again_in(group, kind));
+        }
     }
 
     /// Whether a full group is to be searched now: slabs that a table was to have, which was not
@@ -184,14 +205,16 @@ mod tests {
 
     use super::*;
 
+    fn purpose(group: u16, slots: SlotKind) -> Purpose {
+        Purpose { table: TableId(0), group, slots }
+    }
+
     #[test]
     fn inserts_leave_what_updates_need_and_buckets_are_for_inserts_alone() {
-        let records = Purpose { table: TableId(0), group: 0, slots: SlotKind::Record };
-        let buckets = Purpose { slots: SlotKind::Bucket, ..records };
+        let records = purpose(0, SlotKind::Record);
         let uses = [Use::Insert, Use::Update, Use::Spare];
         assert_eq!(uses.map(|wanted| wanted.keeps_back(records, 4096)), [16, 0, 16]);
-        let fans = Purpose { slots: SlotKind::Fan, ..records };
-        for purpose in [buckets, fans] {
+        for purpose in [SlotKind::Bucket, SlotKind::Fan].map(|slots| purpose(0, slots)) {
             assert_eq!(uses.map(|wanted| wanted.keeps_back(purpose, 4096)), [0; 3]);
         }
     }
@@ -199,36 +222,53 @@ mod tests {
     #[test]
     fn a_group_is_full_by_itself() {
         let slots = NodeSlots::new(2);
-        slots.set_full(1, 0);
+        slots.set_full(purpose(1, SlotKind::Record), 0);
         assert_eq!([0, 1].map(|group| slots.is_full(group)), [false, true]);
+    }
+
+    #[test]
+    fn a_group_without_slabs_for_records_may_have_some_for_buckets_and_not_the_other_way_round() {
+        let slots = NodeSlots::new(1);
+        let uses = SlotKind::ALL.map(|kind| purpose(0, kind));
+        let full = || uses.map(|purpose| slots.is_full_for(purpose));
+        slots.set_full(uses[0], 0);
+        assert_eq!(full(), [true, false, false]);
+        slots.set_full(uses[2], 0);
+        assert_eq!(full(), [true; 3]);
+        slots.search_again_in(0, SlabKind::Overflow);
+        assert_eq!(full(), [true, false, false]);
+        slots.search_again();
+        slots.hear_full(uses[1], 0);
+        assert_eq!(full(), [true; 3]);
     }
 
     #[test]
     fn a_full_group_is_searched_now_and_then_and_soon_after_others_have_called_it_full() {
         let (slots, pause) = (NodeSlots::new(2), Duration::from_nanos(50));
         let begins = |at: u64| slots.begins_search(1, Nanos(at), pause);
-        slots.set_full(1, 0);
+        let records = purpose(1, SlotKind::Record);
+        slots.set_full(records, 0);
         assert_eq!([100, 100, 149, 150, 151].map(begins), [true, false, false, true, false]);
         slots.has_searched(1, Nanos(160), Duration::from_nanos(9));
         assert_eq!([200, 249, 250].map(begins), [false, false, true], "it took long");
-        slots.search_again_in(1);
-        slots.hear_full(1, 0);
+        slots.search_again_in(1, SlabKind::Records);
+        slots.hear_full(records, 0);
         assert!(slots.is_full(1) && begins(251), "others may know less");
-        slots.hear_full(1, 0);
+        slots.hear_full(records, 0);
         assert!(!begins(252), "that was known");
         assert!(slots.begins_search(0, Nanos(100), pause), "a group by itself");
     }
 
     #[test]
     fn a_group_is_full_until_the_memory_of_another_table_is_given_back() {
-        let slots = NodeSlots::new(1);
-        slots.set_full(0, slots.cleared());
+        let (slots, records) = (NodeSlots::new(1), purpose(0, SlotKind::Record));
+        slots.set_full(records, slots.cleared());
         assert!(slots.is_full(0));
         slots.learn_cleared(1);
         assert!(!slots.is_full(0));
-        slots.set_full(0, 0);
+        slots.set_full(records, 0);
         assert!(!slots.is_full(0), "found before the memory was given back");
-        slots.set_full(0, 1);
+        slots.set_full(records, 1);
         slots.learn_cleared(0);
         assert!(slots.is_full(0));
     }

@@ -173,7 +173,7 @@ impl Coordinator {
     fn give_slots(&self, ask: &Ask) -> Vec<u64> {
         let slots = &self.node.slots;
         // The asker found no slab, and all nodes share the group's slabs.
-        slots.hear_full(ask.purpose.group, ask.cleared);
+        slots.hear_full(ask.purpose, ask.cleared);
         slots.miss(ask.wanted, self.executor.now());
         self.share_slots();
         let (wanted, purpose, bytes) = (ask.wanted, ask.purpose, ask.bytes);

@@ -6,6 +6,12 @@
 //! so replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
 //! it. A node that dies between the two steps leaks the slabs it took, nothing else.
 //!
+//! # The reserve
+//! The last slabs of a group are for overflow buckets alone
+//! ([`RegionLayout::reserved_slabs`]): rows that are inserted in the place of deleted ones need no
+//! record slab, but now and then a bucket. Other uses leave as many slabs marked free as are
+//! missing from the reserve.
+//!
 //! # Slabs of dropped tables
 //! When the cursor has reached the end, slabs that were marked free
 //! ([`crate::memory_nodes::clearing`]) are taken: the word in the primary's directory is swapped
@@ -81,11 +87,12 @@ pub(crate) async fn take_slabs(
 ) -> Result<u64, SlabError> {
     let primary = replicas.primary();
     raise_cursor(lane, primary, layout).await?;
-    let offset = match advance_cursor(lane, replicas, layout, bytes).await {
+    let offset = match advance_cursor(lane, primary, layout, bytes, entry.kind).await {
         Err(SlabError::Full) => {
             let (count, mut from) = (bytes.div_ceil(SLAB_BYTES), layout.first_slab());
+            let left = kept_back(lane, primary, layout, entry.kind).await?;
             loop {
-                let found = find_free(lane, primary, layout, count, from).await?;
+                let found = find_free(lane, primary, layout, count, left, from).await?;
                 let first = found.ok_or(SlabError::Full)?;
                 if claim_all(lane, primary, first, count, entry).await? {
                     break first;
@@ -100,23 +107,41 @@ pub(crate) async fn take_slabs(
     Ok(offset)
 }
 
+/// Reads the primary's cursor; returns the number of free slabs that this use leaves alone.
+async fn kept_back(
+    lane: &Lane,
+    primary: Replica,
+    layout: &RegionLayout,
+    kind: SlabKind,
+) -> Result<u64, BatchError> {
+    let mut batch = lane.batch();
+    let cursor = batch.read(primary.at(CURSOR_OFFSET), WORD_BYTES);
+    Ok(layout.kept_back(kind, batch.post().await?.words(cursor)[0]))
+}
+
 /// Looks for `count` contiguous slabs that the primary's directory shows as free, from offset
-/// `from` on. Returns the offset of the first; `None` if there are none.
+/// `from` on, beside at least `left` other free ones. Returns the offset of the first; `None` if
+/// there are none.
 async fn find_free(
     lane: &Lane,
     primary: Replica,
     layout: &RegionLayout,
     count: u64,
+    left: u64,
     from: u64,
 ) -> Result<Option<u64>, BatchError> {
-    let (mut slab, mut run) = (from, 0);
+    let (mut slab, mut run, mut free, mut first) = (from, 0, 0, None);
     while slab < layout.end() {
         for word in directory_from(lane, primary, layout, slab).await? {
             slab += SLAB_BYTES;
             run = if word == FREE_SLAB { run + 1 } else { 0 };
-            if run == count {
+            free += u64::from(word == FREE_SLAB);
+            if run == count && first.is_none() {
                 debug_assert!(slab <= layout.end(), "I20: a free slab is whole");
-                return Ok(Some(slab - run * SLAB_BYTES));
+                first = Some(slab - run * SLAB_BYTES);
+            }
+            if first.is_some() && free >= count + left {
+                return Ok(first);
             }
         }
     }
@@ -202,20 +227,21 @@ async fn free(
 
 async fn advance_cursor(
     lane: &Lane,
-    replicas: &ReplicaSet,
+    primary: Replica,
     layout: &RegionLayout,
     bytes: u64,
+    kind: SlabKind,
 ) -> Result<u64, SlabError> {
-    let bytes = bytes.next_multiple_of(SLAB_BYTES);
-    if bytes > layout.end() {
+    let (bytes, end) = (bytes.next_multiple_of(SLAB_BYTES), layout.end_for(kind));
+    if bytes > end {
         return Err(SlabError::Full);
     }
-    let cursor = replicas.primary().at(CURSOR_OFFSET);
+    let cursor = primary.at(CURSOR_OFFSET);
     let mut batch = lane.batch();
     let seen = batch.read(cursor, WORD_BYTES);
     let mut offset = batch.post().await?.words(seen)[0];
     loop {
-        if offset + bytes > layout.end() {
+        if offset + bytes > end {
             return Err(SlabError::Full);
         }
         let mut batch = lane.batch();
@@ -411,7 +437,8 @@ impl Coordinator {
             point!(self.node.id.0, Promote);
         }
         let _stalled = Stalled { of: &self.stalled, purpose };
-        let offset = match advance_cursor(lane, &replicas, layout, SLAB_BYTES).await {
+        let advanced = advance_cursor(lane, replicas.primary(), layout, SLAB_BYTES, entry.kind);
+        let offset = match advanced.await {
             Ok(offset) => offset,
             Err(SlabError::Full) => self.take_free_slab(purpose, group, entry, waiting).await?,
             Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
@@ -440,13 +467,19 @@ impl Coordinator {
         let primary = || self.replicas(group).primary();
         let cleared = slots.cleared();
         let mut from = slots.free_from(purpose.group).max(layout.first_slab());
+        let left = match kept_back(lane, primary(), layout, entry.kind).await {
+            Ok(left) => left,
+            Err(error) => return Err(self.after_failure(error).await),
+        };
         loop {
-            let found = match find_free(lane, primary(), layout, 1, from).await {
+            let found = match find_free(lane, primary(), layout, 1, left, from).await {
                 Ok(found) => found,
                 Err(error) => return Err(self.after_failure(error).await),
             };
-            from = found.map_or(layout.end(), |slab| slab + SLAB_BYTES);
-            slots.set_searched(purpose.group, cleared, from);
+            if found.is_some() || left == 0 {
+                from = found.map_or(layout.end(), |slab| slab + SLAB_BYTES);
+                slots.set_searched(purpose.group, cleared, from);
+            }
             let slab = found.ok_or(TxnError::TableFull { table: purpose.table })?;
             // A swap whose answer was lost may have made the slab this coordinator's.
             let claimed = loop {
@@ -462,35 +495,39 @@ impl Coordinator {
         }
     }
 
-    /// Searches a full group for a slab that was marked free since, unless it has been searched a
-    /// moment ago. Returns whether there was one; then slabs are taken from the group again.
+    /// Searches a full group for slabs that were marked free since, unless it has been searched a
+    /// moment ago. Returns whether there was one for this purpose; slabs are taken from the group
+    /// again then.
     #[cold]
     pub(crate) async fn finds_free_slab(
         &self,
-        place: u16,
+        purpose: Purpose,
         group: GroupId,
     ) -> Result<bool, TxnError> {
         let (lane, layout, slots) = (&self.lane, &self.shared.region, &self.node.slots);
+        let place = purpose.group;
         let begun = self.executor.now();
         let pause = self.shared.config.horizon_interval * SEARCH_PAUSE;
         if !slots.begins_search(place, begun, pause) {
             return Ok(false);
         }
         let primary = self.replicas(group).primary();
-        let found = match find_free(lane, primary, layout, 1, layout.first_slab()).await {
+        let search = async || {
+            let free = marked_free(lane, primary, layout).await? / SLAB_BYTES;
+            Ok((free, kept_back(lane, primary, layout, SlabKind::Records).await?))
+        };
+        let (free, left) = match search().await {
             Ok(found) => found,
             Err(error) => return Err(self.after_failure(error).await),
         };
         let now = self.executor.now();
         slots.has_searched(place, now, now.since(begun));
-        debug_assert!(
-            found.is_none_or(|slab| slab.is_multiple_of(SLAB_BYTES) && slab < layout.end()),
-            "I291: whole slabs are given back"
-        );
-        if found.is_some() {
-            slots.search_again_in(place);
+        for (kind, others) in [(SlabKind::Overflow, 0), (SlabKind::Records, left)] {
+            if free > others {
+                slots.search_again_in(place, kind);
+            }
         }
-        Ok(found.is_some())
+        Ok(!slots.is_full_for(purpose))
     }
 
     /// Lets time pass after a failure in the middle of taking a slab, and answers who waits for it.

@@ -5,11 +5,12 @@
 //! so an ordinary commit involves no other thread. Surplus slots go to an allocator that the node's
 //! coordinators share, and are taken from there before another slab is.
 //!
-//! Once a group has no slab left ([`NodeSlots::is_full`](crate::node::slots::NodeSlots::is_full)),
-//! every free slot of it is shared: each coordinator gives the node its free slots as soon as it
-//! looks, and takes slots one by one. If the node has none either, it searches the group for slabs
-//! that have been marked free since, now and then, and asks the other nodes
-//! ([`crate::space::lending`]).
+//! Once a group has no slab left for records
+//! ([`NodeSlots::is_full`](crate::node::slots::NodeSlots::is_full)), every free slot of it is
+//! shared: each coordinator gives the node its free slots as soon as it looks, and takes slots one
+//! by one. Overflow buckets still have a reserve of slabs ([`crate::space::slabs`]). If the node
+//! has no slot and there is no slab, the node searches the group for slabs that have been marked
+//! free since, now and then, and asks the other nodes ([`crate::space::lending`]).
 //!
 //! # Which uses may take them
 //! | use | with slabs left | in a full group |
@@ -106,17 +107,17 @@ impl Coordinator {
         group: GroupId,
         bytes: u64,
     ) -> Result<(), TxnError> {
-        if !self.node.slots.is_full(purpose.group) {
+        if !self.node.slots.is_full_for(purpose) {
             // Known before the search: memory that is given back meanwhile is looked at again.
             let cleared = self.node.slots.cleared();
             let taken = self.take_slab(purpose, group, bytes).await;
             if !matches!(taken, Err(TxnError::TableFull { .. })) {
                 return taken;
             }
-            self.node.slots.set_full(purpose.group, cleared);
+            self.node.slots.set_full(purpose, cleared);
             return Ok(());
         }
-        if self.finds_free_slab(purpose.group, group).await? {
+        if self.finds_free_slab(purpose, group).await? {
             return Ok(());
         }
         let full = TxnError::TableFull { table: purpose.table };

@@ -133,6 +133,35 @@ impl RegionLayout {
         self.bytes / SLAB_BYTES * SLAB_BYTES
     }
 
+    /// Number of slabs that only [overflow buckets](SlabKind::Overflow) may take.
+    ///
+    /// A row that replaces a deleted one in a full region takes that one's slot, but its name may
+    /// belong to a full bucket of the index. A thirty-second of the slabs, rounded up; none in a
+    /// region of fewer than 16.
+    pub const fn reserved_slabs(&self) -> u64 {
+        let slabs = (self.end() - self.first_slab()) / SLAB_BYTES;
+        if slabs < 16 { 0 } else { slabs.div_ceil(32) }
+    }
+
+    /// End of the last slab that the cursor may hand out for this use.
+    pub const fn end_for(&self, kind: SlabKind) -> u64 {
+        match kind {
+            SlabKind::Overflow => self.end(),
+            SlabKind::Index | SlabKind::Records => self.end() - self.reserved_slabs() * SLAB_BYTES,
+        }
+    }
+
+    /// Number of slabs marked free that this use leaves alone, with the cursor at `cursor`: those
+    /// that are missing from the reserve.
+    pub fn kept_back(&self, kind: SlabKind, cursor: u64) -> u64 {
+        match kind {
+            SlabKind::Overflow => 0,
+            SlabKind::Index | SlabKind::Records => {
+                cursor.min(self.end()).saturating_sub(self.end_for(kind)) / SLAB_BYTES
+            }
+        }
+    }
+
     /// Offset of the directory word for the slab that holds byte `offset`.
     #[inline]
     pub const fn directory_word(offset: u64) -> u64 {
@@ -229,6 +258,26 @@ mod tests {
         }
         for bytes in [0, SLAB_BYTES, (1 << 40) + 1] {
             assert_eq!(RegionLayout::new(bytes), Err(RegionError::Size { bytes }));
+        }
+    }
+
+    #[test]
+    fn the_last_slabs_are_for_overflow_buckets() {
+        for (slabs, reserved) in [(1, 0), (15, 0), (16, 1), (32, 1), (33, 2), (4096, 128)] {
+            let layout = RegionLayout::new((slabs + 1) * SLAB_BYTES).expect("large enough");
+            assert_eq!(layout.reserved_slabs(), reserved, "{slabs} slabs");
+            assert_eq!(layout.end_for(SlabKind::Overflow), layout.end());
+            for kind in [SlabKind::Index, SlabKind::Records] {
+                let end = layout.end_for(kind);
+                assert_eq!(layout.end() - end, reserved * SLAB_BYTES);
+                assert_eq!(layout.kept_back(kind, end), 0, "the cursor has the reserve");
+                for missing in 0..=reserved {
+                    assert_eq!(layout.kept_back(kind, end + missing * SLAB_BYTES), missing);
+                }
+                // Refused allocations leave the cursor beyond the end.
+                assert_eq!(layout.kept_back(kind, layout.end() + 7 * SLAB_BYTES), reserved);
+            }
+            assert_eq!(layout.kept_back(SlabKind::Overflow, layout.end()), 0);
         }
     }
 
