@@ -48,8 +48,8 @@ fuzz seconds="60":
 
 # One of these targets; `samples` is a folder to begin from besides what earlier runs have found.
 fuzz-one target seconds="60" max_len="4096" samples="":
-    mkdir -p fuzz/corpus/{{target}}
-    RUSTC_BOOTSTRAP=1 cargo fuzz run {{target}} fuzz/corpus/{{target}} {{samples}} -- \
+    mkdir -p proof/fuzz/corpus/{{target}}
+    RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir proof/fuzz {{target}} proof/fuzz/corpus/{{target}} {{samples}} -- \
         -max_total_time={{seconds}} -max_len={{max_len}} -rss_limit_mb=1024 -malloc_limit_mb=64
 
 # Instructions of a committed transaction, by workload and layer, against those on record. Needs

@@ -71,7 +71,7 @@ pub fn mailbox(node: NodeName) -> Mailbox {
 
 /// Has `node`, one of the serving ones, audit all data after transactions with these effects.
 ///
-/// Servers have a transaction of their own now and then (`server/src/call_time.rs`), and on a busy
+/// Servers have a transaction of their own now and then (`service/server/src/call_time.rs`), and on a busy
 /// machine a request may wait at a node that its client has given up. A transaction under way looks
 /// like one that never ends: by its log, its locks, and its writes so far. So an audit is repeated
 /// if only checks of [`UNDER_WAY`] have failed; one of [`LOOKS`] must find nothing wrong.

@@ -38,7 +38,7 @@ const FLOORS: [(&str, &[&str]); 8] = [
             "local", "client", "systems", "fisslock", "contract", "reset", "word",
         ],
     ),
-    ("sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
+    ("proof/sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
     (
         "benchmarks",
         &[
@@ -57,7 +57,7 @@ const FLOORS: [(&str, &[&str]); 8] = [
             "contract",
         ],
     ),
-    ("baselines", &["bench", "motor", "ford", "store"]),
+    ("lab/baselines", &["bench", "motor", "ford", "store"]),
     (
         "cli",
         &[
@@ -66,7 +66,7 @@ const FLOORS: [(&str, &[&str]); 8] = [
         ],
     ),
     (
-        "node",
+        "service/node",
         &[
             "program",
             "command_line",

@@ -37,13 +37,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a workspace").into()
 }
 
+/// Folders of crates beside those at the root.
+const HOUSES: [&str; 3] = ["service", "lab", "proof"];
+
 /// All files with this extension at the root, in the crates, in `docs` and in `examples`.
 pub(super) fn sources(extension: &str) -> Vec<Source> {
     let is_ours = |path: &Path| {
         path.join("Cargo.toml").exists() || path.ends_with("docs") || path.ends_with("examples")
     };
     let mut files = Vec::new();
-    for entry in entries(&root()) {
+    let houses = HOUSES.into_iter().flat_map(|house| entries(&root().join(house)));
+    for entry in entries(&root()).into_iter().chain(houses) {
         if !entry.is_dir() {
             files.push(entry);
         } else if is_ours(&entry) {
@@ -185,8 +189,8 @@ fn commands_write_to_the_standard_output_in_one_way() {
 fn a_type_name_is_used_in_few_crates() {
     let mut crates: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for source in sources("rs") {
-        let Some((name, path)) = source.path.split_once('/') else { continue };
-        let is_code = path.starts_with("src/") && !path.ends_with("tests.rs");
+        let Some((name, path)) = source.path.split_once("/src/") else { continue };
+        let is_code = !path.ends_with("tests.rs");
         let code = source.text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
         for line in code.lines().filter(|_| is_code) {
             if let Some(of) = type_name(line) {

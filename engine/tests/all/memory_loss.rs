@@ -1,6 +1,6 @@
 //! Memory nodes that are lost while transactions run.
 //!
-//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
 //! wait for answers that never come, and nothing depends on when.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Memory nodes that come back with empty memory, and are filled while transactions run.
 //!
-//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
 //! run beside the filling, and nothing depends on when.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! Compute nodes that return as new incarnations.
 //!
-//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
 //! end and begin, in one process, and nothing depends on when.
 
 use crate::common::*;

@@ -165,7 +165,7 @@ fn tables_of_the_file_have_the_defaults_of_the_engine() {
 
 #[test]
 fn the_example_with_tables_is_sound() {
-    let file = read(include_str!("../../../../examples/tables.toml")).expect("sound");
+    let file = read(include_str!("../../../../../examples/tables.toml")).expect("sound");
     let names: Vec<&str> = file.tables.iter().map(|table| &*table.name).collect();
     assert_eq!(names, ["customers", "purchases", "names"]);
     assert!(file.applications.create_tables && file.settings.memory_nodes == 2);
